@@ -1,0 +1,59 @@
+"""Background jobs for one machine: rows in your own database, run by a supervised pool of workers.
+
+    from supervisor import Queue, Context, Retry, Fail
+
+Names are loaded on first use, so that a web application that only enqueues pays for the standard
+library alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisor.client import Queue
+    from supervisor.domain.errors import (
+        Fail,
+        InvalidJob,
+        JobNotFound,
+        QueueError,
+        Retry,
+        StoreError,
+        WaitTimeout,
+    )
+    from supervisor.domain.job import Job, Status
+    from supervisor.worker.context import Context
+
+__all__ = [
+    "Context",
+    "Fail",
+    "InvalidJob",
+    "Job",
+    "JobNotFound",
+    "Queue",
+    "QueueError",
+    "Retry",
+    "Status",
+    "StoreError",
+    "WaitTimeout",
+    "__version__",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Context": "supervisor.worker.context",
+    "Job": "supervisor.domain.job",
+    "Queue": "supervisor.client",
+    "Status": "supervisor.domain.job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES.get(name, "supervisor.domain.errors")), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,84 @@
+"""The composition root: wires configuration, engine and processes together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import supervisor
+from supervisor.config import Settings, load
+from supervisor.domain.errors import ConfigError, StoreError
+from supervisor.engine import open_engine
+from supervisor.processes.supervisor import Observer, Supervisor
+from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import configure
+
+
+def run(
+    config: Path,
+    *,
+    database: str | None = None,
+    pools: Iterable[str] = (),
+    burst: bool = False,
+    observer: Observer | None = None,
+) -> int:
+    """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started."""
+
+    def read() -> Settings:
+        return only(load(config, database=database), tuple(pools))
+
+    settings = read()
+    configure(settings.log.format, settings.log.level)
+    engine = open_engine(settings.database)
+    engine.migrate()
+    identity = str(uuid.uuid4())
+    owner = engine.claim_ownership(identity)
+    board = Scoreboard.create(runtime_folder(engine) / f"scoreboard-{identity}")
+    record = SupervisorRecord(
+        id=identity,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        machine_id=engine.machine_id,
+        boot_id=engine.boot_id,
+        owner_lock=str(owner.path),
+        scoreboard=str(board.path),
+        config=str(settings.path),
+        version=supervisor.__version__,
+        started_at=time.time(),
+    )
+    return Supervisor(
+        settings, engine, board, owner, record, reload=read, burst=burst, observer=observer
+    ).run()
+
+
+def only(settings: Settings, names: tuple[str, ...]) -> Settings:
+    """The settings with these pools alone, or all of them without names. Raises ConfigError."""
+    unknown = [name for name in names if name not in settings.pools]
+    if unknown:
+        known = ", ".join(settings.pools)
+        raise ConfigError(
+            [f"{settings.path}: there is no pool {name!r}; there are {known}" for name in unknown]
+        )
+    if not names:
+        return settings
+    return replace(settings, pools={name: settings.pools[name] for name in names})
+
+
+def runtime_folder(engine: Engine) -> Path:
+    """Where scoreboards lie: $RUNTIME_DIRECTORY (systemd's), else $XDG_RUNTIME_DIR, else beside the database."""
+    for variable, name in (("RUNTIME_DIRECTORY", ""), ("XDG_RUNTIME_DIR", "job-supervisor")):
+        value = os.environ.get(variable, "").partition(":")[0]
+        if value and os.access(value, os.W_OK | os.X_OK):
+            folder = Path(value, name)
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{folder}: cannot make the runtime folder: {error.strerror}") from None
+            return folder
+    return engine.folder

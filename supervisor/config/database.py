@@ -1,0 +1,41 @@
+"""The database's address, made absolute: whatever the current folder is later, it means the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DEFAULT = "sqlite:///./jobs.db"
+_SCHEME = "sqlite:///"
+
+
+def absolute(url: str, folder: Path) -> str:
+    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (absolute itself).
+
+    The path is taken as written: nothing in it is decoded or expanded. Raises ValueError with one sentence.
+    """
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("postgresql", "postgres"):
+        raise ValueError("PostgreSQL is not supported yet; use a SQLite file, like sqlite:///./jobs.db")
+    # SQLite itself makes a private database of these; its rows would be gone with each connection.
+    if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
+        raise ValueError("an in-memory database cannot be shared between processes; name a file")
+    if not url.startswith(_SCHEME):
+        raise ValueError(f"{_hidden(url)} is no SQLite URL; write it like {_hint(url)}")
+    path = url.removeprefix(_SCHEME)
+    if "?" in path or "#" in path:
+        raise ValueError("parameters after the file's name are not supported; leave out ? and #")
+    if not path.isprintable() or path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
+        raise ValueError(f"{path!r} is no name of a file")
+    return f"{_SCHEME}{folder / path}"
+
+
+def _hint(url: str) -> str:
+    """What was probably meant: a bare path, or a slash too few."""
+    path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
+    return DEFAULT if ":" in path or not path.strip() else f"{_SCHEME}{path}"
+
+
+def _hidden(url: str) -> str:
+    """The URL without what may be a user's name and password in front of an @."""
+    start, at, end = url.rpartition("@")
+    return repr(f"{start.partition('://')[0]}://…@{end}" if at else url)

@@ -1,0 +1,234 @@
+"""Pools as the program works with them: `[defaults]` under each pool, and what must hold between keys.
+
+A pool's own key replaces the default. The tables `retry`, `env` and `options` are laid over the default's
+key by key. `workers = N` and `min_workers`/`max_workers` are two ways to say one thing: a pool that uses
+one way puts aside what the defaults say in the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from supervisor.config.lines import Key
+from supervisor.config.problems import Report, dotted, shown
+from supervisor.config.settings import PoolSettings
+from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
+from supervisor.domain.duration import human
+from supervisor.domain.retry import RetryPolicy
+
+_RANGE = ("min_workers", "max_workers")
+_AS_WRITTEN = (
+    "jobs_per_worker",
+    "scale_down_delay",
+    "idle_timeout",
+    "prefetch",
+    "timeout",
+    "startup_timeout",
+    "shutdown_grace",
+    "heartbeat_timeout",
+    "lock_time",
+    "max_jobs_per_worker",
+    "max_memory",
+    "memory_budget",
+    "max_crashes",
+    "start",
+    "preload",
+    "recover",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The keys written in one table: the valid ones with their values, and the names of the others."""
+
+    at: Key
+    values: Mapping[str, Any] = field(default_factory=dict)
+    faulty: frozenset[str] = frozenset()
+
+
+def checked(shape: type[BaseModel], raw: object, at: Key, report: Report) -> Checked:
+    """Check one table against its shape, key by key: a fault leaves the other keys usable."""
+    if not isinstance(raw, dict):
+        report.add(at, f"must be a table, not {shown(raw)}")
+        return Checked(at)
+    faulty: set[str] = set()
+    try:
+        table = shape.model_validate(raw)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            report.add_invalid(at, fault, _known(shape, fault["loc"]))
+            faulty.add(str(fault["loc"][0]))
+        table = shape.model_validate({key: value for key, value in raw.items() if key not in faulty})
+    return Checked(at, _written(table), frozenset(faulty))
+
+
+def _known(shape: type[BaseModel], way: Key) -> Iterable[str]:
+    """The keys of the table, `shape` itself or one inside it, that holds the end of `way`."""
+    for part in way[:-1]:
+        inner = shape.model_fields[str(part)].annotation if part in shape.model_fields else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            shape = inner
+    return shape.model_fields
+
+
+def _written(table: BaseModel) -> dict[str, Any]:
+    """The values that were written, without the shape's defaults."""
+    values = {name: getattr(table, name) for name in table.model_fields_set}
+    return {key: _written(value) if isinstance(value, BaseModel) else value for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """One pool's own table over the defaults."""
+
+    name: str
+    own: Checked
+    defaults: Checked
+
+    def get(self, key: str) -> Any:
+        for layer in (self.own, self.defaults):
+            if key in layer.values:
+                return layer.values[key]
+        return PoolTable.model_fields[key].default
+
+    def laid_over(self, key: str) -> dict[str, Any]:
+        return {**self.defaults.values.get(key, {}), **self.own.values.get(key, {})}
+
+    def faulty(self, *keys: str) -> bool:
+        return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
+
+    def at(self, *ways: Key) -> Key:
+        """Where a user mends one of `ways`, keys or keys of a table: the first that the pool writes itself,
+        else the first that the defaults write."""
+        for layer in (self.own, self.defaults):
+            for way in ways:
+                if _holds(layer.values, way):
+                    return (*layer.at, *way)
+        return (*self.own.at, *ways[0])
+
+
+def _holds(values: Any, way: Key) -> bool:
+    for part in way:
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSettings]:
+    """Every pool of `[pools]`. Faults go to the report; the settings count only if it stays empty."""
+    if not isinstance(raw, dict) or not raw:
+        report.add(
+            ("pools",), 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"'
+        )
+        return {}
+    pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
+    for table in (defaults, *(pool.own for pool in pools)):
+        _check_one_way(table, report)
+    settings = {pool.name: _pool(pool, report) for pool in pools}
+    comparable = [pool.name for pool in pools if not pool.faulty("types", "handler", "capabilities")]
+    _check_contradictions([settings[name] for name in comparable if settings[name].handler], report)
+    return settings
+
+
+def _own(name: str, raw: object, report: Report) -> Checked:
+    at = ("pools", name)
+    if not is_pool_name(name):
+        report.add(at, "the name of a pool has 1 to 100 characters of a-z 0-9 _ . -")
+    if not isinstance(raw, dict):
+        return checked(PoolTable, raw, at, report)
+    # [pools.a.b] is a table b inside the pool a.
+    inner = [
+        key for key, value in raw.items() if key not in PoolTable.model_fields and isinstance(value, dict)
+    ]
+    for key in inner:
+        report.add_unknown(
+            (*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]'
+        )
+    table = {key: value for key, value in raw.items() if key not in inner}
+    # With nothing but such a table inside, there is no pool here that could lack a handler; and a command
+    # would have stood in for one.
+    if "handler" not in table and not table.get("command") and (table or not inner):
+        report.add((*at, "handler"), 'is missing; write handler = "module:attribute"')
+    return checked(PoolTable, table, at, report)
+
+
+def _check_one_way(table: Checked, report: Report) -> None:
+    written = table.values.keys() | table.faulty
+    if "workers" in written and not written.isdisjoint(_RANGE):
+        report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
+
+
+def _pool(pool: Layers, report: Report) -> PoolSettings:
+    low, high = _workers(pool, report)
+    return PoolSettings(
+        name=pool.name,
+        types=tuple(pool.own.values.get("types", (pool.name,))),
+        handler=pool.own.values.get("handler", ""),
+        min_workers=low,
+        max_workers=high,
+        capabilities=tuple(pool.get("capabilities")),
+        env=pool.laid_over("env"),
+        options=pool.laid_over("options"),
+        retry=_retry(pool, report),
+        **{key: pool.get(key) for key in _AS_WRITTEN},
+    )
+
+
+def _workers(pool: Layers, report: Report) -> tuple[int, int]:
+    """The least and the most workers of a pool.
+
+    `min_workers` alone lets the pool grow to one worker a processor; `max_workers` alone keeps one worker
+    ready, because a pool that may sleep altogether should say so with `min_workers = 0`.
+    """
+    sizes = {key: value for key, value in pool.defaults.values.items() if key in ("workers", *_RANGE)}
+    own = {key: value for key, value in pool.own.values.items() if key in ("workers", *_RANGE)}
+    for other in _RANGE if "workers" in own else ("workers",) if own else ():
+        sizes.pop(other, None)
+    sizes |= own
+    low: int | None = sizes.get("min_workers")
+    high: int | None = sizes.get("max_workers")
+    if low is None and high is None:
+        workers = sizes.get("workers", PoolTable.model_fields["workers"].default)
+        return workers, workers
+    if high is None:
+        assert low is not None
+        return low, max(low, len(os.sched_getaffinity(0)))
+    if low is None:
+        return 1, high
+    if low > high:
+        at = pool.at(("max_workers",), ("min_workers",))
+        report.add(at, f"min_workers is {low}, which is more than max_workers, {high}")
+    return low, high
+
+
+def _retry(pool: Layers, report: Report) -> RetryPolicy:
+    table = RetryTable.model_construct(**pool.laid_over("retry"))
+    if table.max < table.base and not pool.faulty("retry"):
+        at = pool.at(("retry", "max"), ("retry", "base"))
+        report.add(at, f"max is {human(table.max)}, which is shorter than base, {human(table.base)}")
+    return RetryPolicy(
+        max_attempts=table.max_attempts,
+        backoff=table.backoff,
+        base=table.base,
+        max=table.max,
+        jitter=table.jitter,
+    )
+
+
+def _check_contradictions(pools: Iterable[PoolSettings], report: Report) -> None:
+    """A job that two pools may take must mean the same in both."""
+    for first, second in combinations(pools, 2):
+        shared = sorted(set(first.types) & set(second.types))
+        if shared and set(first.capabilities) == set(second.capabilities) and first.handler != second.handler:
+            report.add(
+                ("pools", second.name),
+                f"it takes {', '.join(shared)} with the same capabilities as "
+                f"{dotted(('pools', first.name))}, but has another handler",
+            )

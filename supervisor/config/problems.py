@@ -1,0 +1,121 @@
+"""Every fault of a configuration file, gathered and put into words: one readable line each."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.config.lines import Key, Lines
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST = 300  # characters of one problem's text; a line is to be read at a glance
+
+_KINDS = {
+    "string_type": 'must be text in quotes, like "{like}"',
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": 'must be a list, like ["a", "b"]',
+    "dict_type": "must be a table, like {{ name = … }}",
+    "model_type": "must be a table, like {{ name = … }}",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be greater than {gt}",
+}
+"""Our words for pydantic's kinds of errors; the value found is added to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and the key where a user would mend it."""
+
+    at: Key
+    text: str
+
+
+@dataclass
+class Report:
+    """The faults found so far. The same fault of the same key counts once, however often it is met.
+
+    `homes` says in which table a key belongs, for keys met in another one.
+    """
+
+    homes: Mapping[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, at: Key, text: str) -> None:
+        problem = Problem(at, text)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def add_invalid(self, table: Key, error: Any, known: Iterable[str]) -> None:
+        """One of pydantic's errors in the table at `table`, whose keys are `known`."""
+        # A fault of a table's key, not of its value, is marked with a last part "[key]".
+        at = (*table, *(part for part in error["loc"] if part != "[key]"))
+        if error["type"] == "extra_forbidden":
+            self.add_unknown(at, known)
+        elif error["type"] == "value_error":
+            self.add(at, str(error["ctx"]["error"]))
+        elif error["type"] in _KINDS:
+            rule = _KINDS[error["type"]].format(like="text", **error.get("ctx", {}))
+            self.add(at, f"{rule}, not {shown(error['input'])}")
+        else:
+            self.add(at, error["msg"])
+
+    def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
+        """A key that does not exist there, with the one that was probably meant, or else a hint."""
+        name = str(at[-1])
+        near = difflib.get_close_matches(name, list(known), n=1)
+        if name in self.homes:
+            hint = f"it belongs in {self.homes[name]}"
+        else:
+            hint = f"did you mean {near[0]}?" if near else otherwise
+        self.add(at, f"there is no such key here; {hint}" if hint else "there is no such key")
+
+    def sentences(self, file: str, lines: Lines) -> list[str]:
+        """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
+        found = [(lines.of(problem.at) or 0, problem) for problem in self.problems]
+        found.sort(key=lambda pair: pair[0])
+        return [
+            f"{file}{f':{line}' if line else ''}: {dotted(problem.at)}: {_short(problem.text)}"
+            for line, problem in found
+        ]
+
+
+def shown(value: object) -> str:
+    """A value found in the file, short enough for a line. A text is shown in quotes."""
+    try:
+        return {True: "true", False: "false"}[value] if isinstance(value, bool) else _REPR.repr(value)
+    except (ValueError, RecursionError):  # Python refuses to write out numbers of thousands of digits
+        return "so large a value"
+
+
+def dotted(key: Key) -> str:
+    """A key as TOML writes it: `pools."my.pool".timeout`; entries of lists count from 0: `types[1]`."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _BARE.fullmatch(part) else _quoted(part))
+    return text
+
+
+def _quoted(part: str) -> str:
+    return '"' + repr(part)[1:-1] + '"'
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+_REPR.maxdict = _REPR.maxlist = 3
+_REPR.maxlevel = 2

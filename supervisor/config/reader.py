@@ -1,0 +1,126 @@
+"""From the text of a configuration file to settings, or to the full list of its faults."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from supervisor.config import database as addresses
+from supervisor.config.lines import Lines
+from supervisor.config.pools import Checked, build, checked
+from supervisor.config.problems import Report, shown
+from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
+from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
+from supervisor.domain.errors import ConfigError
+
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def read(path: Path, database: str | None) -> Settings:
+    """See `supervisor.config.load`."""
+    text = _text(path)
+    raw = _parsed(path, text)
+    report = Report(HOMES)
+    folder = path.absolute().parent
+    problems: list[str] = []
+    url = _database(raw, folder, report) if database is None else _override(database, problems)
+    pools, retention, log = _tables(raw, report)
+    problems += report.sentences(str(path), Lines(text))
+    if problems:
+        raise ConfigError(problems)
+    return Settings(path.absolute(), folder, url, pools, retention, log)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        hint = "`supervisor init` writes a starter, `--config FILE` names another file"
+        raise ConfigError([f"{path}: there is no such file; {hint}"]) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError([f"{path}:{line}: the file is no UTF-8 text"]) from None
+    except (OSError, ValueError) as error:  # ValueError: no path can hold a NUL character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError([f"{path}: it is nested too deeply"]) from None
+    except ValueError as error:
+        # "Invalid value (at line 2, column 5)"; a number of too many digits comes without a place.
+        message = str(error)
+        place = _PLACE.search(message)
+        if place is None:
+            raise ConfigError([f"{path}: this is no TOML: {message}"]) from None
+        line = place[1] or text.count("\n", 0, len(text) - 1) + 1
+        where = f" (column {place[2]})" if place[2] else " (at the end of the file)"
+        what = message[: place.start()]
+        raise ConfigError([f"{path}:{line}: this is no TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
+
+
+def _tables(
+    raw: dict[str, Any], report: Report
+) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
+    for key in [key for key in raw if key not in TOP]:
+        report.add_unknown((key,), TOP)
+    _refuse_unbuilt(raw, report)
+    pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), report)
+    retention = RetentionTable.model_construct(**_values(RetentionTable, raw, "retention", report))
+    log = LogTable.model_construct(**_values(LogTable, raw, "log", report))
+    return pools, RetentionSettings(retention.done, retention.failed), LogSettings(log.format, log.level)
+
+
+def _values(shape: type[BaseModel], raw: dict[str, Any], table: str, report: Report) -> dict[str, Any]:
+    return dict(checked(shape, raw.get(table, {}), (table,), report).values)
+
+
+def _defaults(raw: object, report: Report) -> Checked:
+    if isinstance(raw, dict):
+        for key in [key for key in raw if key in NAMING]:
+            report.add(("defaults", key), "each pool has its own; it cannot be a default for all of them")
+        raw = {key: value for key, value in raw.items() if key not in NAMING}
+    return checked(PoolTable, raw, ("defaults",), report)
+
+
+def _refuse_unbuilt(raw: dict[str, Any], report: Report) -> None:
+    """`[[schedules]]` and `[admin]` may stand there empty; what they would ask for is not built yet."""
+    schedules = raw.get("schedules", [])
+    if not isinstance(schedules, list):
+        report.add(("schedules",), f"must be tables [[schedules]], not {shown(schedules)}")
+        schedules = []
+    for index, entry in enumerate(schedules):
+        if entry != {}:
+            report.add(("schedules", index), "a schedule is not supported yet")
+    admin = raw.get("admin", {})
+    if not isinstance(admin, dict):
+        report.add(("admin",), f"must be a table, not {shown(admin)}")
+        admin = {}
+    for key in admin:
+        report.add(("admin", key), "the admin interface is not supported yet")
+
+
+def _override(url: str, problems: list[str]) -> str:
+    try:
+        return addresses.absolute(url, Path.cwd())
+    except ValueError as error:
+        problems.append(f"--database: {error}")
+        return ""
+
+
+def _database(raw: dict[str, Any], folder: Path, report: Report) -> str:
+    url = raw.get("database", addresses.DEFAULT)
+    try:
+        if not isinstance(url, str):
+            raise ValueError(f"must be text in quotes, like {addresses.DEFAULT}, not {shown(url)}")
+        return addresses.absolute(url, folder)
+    except ValueError as error:
+        report.add(("database",), str(error))
+        return ""

@@ -1,0 +1,73 @@
+"""The settings that the program works with: complete, valid and frozen.
+
+They are plain values: equal when the configuration is, which tells a reload what has changed, and
+picklable, for workers that start in a fresh interpreter. Durations are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from supervisor.domain.retry import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How many seconds finished jobs are kept; None keeps them for ever."""
+
+    done: float | None
+    failed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`auto` is `console` on a terminal and `json` elsewhere."""
+
+    format: Literal["auto", "json", "console"]
+    level: Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """One pool: its workers, what they may take, and how patient we are with them."""
+
+    name: str
+    types: tuple[str, ...]
+    handler: str  # module:attribute
+    min_workers: int  # 0: the pool may sleep until a job comes
+    max_workers: int
+    jobs_per_worker: int  # due jobs that one worker is expected to cope with, for scaling
+    scale_down_delay: float
+    idle_timeout: float  # with every worker gone for so long, the template's memory is given back
+    capabilities: tuple[str, ...]
+    prefetch: int | None  # None: as many as a worker's own pace suggests
+    timeout: float
+    startup_timeout: float
+    shutdown_grace: float
+    heartbeat_timeout: float
+    lock_time: float
+    max_jobs_per_worker: int
+    max_memory: int | None  # bytes of one worker
+    memory_budget: int | None  # bytes of the whole pool
+    max_crashes: int
+    start: Literal["fork", "spawn"]
+    preload: bool
+    env: Mapping[str, str]
+    recover: Literal["pending", "failed"]
+    retry: RetryPolicy
+    options: Mapping[str, Any]  # the handler's own, never looked at here
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One configuration file."""
+
+    path: Path  # absolute
+    folder: Path  # where `path` lies: first on sys.path, and where relative paths start
+    database: str  # sqlite:////absolute/path
+    pools: Mapping[str, PoolSettings]
+    retention: RetentionSettings
+    log: LogSettings

@@ -1,0 +1,229 @@
+"""What may be written in `supervisor.toml`: the keys of each table, their kinds, limits and defaults.
+
+No key is required here and no key is compared with another: a table can then be checked on its own,
+`[defaults]` like any pool, and a fault is met where it was written. What must hold between keys is the
+business of `pools.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from supervisor.config.problems import shown
+from supervisor.domain.duration import human, human_size, seconds, size
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import MAX_ATTEMPTS, checked_type
+
+LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it sums with clocks lose their meaning
+SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers for ever
+MOST_WORKERS = 1024
+FOR_EVER = "forever"
+
+_POOL_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
+_HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
+
+
+def is_pool_name(name: str) -> bool:
+    return _POOL_NAME.fullmatch(name) is not None
+
+
+def _duration(at_least: float = 0.0) -> Callable[[object], float]:
+    def validate(value: object) -> float:
+        if not isinstance(value, str):  # 500 may be meant as milliseconds as well as seconds
+            raise ValueError(f"{shown(value)} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+        length = seconds(value)
+        if not at_least <= length <= LONGEST:
+            raise ValueError(f"{value!r} is out of range; it must be from {human(at_least)} to 36500d")
+        return length
+
+    return validate
+
+
+def _retention(value: object) -> float | None:
+    if value == FOR_EVER:
+        return None
+    try:
+        return _duration()(value)
+    except ValueError as error:
+        raise ValueError(f'{error}, or "{FOR_EVER}"') from None
+
+
+def _memory(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no size; write it like 512MiB or 2GiB")
+    try:
+        limit = size(value)
+    except OverflowError:
+        raise ValueError("it is larger than any memory") from None
+    if not SMALLEST <= limit < 1 << 63:
+        raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
+    return limit
+
+
+def _handler(value: str) -> str:
+    if not _HANDLER.fullmatch(value):
+        raise ValueError(f'{value!r} is no handler; write module:attribute, like "jobs:greet"')
+    return value
+
+
+def _type(value: str) -> str:
+    try:
+        return checked_type(value)
+    except InvalidJob:
+        raise ValueError(f"{value!r} is no type; a type has 1 to 100 characters of a-z 0-9 _ . -") from None
+
+
+def _capability(value: str) -> str:
+    if not _CAPABILITY.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no capability; one has 1 to 100 printable ASCII characters, no space and no comma"
+        )
+    return value
+
+
+def _distinct(values: list[str]) -> list[str]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(f"{value!r} is listed twice")
+    return values
+
+
+def _some(values: list[str]) -> list[str]:
+    if not values:
+        raise ValueError("the list is empty; leave the key out for the pool's own name")
+    return values
+
+
+def _prefetch(value: object) -> int | None:
+    if value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 256:
+        raise ValueError(f'must be "auto" or a whole number from 1 to 256, not {shown(value)}')
+    return value
+
+
+def _variable(name: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        raise ValueError("no environment variable can have this name")
+    return name
+
+
+def _variable_value(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("no environment variable can hold a NUL character")
+    return value
+
+
+def _unbuilt(what: str) -> AfterValidator:
+    """Refuses a value that asks for something not built yet: anything but an empty one."""
+
+    def validate(value: Any) -> Any:
+        if value:
+            raise ValueError(f"{what} not supported yet")
+        return value
+
+    return AfterValidator(validate)
+
+
+def _one_job_a_batch(value: int) -> int:
+    if value > 1:
+        raise ValueError("a batch_size above 1 is not supported yet")
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(_duration())]
+Wait = Annotated[float, BeforeValidator(_duration(at_least=0.001))]
+Patience = Annotated[float, BeforeValidator(_duration(at_least=1.0))]
+Retention = Annotated[float | None, BeforeValidator(_retention)]
+Memory = Annotated[int | None, BeforeValidator(_memory)]
+Count = Annotated[int, Field(ge=1, le=1 << 53)]
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+Names = Annotated[
+    list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)
+]
+Capabilities = Annotated[list[Annotated[str, AfterValidator(_capability)]], AfterValidator(_distinct)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class RetryTable(Table):
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 5
+    backoff: Literal["exponential", "linear", "fixed"] = "exponential"
+    base: Duration = 2.0
+    max: Duration = 600.0
+    jitter: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+
+
+class PoolTable(Table):
+    """`[pools.NAME]`, and `[defaults]` without the keys that name things."""
+
+    types: Names = []
+    handler: Annotated[str, AfterValidator(_handler)] = ""
+    workers: Workers = 2  # the sizes are settled in pools.py, where the two ways to say them meet
+    min_workers: Annotated[int, Field(ge=0, le=MOST_WORKERS)] = 1
+    max_workers: Workers = 2
+    jobs_per_worker: Count = 1
+    scale_down_delay: Duration = 30.0
+    idle_timeout: Duration = 300.0
+    capabilities: Capabilities = []
+    prefetch: Annotated[int | None, BeforeValidator(_prefetch)] = None
+    timeout: Wait = 120.0
+    startup_timeout: Wait = 300.0
+    shutdown_grace: Duration = 30.0
+    heartbeat_timeout: Patience = 60.0
+    lock_time: Patience = 60.0
+    max_jobs_per_worker: Count = 10_000
+    max_memory: Memory = None
+    memory_budget: Memory = None
+    max_crashes: Count = 3
+    start: Literal["fork", "spawn"] = "fork"
+    preload: bool = True
+    env: dict[Annotated[str, AfterValidator(_variable)], Annotated[str, AfterValidator(_variable_value)]] = {}
+    recover: Literal["pending", "failed"] = "pending"
+    retry: RetryTable = RetryTable()
+    options: dict[str, Any] = {}
+
+    # Known and refused, unless the value asks for nothing.
+    command: Annotated[list[str], _unbuilt("a command is")] = []
+    batch_size: Annotated[int, Field(ge=1), AfterValidator(_one_job_a_batch)] = 1
+    batch_wait: Duration = 0.02  # without effect while batches are of one job
+    gpus: Annotated[list[Any], _unbuilt("sharing out gpus is")] = []
+    retry_failed_every: Annotated[
+        float, BeforeValidator(_duration()), _unbuilt("retrying failed jobs by itself is")
+    ] = 0
+    retry_failed_times: Annotated[int, Field(ge=0), _unbuilt("retrying failed jobs by itself is")] = 0
+
+
+NAMING = frozenset({"types", "handler", "command"})
+"""Keys that say what a pool is, and so cannot be a default for all of them."""
+
+
+class RetentionTable(Table):
+    done: Retention = 7 * 86_400.0
+    failed: Retention = 30 * 86_400.0
+
+
+class LogTable(Table):
+    format: Literal["auto", "json", "console"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+TOP = ("database", "defaults", "pools", "schedules", "retention", "admin", "log")
+"""The keys of the file itself."""
+
+HOMES = {
+    **dict.fromkeys(RetryTable.model_fields, "retry = { … }"),
+    **dict.fromkeys(PoolTable.model_fields, "[pools.NAME]"),
+    **dict.fromkeys(PoolTable.model_fields.keys() - NAMING, "[pools.NAME] or [defaults]"),
+    **dict.fromkeys(RetentionTable.model_fields, "[retention]"),
+    **dict.fromkeys(LogTable.model_fields, "[log]"),
+    "database": "the file itself, above its first [table]",
+}
+"""Where a key belongs that is met in a table without it."""

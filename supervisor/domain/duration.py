@@ -1,0 +1,54 @@
+"""Durations and sizes as people write them: `250ms`, `10s`, `5m`, `2h`, `7d`; `512MiB`, `2GiB`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?(B|KiB|MiB|GiB|TiB)")
+
+
+def seconds(value: str | float) -> float:
+    """A duration in seconds. Numbers are seconds already.
+
+    Raises ValueError for anything else, and for negative or infinite numbers.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{value!r} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(f"{value!r} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+        return float(match[1]) * _UNITS[match[2]]
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{value!r} is no duration; it must be finite and not negative")
+    return float(value)
+
+
+def size(value: str) -> int:
+    """A size in bytes, from text like `512MiB`. Raises ValueError for anything else."""
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no size; write it like 512MiB or 2GiB")
+    return int(float(match[1]) * _SIZES[match[2]])
+
+
+def human(value: float) -> str:
+    """Seconds as a short text for people: `3.2s`, `5m`, `2h`, `7d`."""
+    if value < 1:
+        return f"{value * 1000:.0f}ms"
+    for unit in ("d", "h", "m"):
+        if value >= _UNITS[unit] * (1 if unit == "d" else 1.5):
+            return f"{value / _UNITS[unit]:.3g}{unit}"
+    return f"{value:.3g}s"
+
+
+def human_size(value: float) -> str:
+    """Bytes as a short text for people: `812KiB`, `1.4GiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if value >= _SIZES[unit]:
+            return f"{value / _SIZES[unit]:.3g}{unit}"
+    return f"{value:.0f}B"

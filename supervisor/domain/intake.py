@@ -1,0 +1,150 @@
+"""What may enter the queue: every check that stands between a program's arguments and a row."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from supervisor.domain.capability import normalise
+from supervisor.domain.duration import seconds
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.job import NewJob
+
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_PRIORITY = 100
+MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 are above it
+MAX_ATTEMPTS = 1_000_000
+MAX_KEY = 1000
+
+_TYPE = re.compile(r"[a-z0-9_.-]{1,100}")
+_CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
+
+
+def new_job(
+    type: str,  # noqa: A002 - the column's name
+    payload: object = None,
+    *,
+    priority: int = 0,
+    delay: str | float | None = None,
+    at: datetime.datetime | float | None = None,
+    requires: str | Iterable[str] = (),
+    max_attempts: int | None = None,
+    unique_key: str | None = None,
+) -> NewJob:
+    """Validate the arguments of an enqueue. Raises InvalidJob, which names the field."""
+    return NewJob(
+        type=checked_type(type),
+        payload=encode("payload", {} if payload is None else payload),
+        priority=_whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
+        requires=_requires(requires),
+        scheduled_at=_scheduled_at(delay, at),
+        max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        unique_key=_unique_key(unique_key),
+    )
+
+
+def checked_type(value: object) -> str:
+    if not isinstance(value, str) or not _TYPE.fullmatch(value):
+        raise InvalidJob("type", f"{_short(value)} is none; it has 1 to 100 characters of a-z 0-9 _ . -")
+    return value
+
+
+def encode(field: str, value: object) -> str:
+    """JSON text of a payload or a result. Raises InvalidJob for what JSON cannot say, or is too large."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidJob(field, "it holds a lone surrogate, which no UTF-8 text can") from None
+    except RecursionError:
+        raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(field, f"it is no JSON: {error}") from None
+    if size > MAX_PAYLOAD_BYTES:
+        raise InvalidJob(field, f"it has {size} bytes of JSON; the limit is {MAX_PAYLOAD_BYTES} (1 MiB)")
+    # Each level opens a bracket: with no more of them than levels allowed there is nothing to walk.
+    if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels")
+    return text
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        containers = [item for item in level if isinstance(item, (dict, list, tuple))]
+        if not containers:
+            return False
+        level = [
+            child
+            for container in containers
+            for child in (container.values() if isinstance(container, dict) else container)
+        ]
+    return True
+
+
+def _whole(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidJob(field, f"{_short(value)} is no whole number from {low} to {high}")
+    return value
+
+
+def _requires(value: str | Iterable[str]) -> str:
+    try:
+        words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+    except TypeError:
+        raise InvalidJob("requires", f"{_short(value)} is no list of capabilities") from None
+    for word in words:
+        if not isinstance(word, str) or not _CAPABILITY.fullmatch(word):
+            raise InvalidJob(
+                "requires", f"{_short(word)} is no capability: 1 to 100 printable characters, no spaces"
+            )
+    return normalise(words)
+
+
+def _scheduled_at(delay: str | float | None, at: datetime.datetime | float | None) -> float | None:
+    if delay is not None and at is not None:
+        raise InvalidJob("delay", "give either delay or at, not both")
+    if delay is not None:
+        try:
+            due = time.time() + seconds(delay)
+        except ValueError as error:
+            raise InvalidJob("delay", str(error)) from None
+        return _within("delay", due)
+    if isinstance(at, datetime.datetime):
+        if at.tzinfo is None or at.utcoffset() is None:
+            raise InvalidJob("at", "the datetime has no time zone; use datetime.now(UTC) or .astimezone()")
+        return _within("at", at.timestamp())
+    if at is None:
+        return None
+    if isinstance(at, bool) or not isinstance(at, (int, float)):
+        raise InvalidJob("at", f"{_short(at)} is neither a datetime nor Unix seconds")
+    return _within("at", at)
+
+
+def _within(field: str, due: float) -> float:
+    if not math.isfinite(due) or not 0 <= due < MAX_TIME:
+        raise InvalidJob(field, "the time is out of range; times are Unix seconds, not milliseconds")
+    return float(due)
+
+
+def _unique_key(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
+        raise InvalidJob("unique_key", f"{_short(value)} is no text of 1 to {MAX_KEY} characters")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidJob("unique_key", "it holds a lone surrogate, which no UTF-8 text can") from None
+    return value
+
+
+def _short(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

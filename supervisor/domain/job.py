@@ -1,0 +1,118 @@
+"""A job as its users see it, a job to be, and the claim on one."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Status(enum.StrEnum):
+    """Where a job stands. docs/states.md draws the moves between them."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    QUARANTINED = "quarantined"
+
+    @property
+    def finished(self) -> bool:
+        return self not in (Status.PENDING, Status.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A validated job, ready to be inserted. Times are Unix seconds; None for `scheduled_at` means now."""
+
+    type: str
+    payload: str
+    priority: int = 0
+    requires: str = ""
+    scheduled_at: float | None = None
+    max_attempts: int | None = None
+    unique_key: str | None = None
+
+
+class Claim(NamedTuple):
+    """One worker's right to run one job once. A tuple, because thousands are made a second.
+
+    `payload` is the stored text, or bytes where another program stored a blob or invalid UTF-8.
+    `attempt` counts from 1 and includes this run; `crashes` counts the workers that died running it.
+    """
+
+    job_id: int
+    token: int
+    type: str
+    payload: str | bytes
+    attempt: int
+    max_attempts: int | None
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of the table. Times are Unix seconds, as stored; see docs/schema.md for each column."""
+
+    id: int
+    type: str
+    payload: Any
+    status: Status
+    priority: int
+    requires: str
+    scheduled_at: float
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    locked_by: str | None
+    locked_at: float | None
+    lock_expires_at: float | None
+    claim_token: int
+    cancel_requested_at: float | None
+    unique_key: str | None
+    progress: float | None
+    result: Any
+    last_error: str | None
+    created_at: Any
+    updated_at: Any
+    started_at: float | None
+    completed_at: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """A dictionary that `json.dumps` accepts."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One failed run of a job, as `job_errors` keeps it. `duration` is seconds, `peak_memory` bytes."""
+
+    job_id: int
+    attempt: int
+    kind: str
+    message: str
+    traceback: str | None
+    exit_code: int | None
+    signal: str | None
+    stderr: str | None
+    peak_memory: int | None
+    worker: str | None
+    duration: float | None
+    created_at: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def decoded(text: object) -> Any:
+    """Stored JSON as a value; what is no JSON comes back as the text itself, for a person to look at."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

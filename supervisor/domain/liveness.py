@@ -1,0 +1,47 @@
+"""Is a process all right? Three judgements, kept apart: alive (the kernel says so), beat, and progress.
+
+This is the second. A late beat alone condemns nobody: native code that holds the interpreter's lock stops
+the beat and still works. What counts is whether CPU time advances. (Progress, the third, is the job's own
+time limit.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    WELL = "well"  # the beat is fresh
+    BUSY = "busy"  # late, but using CPU: native code; tolerated, locks renewed
+    STOPPED = "stopped"  # in state T: somebody has stopped it
+    STUCK = "stuck"  # late, and no CPU used for as long
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What was seen of a process at one moment. Times are monotonic seconds; `cpu` is seconds used."""
+
+    at: float
+    beat: float
+    cpu: float
+    state: str  # the letter of /proc/PID/stat
+
+
+# Beyond this little CPU a late process is not working: waking and sleeping costs some, too.
+_SOME_CPU = 0.05
+
+
+def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdict:
+    """Judge a process by its signs now and those of when its beat was first found late.
+
+    `earlier` is None while the beat is in time. A process is condemned only after a whole
+    `heartbeat_timeout` of seconds without a beat and without CPU.
+    """
+    if now.at - now.beat < heartbeat_timeout:
+        return Verdict.WELL
+    if now.state in ("T", "t"):
+        return Verdict.STOPPED
+    if earlier is None or now.cpu - earlier.cpu > _SOME_CPU or now.at - earlier.at < heartbeat_timeout / 2:
+        return Verdict.BUSY
+    return Verdict.STUCK

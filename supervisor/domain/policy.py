@@ -1,0 +1,101 @@
+"""What decides over a pool's jobs when their worker cannot: kept with the worker, for whoever finds it dead."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from supervisor.domain.job import Claim
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, failed, released
+
+Charge = Literal["crash", "attempt", "cancel", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPolicy:
+    """`recover` says what becomes of a job that was interrupted with its whole supervisor."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_crashes: int = 3
+    recover: Literal["pending", "failed"] = "pending"
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> JobPolicy:
+        """The defaults for anything unreadable: recovery must go on whatever stands in the row."""
+        try:
+            fields = json.loads(text)
+            return cls(RetryPolicy(**fields["retry"]), int(fields["max_crashes"]), fields["recover"])
+        except (ValueError, TypeError, KeyError):
+            return cls()
+
+
+def settle_held(
+    held: list[Claim],
+    begun: tuple[int, int] | None,
+    charge: Charge,
+    failure: Failure,
+    policy: JobPolicy,
+    chance: float,
+) -> list[Settlement]:
+    """What becomes of a dead worker's claims: the one that had begun is charged, the others go back.
+
+    `begun` is (job id, token); None means that nothing had. A claim that is no longer the one named is
+    charged nothing.
+    """
+    return [
+        _settle(claim, charge if begun == (claim.job_id, claim.token) else "nothing", failure, policy, chance)
+        for claim in held
+    ]
+
+
+def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, chance: float) -> Settlement:
+    if charge == "crash":
+        return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
+    if charge == "attempt":
+        return failed(claim, failure, policy.retry, chance=chance)
+    if charge == "cancel":
+        return cancelled(claim)
+    return released(claim)
+
+
+def settle_interrupted(
+    held: list[Claim], begun: tuple[int, int] | None, policy: JobPolicy, chance: float
+) -> list[Settlement]:
+    """The same for a worker whose supervisor is dead.
+
+    Where nobody can tell any more which job had begun, it was the first in order, so that a poisoned one
+    cannot loop across restarts.
+    """
+    if begun is None and held:
+        begun = (held[0].job_id, held[0].token)
+    failure = Failure("interrupted", "its supervisor died while the job was running")
+    if policy.recover == "failed":
+        return [
+            failed(claim, failure, policy.retry, chance=chance, permanent=True)
+            if begun == (claim.job_id, claim.token)
+            else released(claim)
+            for claim in held
+        ]
+    return settle_held(held, begun, "crash", failure, policy, chance)
+
+
+def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -> Settlement:
+    """What becomes of a claim whose lock has run out. A foreign claim may not have counted an attempt."""
+    if owner == "foreign":
+        failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
+        settlement = crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
+        return Settlement(
+            claim.job_id,
+            claim.token,
+            settlement.status,
+            delay=settlement.delay,
+            crashes=1,
+            failure=failure,
+        )
+    failure = Failure("expired", "its lock ran out: the worker was stopped, or cannot be reached")
+    return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)

@@ -1,0 +1,43 @@
+"""When a failed or crashed job runs again, and when it has had its last chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Backoff = Literal["exponential", "linear", "fixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a job is tried and how long it waits in between. `base` and `max` are seconds."""
+
+    max_attempts: int = 5
+    backoff: Backoff = "exponential"
+    base: float = 2.0
+    max: float = 600.0
+    jitter: float = 0.1
+
+    def delay(self, failures: int, chance: float) -> float:
+        """Seconds to wait after the given number of failures (1 = the first).
+
+        `chance` in 0…1 places the delay within ± jitter, so that jobs that failed together do not come
+        back together.
+        """
+        if self.backoff == "exponential":
+            # 2 ** 64 s is beyond any max; the bound keeps huge counts from overflowing a float.
+            delay = self.base * 2.0 ** min(failures - 1, 64)
+        elif self.backoff == "linear":
+            delay = self.base * failures
+        else:
+            delay = self.base
+        return min(delay, self.max) * (1 + self.jitter * (2 * chance - 1))
+
+    def attempts_for(self, max_attempts: int | None) -> int:
+        """The limit of one job: its own if it has one, else the pool's."""
+        return self.max_attempts if max_attempts is None else max_attempts
+
+
+def crash_delay(policy: RetryPolicy, crashes: int, chance: float) -> float:
+    """Seconds until a job whose worker died runs again: at once the first time, then with backoff."""
+    return 0.0 if crashes <= 1 else policy.delay(crashes - 1, chance)

@@ -1,0 +1,100 @@
+"""How many workers a pool should have, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_SOON = 0.25  # seconds: a queue that the present workers empty within this needs no more of them
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPolicy:
+    """A pool's bounds. `scale_down_delay` is seconds without need before a step down."""
+
+    min_workers: int
+    max_workers: int
+    jobs_per_worker: int = 1
+    scale_down_delay: float = 30.0
+    memory_budget: int | None = None  # bytes, all workers together
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is known of a pool now. Times are monotonic seconds.
+
+    `busy` workers are running jobs; `size` counts all, starting ones included; `drain_rate` is jobs a
+    second, 0 when unknown; `worker_memory` is the largest worker's bytes, 0 when unknown; `needed_at` is
+    when more workers than `min_workers` were last needed; `fixed` is an operator's wish.
+    """
+
+    due: int
+    busy: int
+    size: int
+    target: int
+    now: float
+    needed_at: float
+    shrunk_at: float
+    oldest_age: float = 0.0
+    drain_rate: float = 0.0
+    worker_memory: int = 0
+    fixed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    target: int
+    reason: str
+    needed: bool  # whether the present size is needed now
+
+
+def decide(load: Load, policy: ScalingPolicy) -> Decision:
+    """Up at once, down one step after a delay without need, never below what is busy."""
+    if load.fixed is not None:
+        return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
+    wanted, reason = _wanted(load, policy)
+    roof, roof_reason = _roof(load, policy)
+    if wanted > roof:
+        wanted, reason = roof, roof_reason
+    current = min(load.target, roof)
+    if wanted > current:
+        return Decision(wanted, reason, needed=True)
+    if wanted == current:
+        return Decision(current, reason, needed=wanted > policy.min_workers or current == policy.min_workers)
+    return _smaller(load, policy, current, wanted)
+
+
+def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
+    if load.due == 0:
+        kept = max(policy.min_workers, load.busy)
+        if load.busy > policy.min_workers:
+            return kept, f"nothing due, {load.busy} busy"
+        return kept, f"nothing due: min_workers = {policy.min_workers}"
+    if load.size and load.drain_rate * _SOON > load.due and load.oldest_age < _SOON:
+        kept = min(max(policy.min_workers, load.size), policy.max_workers)
+        return kept, f"{load.due} due, done within {_SOON:g} s at {load.drain_rate:.0f} a second"
+    need = load.busy + math.ceil(load.due / policy.jobs_per_worker)
+    if need <= policy.min_workers:
+        return policy.min_workers, f"{load.due} due: min_workers = {policy.min_workers} is enough"
+    return need, f"{load.due} due, {load.busy} busy"
+
+
+def _roof(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
+    """The most workers allowed, and which limit says so."""
+    roof, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: max_workers = {policy.max_workers}"
+    if policy.memory_budget is not None and load.worker_memory > 0:
+        fits = max(1, policy.memory_budget // load.worker_memory)
+        if fits < roof:
+            each = load.worker_memory >> 20
+            budget = policy.memory_budget >> 20
+            roof, reason = fits, f"memory_budget: {fits} workers of {each} MiB fit into {budget} MiB"
+    return roof, reason
+
+
+def _smaller(load: Load, policy: ScalingPolicy, current: int, wanted: int) -> Decision:
+    idle_for = load.now - max(load.needed_at, load.shrunk_at)
+    if idle_for < policy.scale_down_delay:
+        left = policy.scale_down_delay - idle_for
+        return Decision(current, f"{load.due} due; one fewer in {left:.3g} s if nothing comes", needed=False)
+    target = max(current - 1, wanted, load.busy)
+    return Decision(target, f"not needed for {idle_for:.3g} s", needed=False)

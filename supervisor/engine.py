@@ -1,0 +1,18 @@
+"""From a database URL to its engine: with `app`, the only place that knows which engines exist."""
+
+from __future__ import annotations
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.base import Engine
+
+
+def open_engine(url: str) -> Engine:
+    """Choose the engine for a URL; nothing is connected yet. Raises StoreError for an unknown scheme."""
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        from supervisor.store.sqlite import SqliteEngine
+
+        return SqliteEngine(url)
+    if scheme in ("postgres", "postgresql"):
+        raise StoreError(f"{scheme} databases are not supported yet; use sqlite:///path")
+    raise StoreError(f"{url!r} is no database URL; write sqlite:///relative.db or sqlite:////absolute.db")

@@ -1,0 +1,46 @@
+"""Settle the jobs of workers that the supervisor has reported dead."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from supervisor.domain.policy import Charge, JobPolicy, settle_held
+from supervisor.domain.settlement import Failure
+from supervisor.store.base import Chores
+
+
+@dataclass(frozen=True, slots=True)
+class DeathReport:
+    """What the supervisor knows of a death. `job` 0 means that nothing had begun."""
+
+    incarnation: str
+    worker: str
+    charge: Charge
+    job: int = 0
+    token: int = 0
+    policy: str = ""
+    failure: dict[str, Any] = field(default_factory=dict)
+
+    def as_message(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Deaths:
+    """Settling a report twice is harmless: the second finds nothing held."""
+
+    def __init__(self, chores: Chores) -> None:
+        self._chores = chores
+
+    def settle(self, report: DeathReport, now: float) -> int:
+        """One transaction; returns how many claims went back or ended. `now` is Unix seconds."""
+        settlements = settle_held(
+            self._chores.held_by(report.incarnation),
+            (report.job, report.token) if report.job else None,
+            report.charge,
+            Failure(**report.failure) if report.failure else Failure("crash", "the worker died"),
+            JobPolicy.decode(report.policy),
+            random.random(),
+        )
+        return self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)

@@ -1,0 +1,40 @@
+"""Delete finished jobs past their retention, a bounded stretch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.store.base import Chores
+
+_STRETCH = 2000  # rows looked at a pass
+_NEVER = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    jobs: int = 0
+    reached: int = 0
+
+
+class Pruner:
+    """Walks the table from the oldest id on and starts again at its end. `done`, `failed`: seconds or None."""
+
+    every = 30.0
+
+    def __init__(self, chores: Chores, done: float | None, failed: float | None) -> None:
+        self._chores = chores
+        self._done = done
+        self._failed = failed
+        self._reached = 0
+
+    def run_once(self, now: float) -> Pruned:
+        """`now` is Unix seconds."""
+        if self._done is None and self._failed is None:
+            return Pruned()
+        deleted, self._reached = self._chores.prune(
+            self._reached,
+            _STRETCH,
+            _NEVER if self._done is None else now - self._done,
+            _NEVER if self._failed is None else now - self._failed,
+        )
+        return Pruned(deleted, self._reached)

@@ -1,0 +1,62 @@
+"""Give back what dead supervisors held: at start-up before any worker exists, and for peers ever after."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.domain.job import Status
+from supervisor.domain.policy import JobPolicy, settle_interrupted
+from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import events
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    supervisors: int = 0
+    jobs: int = 0
+    quarantined: int = 0
+
+
+class Recovery:
+    """Finds supervisors that are certainly dead; nobody else's jobs are touched."""
+
+    every = 1.0  # seconds: a living peer recovers at once
+
+    def __init__(self, chores: Chores, own: str) -> None:
+        self._chores = chores
+        self._own = own
+        self._log = events()
+
+    def run_once(self, now: float) -> Recovered:
+        """One pass over the registry. `now` is Unix seconds."""
+        total = Recovered()
+        for record in self._chores.supervisors():
+            if record.id != self._own and self._chores.owner_lives(record) is False:
+                jobs, quarantined = self._bury(record, now)
+                total = Recovered(total.supervisors + 1, total.jobs + jobs, total.quarantined + quarantined)
+                self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=jobs)
+        return total
+
+    def _bury(self, record: SupervisorRecord, now: float) -> tuple[int, int]:
+        board = Scoreboard.open(Path(record.scoreboard))
+        jobs = quarantined = 0
+        for worker in self._chores.workers_of(record.id):
+            held = self._chores.held_by(worker.incarnation)
+            known, begun = self._begun(board, worker)
+            if known and begun is None:
+                begun = (0, 0)  # nothing had begun: no claim matches this
+            settlements = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random())
+            jobs += self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
+            quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
+        self._chores.forget_supervisor(record.id)
+        return jobs, quarantined
+
+    def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[bool, tuple[int, int] | None]:
+        """(whether the scoreboard tells, the run that had begun)."""
+        snapshot = board.find(worker.incarnation, worker.slot) if board is not None else None
+        if snapshot is None:
+            return False, None
+        return True, (snapshot.job, snapshot.token) if snapshot.job else None

@@ -1,0 +1,46 @@
+"""The workers of our supervisor, as the scoreboard shows them to the maintainer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from supervisor.system.scoreboard import Scoreboard, Snapshot, State
+
+PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING)
+
+
+def pool_of(worker: str) -> str:
+    """The pool's name out of a worker's: `tag` of `tag-2`."""
+    return worker.rpartition("-")[0]
+
+
+class Roster:
+    """Reads slots; copies nothing that it does not need."""
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+        self._pools: dict[int, str] = {}
+
+    def workers(self) -> list[tuple[int, Snapshot]]:
+        """(slot number, copy) of every worker that is there."""
+        found = []
+        for number in range(1, self._board.highest + 1):
+            snapshot = self._board.slot(number).read()
+            if snapshot.state in PRESENT:
+                found.append((number, snapshot))
+        return found
+
+    def idle(self) -> Counter[str]:
+        """How many workers of each pool sleep."""
+        count: Counter[str] = Counter()
+        for number in range(1, self._board.highest + 1):
+            slot = self._board.slot(number)
+            if slot.is_idle():
+                count[pool_of(slot.name)] += 1
+        return count
+
+    def at_rest(self) -> tuple[bool, int]:
+        """(whether no worker holds a claim or is starting, jobs done by all): to tell that a burst is over."""
+        workers = [snapshot for _, snapshot in self.workers()]
+        rest = all(w.state in (State.IDLE, State.DRAINING) and w.claims == 0 and w.job == 0 for w in workers)
+        return rest, sum(w.done for w in workers)

@@ -1,0 +1,1 @@
+"""The processes that stand above the workers: supervisor, pools, templates."""

@@ -1,0 +1,105 @@
+"""Why a worker ended, in words, and what its job is charged for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.domain.duration import human
+from supervisor.domain.policy import Charge
+from supervisor.system.scoreboard import Snapshot, State
+from supervisor.system.signals import name_of
+
+# Why the supervisor itself killed a worker.
+TIME_LIMIT = "time_limit"
+CANCELLED = "cancelled"
+STUCK = "stuck"
+STOPPED = "stopped"
+SHUTDOWN = "shutdown"
+STARTUP = "startup_timeout"
+TEMPLATE = "template_died"
+
+_CHARGES: dict[str, Charge] = {
+    TIME_LIMIT: "attempt",
+    CANCELLED: "cancel",
+    STUCK: "crash",
+    STOPPED: "crash",
+    SHUTDOWN: "nothing",
+    STARTUP: "nothing",
+    TEMPLATE: "nothing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`expected` ends are no news; `reason` is one word for logs, `message` a sentence for people."""
+
+    reason: str
+    message: str
+    charge: Charge
+    expected: bool = False
+    broken: bool = False
+    failure: dict[str, Any] = field(default_factory=dict)
+
+
+def examine(
+    slot: Snapshot,
+    status: int | None,
+    *,
+    killed_for: str = "",
+    tail: bytes = b"",
+    peak_memory: int | None = None,
+    timeout: float = 0.0,
+    ran: float | None = None,
+) -> Finding:
+    """Judge a death by its wait status (None: unknown), the worker's last slot and what we did to it."""
+    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
+    number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+    if slot.state is State.BROKEN:
+        return Finding("setup_failed", slot.text, "nothing", broken=True)
+    if slot.state is State.LEFT and slot.job == 0:
+        return Finding("left", "it left as it was told", "nothing", expected=True)
+    reason, message, kind = _cause(slot, code, number, killed_for, timeout)
+    return Finding(
+        reason,
+        message,
+        _CHARGES.get(killed_for, "crash"),
+        expected=killed_for == SHUTDOWN,
+        failure={
+            "kind": kind,
+            "message": message,
+            "exit_code": code,
+            "signal": None if number is None else name_of(number),
+            "stderr": tail.decode("utf-8", "replace") or None,
+            "peak_memory": peak_memory,
+            "duration": ran,
+        },
+    )
+
+
+def _cause(
+    slot: Snapshot, code: int | None, number: int | None, killed_for: str, timeout: float
+) -> tuple[str, str, str]:
+    """(reason, message, kind of failure)."""
+    if killed_for == TIME_LIMIT:
+        return TIME_LIMIT, f"over its time limit of {human(timeout)}; the worker was killed", "timeout"
+    words = {
+        CANCELLED: "cancelled, and killed because it did not stop",
+        STUCK: "the worker was stuck: no beat and no CPU used; it was killed",
+        STOPPED: "the worker had been stopped from outside; it was killed",
+        SHUTDOWN: "the supervisor shut down before the job was done",
+        STARTUP: "the worker was not set up within startup_timeout; it was killed",
+        TEMPLATE: "the template that it was forked from died",
+    }
+    if killed_for in words:
+        return killed_for, words[killed_for], killed_for
+    if number is not None:
+        hint = ""
+        if number == signal.SIGKILL:
+            hint = "; if nobody did, the kernel may have been out of memory"
+        return "signal", f"the worker was killed by {name_of(number)}{hint}", "crash"
+    if code is not None:
+        return "exit", f"the worker's process ended with exit code {code} in the middle of its work", "crash"
+    return "unknown", "the worker died; how is not known", "crash"

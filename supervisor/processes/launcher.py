@@ -1,0 +1,104 @@
+"""The supervisor's end of one template: starts it, asks it for workers, hears how they end."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from supervisor.processes.template import Nest, Template
+from supervisor.store.base import Engine
+from supervisor.system import child, kernel
+from supervisor.system.channel import Channel
+from supervisor.system.scoreboard import Scoreboard
+
+PATIENCE = 10.0  # seconds for a ready template to answer; then it is stuck
+
+
+class Listener(Protocol):
+    """Who is told of a template's news."""
+
+    def forked(self, launcher: Launcher, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
+
+    def exited(self, launcher: Launcher, incarnation: str, status: int, peak_memory: int) -> None: ...
+
+    def unforked(self, launcher: Launcher, incarnation: str, why: str) -> None: ...
+
+    def broken(self, launcher: Launcher, why: str) -> None: ...
+
+
+class Launcher:
+    """One template process. Retired ones fork no more, and end when their last worker has."""
+
+    def __init__(self, nest: Nest, engine: Engine, board: Scoreboard, generation: int) -> None:
+        self.nest = nest
+        self.generation = generation
+        self.ready = False
+        self.retired = False
+        self.why_broken = ""
+        self.asked: dict[str, float] = {}
+        self.idle_since: float | None = None
+        ours, theirs = Channel.pair()
+        self._channel = ours
+        self._descriptor = ours.fileno()
+
+        def become() -> int:
+            return Template(nest, engine, theirs, board).run()
+
+        keep = (theirs.fileno(), nest.news, *nest.wakes.values())
+        self.pid, self.pidfd = child.fork(become, keep=keep)
+        theirs.close()
+
+    @property
+    def gone(self) -> bool:
+        return self._channel.closed
+
+    def fileno(self) -> int:
+        """The channel's descriptor, also after its end."""
+        return self._descriptor
+
+    def ask(self, pool: str, name: str, incarnation: str, slot: int, now: float) -> None:
+        """Ask for a worker; the answer comes to the listener."""
+        self.asked[incarnation] = now
+        self._channel.send({"fork": {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot}})
+
+    def hear(self, listener: Listener) -> None:
+        """Pass on what the template says."""
+        self._channel.flush()
+        for message, descriptors in self._channel.receive():
+            self._pass_on(message, descriptors, listener)
+
+    def _pass_on(self, message: dict[str, Any], descriptors: list[int], listener: Listener) -> None:
+        if "forked" in message:
+            self.asked.pop(message["forked"], None)
+            listener.forked(self, message["forked"], message["pid"], *descriptors)
+        elif "exited" in message:
+            listener.exited(self, message["exited"], message["status"], message["peak_memory"])
+        elif "unforked" in message:
+            self.asked.pop(message["unforked"], None)
+            listener.unforked(self, message["unforked"], message["error"])
+        elif "ready" in message:
+            self.ready = True
+            # Its patience starts now: importing may have taken minutes.
+            self.asked = dict.fromkeys(self.asked, 0.0)
+        elif "broken" in message:
+            self.why_broken = message["broken"]
+            listener.broken(self, message["broken"])
+
+    def overdue(self, now: float, startup_timeout: float) -> bool:
+        """Whether a request has waited for longer than a healthy template needs."""
+        for incarnation, since in self.asked.items():
+            if since == 0.0:
+                self.asked[incarnation] = now
+            elif now - since > (PATIENCE if self.ready else startup_timeout):
+                return True
+        return False
+
+    def kill(self) -> None:
+        kernel.send_signal(self.pidfd, 9)
+
+    def dismiss(self) -> None:
+        """Let the template end; we shall see it go."""
+        self._channel.finish()
+
+    def close(self) -> None:
+        """The same, without looking back: it kills what is left of its descendants first."""
+        self._channel.close()

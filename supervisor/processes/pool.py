@@ -1,0 +1,156 @@
+"""One pool: its workers, how many there should be, and which are on their way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.config.settings import PoolSettings
+from supervisor.domain.restart import Restarts
+from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.processes.worker_process import WorkerProcess
+from supervisor.system.scoreboard import State
+
+_RATE_WEIGHT = 0.5  # of the latest second in the drain rate
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What the maintainer last measured: due jobs and the oldest's age in seconds."""
+
+    due: int = 0
+    oldest_age: float = 0.0
+
+
+@dataclass(eq=False)
+class Pool:
+    """Decides; the supervisor acts. Times are monotonic seconds."""
+
+    settings: PoolSettings
+    wake: int  # the eventfd on which its idle workers sleep
+    workers: dict[str, WorkerProcess] = field(default_factory=dict)
+    restarts: Restarts = field(default_factory=Restarts)
+    waiting: Waiting = field(default_factory=Waiting)
+    fixed: int | None = None  # an operator's wish
+    closing: bool = False  # no longer in the configuration
+    target: int = 0
+    reason: str = "starting"
+    rate: float = 0.0
+    deaths: int = 0
+
+    def __post_init__(self) -> None:
+        self._needed_at = self._shrunk_at = self._rated_at = 0.0
+        self._finished = 0
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    def living(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers.values() if worker.dead_at is None]
+
+    def staying(self) -> list[WorkerProcess]:
+        """Those that are neither leaving nor to be replaced."""
+        return [worker for worker in self.living() if not worker.draining and not worker.stale]
+
+    def decide(self, now: float) -> Decision:
+        """Set the target size anew and return the decision."""
+        if self.closing:
+            self.target, self.reason = 0, "no longer in the configuration"
+            return Decision(0, self.reason, needed=False)
+        settings = self.settings
+        policy = ScalingPolicy(
+            settings.min_workers,
+            settings.max_workers,
+            settings.jobs_per_worker,
+            settings.scale_down_delay,
+            settings.memory_budget,
+        )
+        living = self.living()
+        decision = decide(
+            Load(
+                due=self.waiting.due,
+                busy=sum(worker.state is State.BUSY for worker in living),
+                size=len(living),
+                target=self.target,
+                now=now,
+                needed_at=self._needed_at,
+                shrunk_at=self._shrunk_at,
+                oldest_age=self.waiting.oldest_age,
+                drain_rate=self.rate,
+                worker_memory=max((worker.memory for worker in living), default=0),
+                fixed=self.fixed,
+            ),
+            policy,
+        )
+        if decision.needed:
+            self._needed_at = now
+        if decision.target < self.target:
+            self._shrunk_at = now
+        self.target, self.reason = decision.target, decision.reason
+        return decision
+
+    def missing(self, now: float) -> int:
+        """How many workers to start now. Replacements come one at a time, and before their predecessors go."""
+        if now < self.restarts.not_before:
+            return 0
+        staying = len(self.staying())
+        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
+        missing = self.target - staying - len(stale)
+        if missing > 0:
+            return 1 if self.restarts.failed_setups else missing
+        starting = any(not worker.was_ready for worker in self.staying())
+        return 1 if stale and staying < self.target and not starting else 0
+
+    def leavers(self) -> Iterator[WorkerProcess]:
+        """Who should drain now: replaced ones whose successor is ready, and whoever is too many, idle first."""
+        staying = self.staying()
+        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
+        ready = sum(worker.was_ready for worker in staying)
+        if stale and (ready + len(stale) > self.target):
+            yield stale[0]
+        surplus = len(staying) - max(self.target, 0)
+        if surplus > 0:
+            # A busy one is never asked to make room; it will be idle some day.
+            idle = [w for w in staying if w.state in (State.IDLE, State.STARTING) or self.fixed is not None]
+            yield from sorted(idle, key=lambda worker: -worker.asked_at)[:surplus]
+
+    def measure_rate(self, now: float) -> None:
+        """Jobs a second, from what the workers have counted."""
+        finished = sum(worker.slot.read().done for worker in self.living())
+        if self._rated_at and now > self._rated_at and finished >= self._finished:
+            rate = (finished - self._finished) / (now - self._rated_at)
+            self.rate += _RATE_WEIGHT * (rate - self.rate)
+        self._rated_at, self._finished = now, finished
+
+    def next_name(self) -> str:
+        taken = {worker.name for worker in self.workers.values()}
+        number = 1
+        while f"{self.name}-{number}" in taken:
+            number += 1
+        return f"{self.name}-{number}"
+
+    def bulletin(self) -> dict[str, Any]:
+        """What `status` shows."""
+        return {
+            "size": len(self.living()),
+            "target": self.target,
+            "why": self.reason,
+            "due": self.waiting.due,
+            "oldest_age": round(self.waiting.oldest_age, 3),
+            "rate": round(self.rate, 1),
+            "problem": self.restarts.problem,
+            "fixed": self.fixed,
+            "deaths": self.deaths,
+            "types": list(self.settings.types),
+            "capabilities": list(self.settings.capabilities),
+            "min_workers": self.settings.min_workers,
+            "max_workers": self.settings.max_workers,
+            "memory": {w.name: w.memory for w in self.living() if w.memory},
+            "stale": {w.name: w.stale for w in self.living() if w.stale},
+        }
+
+    def close(self) -> None:
+        os.close(self.wake)

@@ -1,0 +1,28 @@
+"""The start of a worker in a fresh interpreter, for `start = "spawn"`: `python -m supervisor.processes.spawned FD`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+
+from supervisor.engine import open_engine
+from supervisor.processes.template import prepare, work
+from supervisor.system import child
+from supervisor.system.scoreboard import Scoreboard
+
+
+def main() -> int:
+    """Read the order that the template left in an anonymous file, and work."""
+    with os.fdopen(int(sys.argv[1]), "rb") as order:
+        # Written by our own parent into memory that nobody else can reach.
+        nest, pool, record, url, path, log = pickle.load(order)  # noqa: S301
+    board = Scoreboard.open(path, writable=True)
+    if board is None:
+        return 1
+    prepare(nest)
+    return work(nest, pool, record, open_engine(url), board, log)
+
+
+if __name__ == "__main__":
+    child.leave(main())

@@ -1,0 +1,239 @@
+"""The template: a warm, single-threaded image that has the handler imported and forks workers from it.
+
+It is the parent of its workers: it reaps them, tells the supervisor how they ended, and kills what a dead
+worker's handlers have left behind. When the supervisor's end of the channel closes, it kills all its
+descendants before it leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from supervisor.config.settings import LogSettings, PoolSettings
+from supervisor.domain.policy import JobPolicy
+from supervisor.store.base import Engine, WorkerRecord
+from supervisor.system import child, kernel, signals
+from supervisor.system.channel import Channel, Message
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import configure, events
+from supervisor.worker.loader import Handler, HandlerError, load
+from supervisor.worker.worker import Worker
+
+# One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
+# libraries that had others hang or crash in the child.
+SINGLE_THREADED = {
+    name: "1"
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+}
+EXIT_BROKEN = 70
+STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """What a template and its workers need; `wakes` maps a pool to the eventfd of its idle workers."""
+
+    supervisor: str
+    folder: Path
+    pools: Mapping[str, PoolSettings]
+    wakes: Mapping[str, int]
+    news: int
+    log: LogSettings
+
+    @property
+    def any_pool(self) -> PoolSettings:
+        """Pools of one template agree in everything that matters to it."""
+        return next(iter(self.pools.values()))
+
+
+class Template:
+    """Made in its own process, right after the fork."""
+
+    def __init__(self, nest: Nest, engine: Engine, channel: Channel, board: Scoreboard) -> None:
+        self._nest = nest
+        self._engine = engine
+        self._channel = channel
+        self._board = board
+        self._workers: dict[int, str] = {}
+        self._log = events(process="template", handler=nest.any_pool.handler)
+
+    def run(self) -> int:
+        """Import, say so, then fork on request until the supervisor is gone or closes the channel."""
+        kernel.become_subreaper()
+        inbox = signals.Inbox(
+            obeyed=(signal.SIGCHLD,),
+            ignored=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+        )
+        signals.unblock_all()
+        prepare(self._nest)
+        pool = self._nest.any_pool
+        if pool.preload and pool.start == "fork":
+            try:
+                load(pool.handler)
+            except HandlerError as error:
+                self._channel.send({"broken": str(error)})
+                return EXIT_BROKEN
+        # From here on descendants have to be ended before us, so we must outlive the supervisor.
+        kernel.outlive_parent()
+        self._look_for_threads()
+        gc.collect()
+        gc.freeze()
+        self._channel.send({"ready": True})
+        self._serve(inbox)
+        kernel.kill_children()
+        return 0
+
+    def _serve(self, inbox: signals.Inbox) -> None:
+        poll = select.epoll()
+        poll.register(self._channel.fileno(), select.EPOLLIN)
+        poll.register(inbox.fileno(), select.EPOLLIN)
+        while not self._channel.closed:
+            poll.poll()
+            if inbox.take():
+                self._reap()
+            for message, _ in self._channel.receive():
+                if "fork" in message:
+                    self._fork(message["fork"])
+            self._channel.flush()
+
+    def _fork(self, request: Message) -> None:
+        """Fork one worker, and hand its pidfd and the end of its stderr to the supervisor."""
+        pool = self._nest.pools[request["pool"]]
+        incarnation = request["incarnation"]
+        record = (pool, incarnation, request["name"], request["slot"])
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        _enlarge(writer)
+        wake = self._nest.wakes[pool.name]
+        try:
+            pid, pidfd = child.fork(
+                lambda: self._become_worker(*record, stderr=writer), keep=(wake, self._nest.news, writer)
+            )
+        except OSError as error:
+            self._channel.send({"unforked": incarnation, "error": str(error)})
+            os.close(reader)
+        else:
+            self._workers[pid] = incarnation
+            self._channel.send({"forked": incarnation, "pid": pid}, (pidfd, reader))
+            self._channel.flush()
+            os.close(pidfd)
+            os.close(reader)
+        finally:
+            os.close(writer)
+
+    def _become_worker(
+        self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, stderr: int
+    ) -> int:
+        record = record_of(self._nest.supervisor, pool, incarnation, name, slot)
+        log = os.dup(2)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        if pool.start == "spawn":
+            _exec_worker(self._nest, pool, record, self._engine.url, self._board.path, log)
+        return work(self._nest, pool, record, self._engine, self._board, log)
+
+    def _reap(self) -> None:
+        ended = False
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            incarnation = self._workers.pop(pid, None)
+            if incarnation is not None:
+                ended = True
+                self._channel.send(
+                    {"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024}
+                )
+        if ended:
+            # What the dead worker's handlers had started is ours now.
+            kernel.kill_children(spare=frozenset(self._workers))
+
+    def _look_for_threads(self) -> None:
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only counted
+        if threads > 1:
+            self._log.warning(
+                "template_has_threads",
+                threads=threads,
+                hint='importing the handler started threads, which a fork does not copy; set start = "spawn"',
+            )
+
+
+def prepare(nest: Nest) -> None:
+    """The pool's environment, and the configuration's folder first on sys.path."""
+    for name, value in SINGLE_THREADED.items():
+        os.environ.setdefault(name, value)
+    os.environ.update(nest.any_pool.env)
+    folder = str(nest.folder)
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+
+
+def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:
+    import time
+
+    policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover)
+    return WorkerRecord(
+        incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time()
+    )
+
+
+def work(
+    nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Scoreboard, log: int
+) -> int:
+    """The worker's life in its own process. `log` is where its events go; stderr belongs to the handler."""
+    kernel.become_subreaper()
+    configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
+    _title(f"job-supervisor: {record.name}")
+    handler: Handler | None = None
+    if pool.preload and pool.start == "fork":
+        handler = load(pool.handler)  # imported already: this only finds it
+    worker = Worker(
+        pool,
+        record,
+        engine,
+        board.slot(record.slot),
+        wake=nest.wakes[pool.name],
+        news=nest.news,
+        handler=handler,
+    )
+    return worker.run()
+
+
+def _exec_worker(
+    nest: Nest, pool: PoolSettings, record: WorkerRecord, url: str, board: Path, log: int
+) -> NoReturn:
+    """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
+    order = os.memfd_create("worker", 0)
+    os.write(order, pickle.dumps((nest, pool, record, url, board, log)))
+    os.lseek(order, 0, os.SEEK_SET)
+    for descriptor in (nest.wakes[pool.name], nest.news, log, order):
+        os.set_inheritable(descriptor, True)
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(order)])
+
+
+def _enlarge(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, STDERR_PIPE_BYTES)
+    except OSError:
+        return  # over the user's limit: the usual 64 KiB then
+
+
+def _title(title: str) -> None:
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return
+    setproctitle(title)

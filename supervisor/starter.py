@@ -1,0 +1,91 @@
+"""What `supervisor init` writes: a commented configuration and an example handler beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.domain.errors import ConfigError, Conflict
+
+CONFIGURATION = """\
+# Configuration of job-supervisor. `supervisor check` finds its mistakes, with the line and key of each.
+# A commented key shows its default.
+
+# Where the jobs are kept, relative to this file. It may be your application's own SQLite file.
+database = "sqlite:///./jobs.db"
+
+# A pool is a set of like worker processes that run one handler. Try this one:
+#
+#     supervisor enqueue greet '{"name": "Ada"}'
+#     supervisor run --burst
+#     supervisor jobs show 1
+#
+[pools.greet]
+handler = "jobs:greet"          # the function greet in jobs.py, beside this file
+workers = 2                     # or let the pool follow the load: min_workers = 0, max_workers = 4
+# types = ["greet"]             # the types of jobs it takes; the pool's own name if left out
+# timeout = "2m"                # a job that runs longer is stopped, and tried again
+# max_jobs_per_worker = 10000   # then a fresh process takes the worker's place
+# max_memory = "2GiB"           # the same for a worker above it, after its job; no limit if left out
+# retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
+# env = {}                      # environment variables of the workers
+# options = {}                  # anything your handler wants to know
+
+# Keys of every pool, unless the pool has its own.
+# [defaults]
+# shutdown_grace = "30s"        # how long a stop waits for running jobs
+
+# How long finished jobs are kept; "forever" keeps them.
+# [retention]
+# done = "7d"
+# failed = "30d"
+
+# [log]
+# format = "auto"               # "console" on a terminal, "json" elsewhere
+# level = "info"
+"""
+
+HANDLER = '''\
+"""The handlers of this folder's supervisor.toml."""
+
+from supervisor import Context, Fail
+
+
+def greet(payload: dict, ctx: Context) -> object:
+    """Runs once for each job of the type `greet`; what it returns is kept as the job's result.
+
+    After a crash or a power cut a job runs again, so make the work safe to repeat: `ctx.job_id` is the
+    same each time.
+    """
+    name = payload.get("name", "world")
+    if not isinstance(name, str):
+        raise Fail("name must be text")  # no further attempt: trying again could not help
+    ctx.progress(0.5, "thinking of a greeting")
+    return {"greeting": f"Hello, {name}!"}
+'''
+
+FILES = {"supervisor.toml": CONFIGURATION, "jobs.py": HANDLER}
+
+
+def write_starter(folder: Path) -> list[Path]:
+    """Write the starter's files into `folder`, which is created if need be, and return their paths.
+
+    Raises Conflict if one of them exists, and ConfigError if they cannot be written; in both cases the
+    folder holds what it held before.
+    """
+    files = {folder / name: text for name, text in FILES.items()}
+    for path in files:
+        if os.path.lexists(path):
+            raise Conflict(f"{path} exists already and is left as it is; nothing was written")
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            with path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise ConfigError([f"{folder}: the starter cannot be written: {error.strerror or error}"]) from None
+    return written

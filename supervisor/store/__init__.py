@@ -1,0 +1,1 @@
+"""The database behind a small protocol; one folder an engine."""

@@ -1,0 +1,290 @@
+"""What the rest of the system asks of a database: five small roles and an engine that opens them.
+
+Nothing above `store/` knows which engine it talks to. Every role may be used only in the process that
+opened it; in a forked child each call raises StoreError. Methods raise StoreBusy when another writer
+held the lock for too long (trying again is right) and StoreError when the database cannot be used.
+All times are Unix seconds given by the caller, so that tests decide what time it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.domain.job import Attempt, Claim, Job, NewJob, Status
+from supervisor.domain.settlement import Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
+
+    types: tuple[str, ...]
+    capabilities: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What one exchange did: the new claims, and the settlements refused because their claim was lost."""
+
+    claims: list[Claim]
+    lost: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much waits for a pool: due jobs (counted up to a limit), when the first became due, the next due."""
+
+    due: int = 0
+    oldest: float | None = None
+    next_due: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorRecord:
+    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files."""
+
+    id: str
+    pid: int
+    host: str
+    machine_id: str
+    boot_id: str
+    owner_lock: str
+    scoreboard: str
+    config: str
+    version: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead."""
+
+    incarnation: str
+    supervisor: str
+    pool: str
+    name: str
+    pid: int
+    slot: int
+    policy: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A claim whose lock has run out, exactly as it was seen."""
+
+    job_id: int
+    token: int
+    owner: str
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
+
+    paused: frozenset[str]
+    sizes: Mapping[str, int]
+    reloads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs a bulk command means. `finished_before` is Unix seconds."""
+
+    statuses: tuple[Status, ...]
+    type: str | None = None
+    finished_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpeed:
+    """How long the latest done jobs of a type took, in seconds."""
+
+    type: str
+    count: int
+    mean: float
+    longest: float
+
+
+class Intake(Protocol):
+    """Programs put jobs in and look at them. Its own commits survive power loss."""
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: sqlite3.Connection | None = None
+    ) -> list[int]: ...
+
+    def job(self, job_id: int) -> Job | None: ...
+
+    def status(self, job_id: int) -> Status | None: ...
+
+    def close(self) -> None: ...
+
+
+class Claims(Protocol):
+    """A worker takes jobs and settles them."""
+
+    def register(self, worker: WorkerRecord) -> None: ...
+
+    def exchange(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        wanted: Wanted,
+        want: int,
+        lock_time: float,
+        now: float,
+    ) -> Exchange: ...
+
+    def close(self) -> None: ...
+
+
+class Chores(Protocol):
+    """The maintainer keeps claims, registry and file in order."""
+
+    def version(self) -> int: ...
+
+    def supervisors(self) -> list[SupervisorRecord]: ...
+
+    def register(self, supervisor: SupervisorRecord) -> None: ...
+
+    def forget_supervisor(self, supervisor: str) -> None: ...
+
+    def workers_of(self, supervisor: str) -> list[WorkerRecord]: ...
+
+    def worker(self, incarnation: str) -> WorkerRecord | None: ...
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
+
+    def held_by(self, owner: str) -> list[Claim]: ...
+
+    def settle_dead(
+        self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+    ) -> int: ...
+
+    def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int: ...
+
+    def expired(self, now: float, limit: int) -> list[Expired]: ...
+
+    def writable(self) -> bool: ...
+
+    def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool: ...
+
+    def cancels(self) -> list[tuple[int, int, str]]: ...
+
+    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth: ...
+
+    def unhandled(self, types: Iterable[str]) -> list[str]: ...
+
+    def unfinished(self, wanted: Wanted, now: float) -> bool: ...
+
+    def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]: ...
+
+    def controls(self) -> Controls: ...
+
+    def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]: ...
+
+    def checkpoint(self) -> int: ...
+
+    def log_size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class SettleExpired(Protocol):
+    """Decides what becomes of an expired claim, inside the transaction that reclaims it."""
+
+    def __call__(self, claim: Claim, owner: str) -> Settlement: ...
+
+
+class Operations(Protocol):
+    """People look at jobs and change their fate."""
+
+    def jobs(
+        self, *, status: Status | None, type: str | None, before: int | None, limit: int
+    ) -> list[Job]: ...
+
+    def attempts(self, job_id: int) -> list[Attempt]: ...
+
+    def ids(self, which: Filter) -> list[int]: ...
+
+    def retry(self, ids: Iterable[int], now: float) -> int: ...
+
+    def cancel(self, job_id: int, now: float) -> Status: ...
+
+    def delete(self, ids: Iterable[int]) -> int: ...
+
+    def pause(self, type: str, now: float) -> None: ...
+
+    def resume(self, type: str) -> bool: ...
+
+    def scale(self, pool: str, workers: int | None, now: float) -> None: ...
+
+    def request_reload(self, now: float) -> None: ...
+
+    def controls(self) -> Controls: ...
+
+    def counts(self) -> list[tuple[str, Status, int]]: ...
+
+    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth: ...
+
+    def unhandled(self, types: Iterable[str]) -> list[str]: ...
+
+    def failures(self, since: float) -> list[tuple[str, int]]: ...
+
+    def speeds(self) -> list[TypeSpeed]: ...
+
+    def supervisors(self) -> list[SupervisorRecord]: ...
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
+
+    def close(self) -> None: ...
+
+
+class OwnerLock(Protocol):
+    """Says "this supervisor lives" to every other process for as long as the process that took it does."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def release(self) -> None: ...
+
+
+class Engine(Protocol):
+    """One database, by URL. Opening a role connects; making the engine does not."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def watched(self) -> Path | None: ...
+
+    @property
+    def watch_prefix(self) -> str: ...
+
+    @property
+    def machine_id(self) -> str: ...
+
+    @property
+    def boot_id(self) -> str: ...
+
+    def exists(self) -> bool: ...
+
+    def migrate(self) -> list[int]: ...
+
+    def claim_ownership(self, supervisor: str) -> OwnerLock: ...
+
+    def intake(self, *, create: bool = True) -> Intake: ...
+
+    def claims(self) -> Claims: ...
+
+    def chores(self) -> Chores: ...
+
+    def operations(self) -> Operations: ...

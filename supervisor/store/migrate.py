@@ -1,0 +1,47 @@
+"""Numbered migrations: `0001_name.sql`, applied in order, each file once."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+_NAME = re.compile(r"(\d{4})_\w+\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+
+def migrations(folder: Traversable) -> list[Migration]:
+    """The migrations of a folder, in order. Raises ValueError if the numbers have gaps."""
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        match = _NAME.fullmatch(file.name)
+        if match:
+            found.append(Migration(int(match[1]), file.name, file.read_text(encoding="utf-8")))
+    if [m.version for m in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations are not numbered one by one: {[m.name for m in found]}")
+    return found
+
+
+def shipped(package: str) -> list[Migration]:
+    return migrations(resources.files(package).joinpath("migrations"))
+
+
+def statements(sql: str) -> Iterator[str]:
+    """Split a script into statements; a trigger's inner semicolons do not end it."""
+    pending = ""
+    for line in sql.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip() and not all(line.lstrip().startswith("--") for line in pending.strip().splitlines()):
+        raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")

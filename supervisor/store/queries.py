@@ -1,0 +1,36 @@
+"""Named SQL: `.sql` files split into statements, so that Python holds no SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from types import MappingProxyType
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+class Queries:
+    """The statements of one file as attributes. An unknown name is an AttributeError at its first use."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self.statements = MappingProxyType(dict(statements))
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self.__dict__["statements"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no statement is named {name!r}") from None
+
+
+def load(package: str, filename: str = "queries.sql") -> Queries:
+    """Read the statements of `filename` inside `package`. Comments are dropped: SQLite caches by text."""
+    text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
+    parts = _NAME.split(text)
+    names, bodies = parts[1::2], parts[2::2]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{package}/{filename}: two statements share a name")
+    return Queries(
+        {name: _COMMENT.sub("", body).strip().rstrip(";") for name, body in zip(names, bodies, strict=True)}
+    )

@@ -1,0 +1,95 @@
+"""The SQLite engine: one file, one machine, any number of supervisors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.sqlite import owner, schema
+from supervisor.store.sqlite.chores import SqliteChores
+from supervisor.store.sqlite.claims import SqliteClaims
+from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.intake import SqliteIntake
+from supervisor.store.sqlite.operations import SqliteOperations
+from supervisor.store.sqlite.place import Place
+
+__all__ = ["SqliteEngine"]
+
+
+class SqliteEngine:
+    """Implements `store.base.Engine` for `sqlite:///relative.db` and `sqlite:////absolute.db`."""
+
+    def __init__(self, url: str) -> None:
+        prefix = "sqlite:///"
+        if not url.startswith(prefix) or not url[len(prefix) :] or url.endswith(":memory:"):
+            raise StoreError(
+                f"{url!r} is no SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db"
+            )
+        self._place = Place(Path(url[len(prefix) :]))
+        self.url = f"{prefix}{self._place.database}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the supervisors of this database keep their lock files."""
+        return self._place.folder
+
+    @property
+    def watched(self) -> Path:
+        """A directory in which every commit shows as a change of a file."""
+        return self._place.database.parent
+
+    @property
+    def watch_prefix(self) -> str:
+        """How the names of those files begin."""
+        return self._place.database.name
+
+    @property
+    def machine_id(self) -> str:
+        return owner.machine_id()
+
+    @property
+    def boot_id(self) -> str:
+        return owner.boot_id()
+
+    def exists(self) -> bool:
+        return self._place.database.exists()
+
+    def migrate(self) -> list[int]:
+        """Create the schema or bring it up to date. Returns the versions applied."""
+        connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=True)
+        try:
+            return schema.migrate(connection)
+        finally:
+            connection.close()
+
+    def claim_ownership(self, supervisor: str) -> owner.OwnerFile:
+        return owner.OwnerFile(self._place, supervisor)
+
+    def intake(self, *, create: bool = True) -> SqliteIntake:
+        """Opens, and where `create` allows it makes, the database and its schema."""
+        connection = Connection(
+            self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True
+        )
+        try:
+            schema.migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return SqliteIntake(connection)
+
+    def claims(self) -> SqliteClaims:
+        return SqliteClaims(Connection(self._place, synchronous="NORMAL"))
+
+    def chores(self) -> SqliteChores:
+        return SqliteChores(Connection(self._place, synchronous="NORMAL"))
+
+    def operations(self) -> SqliteOperations:
+        return SqliteOperations(Connection(self._place, synchronous="FULL", checkpoints=True))
+
+    def back_up(self, target: Path) -> None:
+        """An online copy into a new file."""
+        connection = Connection(self._place, synchronous="NORMAL")
+        try:
+            schema.back_up(connection, target)
+        finally:
+            connection.close()

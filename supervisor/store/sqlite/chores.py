@@ -1,0 +1,182 @@
+"""The maintainer's role: registry, recovery, renewal, reclaim, measuring, pruning, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+
+from supervisor.domain.errors import StoreBusy
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
+from supervisor.store.base import (
+    Controls,
+    Depth,
+    Expired,
+    SettleExpired,
+    SupervisorRecord,
+    Wanted,
+    WorkerRecord,
+)
+from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.settling import settle_all
+
+
+class SqliteChores:
+    """Implements `store.base.Chores`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._boot_id, self._machine_id = owner.boot_id(), owner.machine_id()
+
+    def version(self) -> int:
+        """Changes whenever another connection has committed. Costs microseconds."""
+        row = self._connection.row("PRAGMA data_version")
+        return int(row[0]) if row else 0
+
+    # The registry
+
+    def supervisors(self) -> list[SupervisorRecord]:
+        return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
+
+    def register(self, supervisor: SupervisorRecord) -> None:
+        self._connection.apply(
+            QUERIES.register_supervisor, {name: getattr(supervisor, name) for name in supervisor.__slots__}
+        )
+
+    def forget_supervisor(self, supervisor: str) -> None:
+        """Strike a supervisor that has ended; its workers' rows must have been settled before."""
+        record = next((s for s in self.supervisors() if s.id == supervisor), None)
+        self._connection.apply(QUERIES.forget_supervisor, {"id": supervisor})
+        if record is not None:
+            owner.remove_owner_file(record, self._connection.place)
+
+    def workers_of(self, supervisor: str) -> list[WorkerRecord]:
+        return [
+            WorkerRecord(*row)
+            for row in self._connection.rows(QUERIES.workers_of, {"supervisor": supervisor})
+        ]
+
+    def worker(self, incarnation: str) -> WorkerRecord | None:
+        row = self._connection.row(QUERIES.worker, {"incarnation": incarnation})
+        return None if row is None else WorkerRecord(*row)
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
+        """True or False where this machine can tell, None where it cannot."""
+        return owner.lives(supervisor, self._boot_id, self._machine_id)
+
+    # Claims of the dead and of the living
+
+    def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+        return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
+
+    def settle_dead(
+        self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+    ) -> int:
+        """Settle what a dead worker held and strike it from the registry, in one transaction.
+
+        Returns how many claims were settled; one that is no longer current counts for nothing.
+        """
+        with self._connection.write() as raw:
+            lost = settle_all(raw, owner, settlements, now, worker=worker)
+            raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+        return len(settlements) - len(lost)
+
+    def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
+        """Extend locks that run out before `renew_before`. Without such a lock nothing is written."""
+        needy = [
+            name
+            for name in owners
+            if self._connection.row(QUERIES.needs_renewal, {"owner": name, "renew_before": renew_before})
+        ]
+        if not needy:
+            return 0
+        with self._connection.write() as raw:
+            return sum(
+                raw.execute(
+                    QUERIES.renew, {"owner": name, "renew_before": renew_before, "expires_at": expires_at}
+                ).rowcount
+                for name in needy
+            )
+
+    def expired(self, now: float, limit: int) -> list[Expired]:
+        return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
+
+    def writable(self) -> bool:
+        """Whether the write lock can be had just now; tries for as long as any writer would."""
+        try:
+            with self._connection.write():
+                return True
+        except StoreBusy:
+            return False
+
+    def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool:
+        """Take back one expired claim if it is still exactly as it was seen."""
+        seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
+        with self._connection.write() as raw:
+            row = raw.execute(QUERIES.claim_of, seen).fetchone()
+            if row is None or (row[7] or "") != claim.owner:
+                return False
+            current, holder = Claim._make(row[:7]), row[7]
+            if holder is None:
+                raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "now": now})
+                current, holder = current._replace(token=current.token + 1), "foreign"
+            return not settle_all(raw, holder, [settle(current, holder)], now)
+
+    def cancels(self) -> list[tuple[int, int, str]]:
+        """(job id, token, owner) of the running jobs that somebody wants stopped."""
+        return [(row[0], row[1], row[2]) for row in self._connection.rows(QUERIES.cancels)]
+
+    # Measuring
+
+    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
+        return measuring.depth(self._connection, wanted, now, limit)
+
+    def unhandled(self, types: Iterable[str]) -> list[str]:
+        return measuring.unhandled(self._connection, types)
+
+    def unfinished(self, wanted: Wanted, now: float) -> bool:
+        """Whether anything is due, or delayed for another attempt: what a burst waits for."""
+        types = {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
+        return bool(self.depth(wanted, now, 1).due or self._connection.row(QUERIES.awaiting_retry, types))
+
+    def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
+        """(jobs pending, jobs failed or quarantined since then) of these types."""
+        listed = {"types": json.dumps(list(types)), "since": since}
+        pending = self._connection.row(QUERIES.count_pending, listed)
+        failed = self._connection.row(QUERIES.unsuccessful_since, listed)
+        return (pending[0] if pending else 0, failed[0] if failed else 0)
+
+    def controls(self) -> Controls:
+        return measuring.controls(self._connection)
+
+    # The file
+
+    def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
+        """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""
+        row = self._connection.row(QUERIES.prune_until, {"after": after, "limit": limit})
+        if row is None or row[0] is None:
+            return 0, 0
+        bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
+        with self._connection.write() as raw:
+            deleted = raw.execute(QUERIES.prune, bounds).rowcount
+            raw.execute(QUERIES.prune_errors, {"before": failed_before})
+        return deleted, row[0]
+
+    def checkpoint(self) -> int:
+        """Copy the log into the database as far as readers allow. Returns the frames still in the log."""
+        with self._connection.exclusive_writers() as raw:
+            _, frames, copied = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return max(0, frames - copied)
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        try:
+            return os.stat(f"{self._connection.place.database}-wal").st_size  # noqa: PTH116 - no Path per look
+        except OSError:
+            return 0
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,195 @@
+"""One SQLite connection with our rules: WAL, explicit short transactions, one process.
+
+The driver is the standard library's: handlers open the same file in the same process, and two SQLite
+libraries in one process break each other's file locks.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+from supervisor.domain.capability import covers
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.store.queries import Queries, load
+from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import WriteLock
+
+QUERIES: Queries = load("supervisor.store.sqlite")
+BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
+
+Synchronous = Literal["FULL", "NORMAL"]
+Row = tuple[Any, ...]
+T = TypeVar("T")
+
+# Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
+# parent's files, so they are kept out of the garbage collector's reach.
+_abandoned: list[sqlite3.Connection] = []
+
+
+def translated(error: sqlite3.Error, path: object) -> StoreError:
+    """The exception that our callers know, with a sentence for people."""
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
+    hints = {
+        "full": "the disk is full",
+        "readonly": "the database is read-only for this user",
+        "unable to open": "the file cannot be opened; check the path and its permissions",
+        "not a database": "the file is no SQLite database",
+        "malformed": "the file is damaged; run PRAGMA integrity_check and restore a backup",
+        "disk I/O error": "the disk reports an error",
+        "no such table": "the job tables are missing; run `supervisor migrate`",
+    }
+    hint = next((words for key, words in hints.items() if key in text), None)
+    return StoreError(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
+
+
+class Connection:
+    """A connection for one process and (apart from an outer lock) one thread.
+
+    `synchronous` is FULL for enqueues, whose loss loses work, and NORMAL for claims and completions,
+    whose loss only repeats it. Checkpoints are the maintainer's unless `checkpoints` is set.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        synchronous: Synchronous,
+        checkpoints: bool = False,
+        create: bool = False,
+        any_thread: bool = False,
+    ) -> None:
+        self.place = place
+        self._pid = os.getpid()
+        self._raw = self._open(create, any_thread)
+        try:
+            self._raw.create_function("covers", 2, covers, deterministic=True)
+            for pragma in (
+                f"synchronous = {synchronous}",
+                "foreign_keys = ON",
+                "temp_store = MEMORY",
+                f"wal_autocheckpoint = {1000 if checkpoints else 0}",
+            ):
+                self._raw.execute(f"PRAGMA {pragma}")
+            self._lock = WriteLock(place)
+        except sqlite3.Error as error:
+            self._raw.close()
+            raise translated(error, place.database) from None
+
+    def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
+        new = not self.place.database.exists()
+        if new and not create:
+            raise StoreError(f"{self.place.database}: there is no such database")
+        if new:
+            self._make_private()
+        try:
+            raw = sqlite3.connect(
+                f"{self.place.database.as_uri()}?mode=rw",
+                uri=True,
+                timeout=BUSY_TIMEOUT,
+                isolation_level=None,
+                cached_statements=256,
+                check_same_thread=not any_thread,
+            )
+        except sqlite3.Error as error:
+            raise translated(error, self.place.database) from None
+        # Rows come from any program: invalid UTF-8 must reach us as bytes, not as an exception.
+        raw.text_factory = _text
+        try:
+            if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.Error as error:
+            raw.close()
+            raise translated(error, self.place.database) from None
+        return raw
+
+    def _make_private(self) -> None:
+        """A new database is readable by its owner alone; SQLite gives -wal and -shm the same mode."""
+        try:
+            descriptor = os.open(
+                self.place.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR
+            )
+            os.close(descriptor)
+        except OSError as error:
+            raise StoreError(f"{self.place.database}: cannot be created: {error.strerror}") from None
+
+    @property
+    def raw(self) -> sqlite3.Connection:
+        """The driver's connection, refused in a process that did not open it."""
+        if self._pid != os.getpid():
+            if self._raw not in _abandoned:
+                _abandoned.append(self._raw)
+            raise StoreError("this connection was opened before a fork; open the store again in this process")
+        return self._raw
+
+    def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
+        """Run one statement outside a transaction of ours and fetch all of it."""
+        raw = self.raw
+        try:
+            return raw.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self.place.database) from None
+
+    def row(self, sql: str, parameters: Any = ()) -> Row | None:
+        rows = self.rows(sql, parameters)
+        return rows[0] if rows else None
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One short write transaction: commits at the end, rolls back on any exception."""
+        raw = self.raw
+        self._lock.acquire()
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            try:
+                yield raw
+                raw.execute("COMMIT")
+            except BaseException:
+                if raw.in_transaction:
+                    raw.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise translated(error, self.place.database) from None
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def exclusive_writers(self) -> Iterator[sqlite3.Connection]:
+        """Keep our writers out without a transaction: for checkpoints."""
+        raw = self.raw
+        self._lock.acquire()
+        try:
+            yield raw
+        except sqlite3.Error as error:
+            raise translated(error, self.place.database) from None
+        finally:
+            self._lock.release()
+
+    def apply(self, sql: str, parameters: Any) -> int:
+        """One statement in a transaction of its own. Returns the number of rows changed."""
+        with self.write() as raw:
+            return raw.execute(sql, parameters).rowcount
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            self._raw.close()
+            self._lock.close()
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def in_transaction(connection: Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run `work` in one write transaction and return what it returns."""
+    with connection.write() as raw:
+        return work(raw)

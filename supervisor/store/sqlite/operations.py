@@ -1,0 +1,117 @@
+"""The operators' role: look at jobs, change their fate, steer the supervisors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from supervisor.domain.errors import Conflict, JobNotFound
+from supervisor.domain.job import Attempt, Job, Status
+from supervisor.store.base import Controls, Depth, Filter, SupervisorRecord, TypeSpeed, Wanted
+from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.intake import job_of
+
+_BATCH = 500  # rows a transaction of a bulk command: other writers get their turn in between
+
+
+class SqliteOperations:
+    """Implements `store.base.Operations`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:  # noqa: A002
+        """The latest jobs first."""
+        few = status in (Status.FAILED, Status.QUARANTINED)
+        query = QUERIES.list_unsuccessful if few else QUERIES.list_jobs
+        parameters = {"status": status and status.value, "type": type, "before": before, "limit": limit}
+        return [job_of(row) for row in self._connection.rows(query, parameters)]
+
+    def attempts(self, job_id: int) -> list[Attempt]:
+        return [Attempt(*row) for row in self._connection.rows(QUERIES.job_errors, {"id": job_id})]
+
+    def ids(self, which: Filter) -> list[int]:
+        parameters = {
+            "statuses": json.dumps([status.value for status in which.statuses]),
+            "type": which.type,
+            "finished_before": which.finished_before,
+        }
+        return [row[0] for row in self._connection.rows(QUERIES.ids_where, parameters)]
+
+    def retry(self, ids: Iterable[int], now: float) -> int:
+        """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.
+
+        Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
+        """
+        return self._each(QUERIES.retry, ids, now)
+
+    def cancel(self, job_id: int, now: float) -> Status:
+        """Cancel a pending job, or ask a running one to stop. Returns its status from then on."""
+        with self._connection.write() as raw:
+            if raw.execute(QUERIES.cancel_pending, {"id": job_id, "now": now}).rowcount:
+                return Status.CANCELLED
+            if raw.execute(QUERIES.request_cancel, {"id": job_id, "now": now}).rowcount:
+                return Status.RUNNING
+            row = raw.execute(QUERIES.job_status, {"id": job_id}).fetchone()
+        if row is None:
+            raise JobNotFound(job_id)
+        raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
+
+    def delete(self, ids: Iterable[int]) -> int:
+        """Delete finished jobs with their errors. Returns how many; unfinished ones are left alone."""
+        return self._each(QUERIES.delete_finished, ids, 0.0)
+
+    def _each(self, query: str, ids: Iterable[int], now: float) -> int:
+        pending, changed = list(ids), 0
+        while pending:
+            batch, pending = pending[:_BATCH], pending[_BATCH:]
+            with self._connection.write() as raw:
+                changed += sum(raw.execute(query, {"id": job_id, "now": now}).rowcount for job_id in batch)
+        return changed
+
+    def pause(self, type: str, now: float) -> None:  # noqa: A002
+        self._connection.apply(QUERIES.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
+
+    def resume(self, type: str) -> bool:  # noqa: A002
+        """Returns whether it was paused."""
+        return bool(self._connection.apply(QUERIES.clear_control, {"kind": "paused", "name": type}))
+
+    def scale(self, pool: str, workers: int | None, now: float) -> None:
+        """Fix a pool's size; None gives it back to automatic scaling."""
+        if workers is None:
+            self._connection.apply(QUERIES.clear_control, {"kind": "workers", "name": pool})
+        else:
+            control = {"kind": "workers", "name": pool, "value": workers, "now": now}
+            self._connection.apply(QUERIES.set_control, control)
+
+    def request_reload(self, now: float) -> None:
+        self._connection.apply(QUERIES.bump_reload, {"now": now})
+
+    def controls(self) -> Controls:
+        return measuring.controls(self._connection)
+
+    def counts(self) -> list[tuple[str, Status, int]]:
+        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_by_status)]
+
+    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
+        return measuring.depth(self._connection, wanted, now, limit)
+
+    def unhandled(self, types: Iterable[str]) -> list[str]:
+        return measuring.unhandled(self._connection, types)
+
+    def failures(self, since: float) -> list[tuple[str, int]]:
+        """Failed attempts since then, by type."""
+        return [(row[0], row[1]) for row in self._connection.rows(QUERIES.failures_by_type, {"since": since})]
+
+    def speeds(self) -> list[TypeSpeed]:
+        return [TypeSpeed(*row) for row in self._connection.rows(QUERIES.slowest_types)]
+
+    def supervisors(self) -> list[SupervisorRecord]:
+        return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
+        return owner.lives(supervisor, owner.boot_id(), owner.machine_id())
+
+    def close(self) -> None:
+        self._connection.close()

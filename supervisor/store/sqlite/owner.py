@@ -1,0 +1,85 @@
+"""Who lives: a POSIX record lock on a file of its own for each supervisor.
+
+A record lock belongs to the process, not to the descriptor: it does not live on in forked children, as
+flock does, and the kernel drops it with the process however that ends. It is also lost when the process
+closes any descriptor of the file, so the file is opened exactly once in its owner.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.base import SupervisorRecord
+from supervisor.store.sqlite.place import Place
+
+
+class OwnerFile:
+    """Held for as long as the process that made it lives, or until `release`."""
+
+    def __init__(self, place: Place, supervisor: str) -> None:
+        self.path = place.owner_lock(supervisor)
+        self._descriptor = place.open_shared(self.path)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(
+                f"{self.path}: this file system refuses record locks ({error.strerror})"
+            ) from None
+
+    def release(self) -> None:
+        """Delete the file and drop the lock. Call it in the owning process only."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def lives(owner: SupervisorRecord, boot_id: str, machine_id: str) -> bool | None:
+    """Whether a supervisor lives: True, False, or None where nothing here can tell.
+
+    Must not be asked by the owner's own process: closing the descriptor would drop its lock.
+    """
+    if owner.machine_id == machine_id and owner.boot_id != boot_id:
+        return False
+    try:
+        descriptor = os.open(owner.owner_lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
+        # The name may have been taken away and the lock be on a deleted file: either way it is dead.
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Changes with every start of this machine."""
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
+def machine_id() -> str:
+    """Stays with this installation; empty where the system has none."""
+    return _read("/etc/machine-id")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def remove_owner_file(owner: SupervisorRecord, place: Place) -> None:
+    """Tidy up after a dead supervisor; only ever a file of our own folder."""
+    path = Path(owner.owner_lock)
+    if path == place.owner_lock(owner.id):
+        path.unlink(missing_ok=True)

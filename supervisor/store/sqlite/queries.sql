@@ -1,0 +1,356 @@
+-- Every statement of the SQLite engine, by name. Parameters are named; :now is Unix seconds.
+
+
+-- Enqueueing ---------------------------------------------------------------------------------------
+
+-- name: insert_job
+-- A duplicate of an unfinished (type, unique_key) inserts nothing.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key,
+                  created_at, updated_at)
+VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now)
+ON CONFLICT DO NOTHING;
+
+-- name: find_unique
+-- The job that a duplicate stands for.
+SELECT id FROM jobs INDEXED BY jobs_unique_key
+WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
+  AND status IN ('pending', 'running');
+
+-- name: job
+SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       result, last_error, created_at, updated_at, started_at, completed_at
+FROM jobs WHERE id = :id;
+
+-- name: job_status
+SELECT status FROM jobs WHERE id = :id;
+
+
+-- Claiming and settling ----------------------------------------------------------------------------
+
+-- name: groups
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time
+-- of its first row. Loose index scans: one seek a group, whatever the number of rows, so neither finished
+-- rows nor delayed ones of a higher priority cost anything.
+WITH RECURSIVE
+wanted (type) AS (
+  SELECT value FROM json_each(:types)
+  WHERE NOT EXISTS (SELECT 1 FROM job_controls c WHERE c.kind = 'paused' AND c.name = value)
+),
+kinds (type, requires) AS (
+  SELECT w.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_due
+                  WHERE j.status = 'pending' AND j.type = w.type
+                  ORDER BY j.requires LIMIT 1)
+  FROM wanted w
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_due
+                  WHERE j.status = 'pending' AND j.type = k.type AND j.requires > k.requires
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_due
+                              WHERE j.status = 'pending' AND j.type = k.type AND j.requires = k.requires
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k
+  WHERE k.requires IS NOT NULL AND (k.requires = '' OR covers(:capabilities, k.requires))
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_due
+                              WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
+                                AND j.priority < g.priority
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT g.type, g.requires, g.priority,
+       (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_due
+        WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
+          AND j.priority = g.priority
+        ORDER BY j.scheduled_at LIMIT 1) AS first_at
+FROM groups g WHERE g.priority IS NOT NULL;
+
+-- name: claim_group
+-- Pick and mark the first due rows of one group.
+UPDATE jobs SET
+  status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
+  claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
+WHERE id IN (SELECT j.id FROM jobs j INDEXED BY jobs_due
+             WHERE j.status = 'pending' AND j.type = :type AND j.requires = :requires
+               AND j.priority = :priority AND j.scheduled_at <= :now
+             ORDER BY j.scheduled_at, j.id LIMIT :want)
+RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
+
+-- name: peek_group
+-- The first due rows of one group, to be merged with other groups of the same priority.
+SELECT scheduled_at, id FROM jobs INDEXED BY jobs_due
+WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
+  AND scheduled_at <= :now
+ORDER BY scheduled_at, id LIMIT :want;
+
+-- name: claim_ids
+-- Mark rows picked by peek_group in the same transaction.
+UPDATE jobs SET
+  status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
+  claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
+
+-- name: settle_done
+-- The plain success. Matching the claim is what makes at most one outcome count. Positional, for the
+-- fastest binding: result, progress, started_at, now, now, id, owner, token.
+UPDATE jobs SET
+  status = 'done', result = ?, progress = ?, started_at = ?, completed_at = ?, updated_at = ?,
+  locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
+WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
+
+-- name: settle
+-- Every other end of a claim, by the same match.
+UPDATE jobs SET
+  status = :status,
+  result = :result,
+  progress = :progress,
+  attempts = max(attempts + :attempts, 0),
+  crashes = crashes + :crashes,
+  scheduled_at = CASE WHEN :delay > 0 THEN :now + :delay ELSE scheduled_at END,
+  started_at = coalesce(:started_at, started_at),
+  completed_at = CASE WHEN :status = 'pending' THEN NULL ELSE :now END,
+  updated_at = :now,
+  last_error = CASE WHEN :status = 'done' THEN NULL ELSE coalesce(:error, last_error) END,
+  cancel_requested_at = CASE WHEN :status = 'pending' THEN NULL ELSE cancel_requested_at END,
+  locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
+  claim_token = claim_token + (:status = 'pending')
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
+
+-- name: insert_error
+INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, signal, stderr,
+                        peak_memory, worker, duration, created_at)
+SELECT id, attempts - :attempts, :kind, :message, :traceback, :exit_code, :signal, :stderr,
+       :peak_memory, :worker, :duration, :now
+FROM jobs WHERE id = :id;
+
+-- name: renew
+-- Only locks that have used up a part of their time: quick jobs never cost a renewal.
+UPDATE jobs SET lock_expires_at = :expires_at
+WHERE status = 'running' AND locked_by = :owner AND lock_expires_at < :renew_before;
+
+-- name: needs_renewal
+SELECT 1 FROM jobs INDEXED BY jobs_running
+WHERE status = 'running' AND locked_by = :owner AND lock_expires_at < :renew_before LIMIT 1;
+
+
+-- Recovery and reclaim -----------------------------------------------------------------------------
+
+-- name: held_by
+-- What one worker holds, in the order in which it would run it.
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+FROM jobs INDEXED BY jobs_running
+WHERE status = 'running' AND locked_by = :owner
+ORDER BY priority DESC, scheduled_at, id;
+
+-- name: expired
+-- Claims whose lock has run out, or which have none at all: a row marked running by hand.
+SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0)
+FROM jobs INDEXED BY jobs_running
+WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :now)
+LIMIT :limit;
+
+-- name: claim_of
+-- One expired claim, with what settling it takes; it must be as it was when first seen.
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, locked_by
+FROM jobs
+WHERE id = :id AND status = 'running' AND claim_token = :token
+  AND coalesce(lock_expires_at, 0) = :expires_at;
+
+-- name: adopt_unowned
+-- A row that was marked running without a claim gets one, so that it can be settled like any other.
+UPDATE jobs SET locked_by = 'foreign', claim_token = claim_token + 1, lock_expires_at = :now
+WHERE id = :id AND status = 'running' AND locked_by IS NULL;
+
+-- name: cancels
+-- Running jobs of these workers that somebody wants stopped.
+SELECT id, claim_token, locked_by FROM jobs INDEXED BY jobs_running
+WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
+
+-- name: fail_interrupted
+-- Start-up recovery of a pool with recover = "failed": for a person to look at.
+UPDATE jobs SET status = 'failed', completed_at = :now, claim_token = claim_token + 1
+WHERE id = :id AND status = 'pending';
+
+
+-- The registry -------------------------------------------------------------------------------------
+
+-- name: register_supervisor
+INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,
+                             started_at)
+VALUES (:id, :pid, :host, :machine_id, :boot_id, :owner_lock, :scoreboard, :config, :version, :started_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: supervisors
+SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at
+FROM job_supervisors ORDER BY started_at;
+
+-- name: forget_supervisor
+DELETE FROM job_supervisors WHERE id = :id;
+
+-- name: register_worker
+INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at)
+VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at);
+
+-- name: workers_of
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at
+FROM job_workers WHERE supervisor = :supervisor;
+
+-- name: worker
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at
+FROM job_workers WHERE incarnation = :incarnation;
+
+-- name: forget_worker
+DELETE FROM job_workers WHERE incarnation = :incarnation;
+
+
+-- Measuring ----------------------------------------------------------------------------------------
+
+-- name: count_group
+-- Due rows of one group, counted up to a limit.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs INDEXED BY jobs_due
+  WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
+    AND scheduled_at <= :now
+  LIMIT :limit);
+
+-- name: awaiting_retry
+-- Whether a pending job of these types has been tried before: what a burst waits for.
+SELECT 1 FROM jobs INDEXED BY jobs_due
+WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
+  AND (attempts > 0 OR crashes > 0)
+  AND (requires = '' OR covers(:capabilities, requires)) LIMIT 1;
+
+-- name: count_pending
+SELECT count(*) FROM jobs INDEXED BY jobs_due
+WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types));
+
+-- name: unsuccessful_since
+SELECT count(*) FROM jobs INDEXED BY jobs_unsuccessful
+WHERE status IN ('failed', 'quarantined') AND completed_at >= :since
+  AND type IN (SELECT value FROM json_each(:types));
+
+-- name: unhandled
+-- Types with pending jobs that no pool of ours handles. One seek a type.
+WITH RECURSIVE types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_due WHERE status = 'pending' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_due
+          WHERE j.status = 'pending' AND j.type > t.type ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+)
+SELECT type FROM types
+WHERE type IS NOT NULL AND type NOT IN (SELECT value FROM json_each(:types)) LIMIT 20;
+
+-- name: controls
+SELECT kind, name, value FROM job_controls;
+
+
+-- Operating ----------------------------------------------------------------------------------------
+
+-- name: list_jobs
+SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       result, last_error, created_at, updated_at, started_at, completed_at
+FROM jobs
+WHERE (:status IS NULL OR status = :status) AND (:type IS NULL OR type = :type)
+  AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: list_unsuccessful
+-- The same for failed and quarantined jobs, by their own index: they are few among many.
+SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       result, last_error, created_at, updated_at, started_at, completed_at
+FROM jobs INDEXED BY jobs_unsuccessful
+WHERE status = :status AND status IN ('failed', 'quarantined')
+  AND (:type IS NULL OR type = :type) AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: job_errors
+SELECT job_id, attempt, kind, message, traceback, exit_code, signal, stderr, peak_memory, worker,
+       duration, created_at
+FROM job_errors WHERE job_id = :id ORDER BY id;
+
+-- name: ids_where
+-- The jobs that a bulk command means, counted before it is confirmed.
+SELECT id FROM jobs
+WHERE status IN (SELECT value FROM json_each(:statuses)) AND (:type IS NULL OR type = :type)
+  AND (:finished_before IS NULL OR completed_at < :finished_before)
+ORDER BY id;
+
+-- name: retry
+-- Back to pending with its counters reset. OR IGNORE: a unique key may have been taken meanwhile.
+UPDATE OR IGNORE jobs SET
+  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now, claim_token = claim_token + 1,
+  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, result = NULL, updated_at = :now
+WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
+
+-- name: cancel_pending
+UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
+  cancel_requested_at = :now, claim_token = claim_token + 1
+WHERE id = :id AND status = 'pending';
+
+-- name: request_cancel
+-- A running job keeps its status until it has really stopped.
+UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :now)
+WHERE id = :id AND status = 'running';
+
+-- name: delete_finished
+DELETE FROM jobs WHERE id = :id AND status NOT IN ('pending', 'running');
+
+-- name: prune
+-- Finished jobs past their retention, in a bounded stretch of ids: no index is needed, and none is paid for.
+DELETE FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
+-- name: prune_until
+SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit);
+
+-- name: prune_errors
+-- Errors of jobs that another program deleted with foreign keys off.
+DELETE FROM job_errors WHERE id IN (
+  SELECT e.id FROM job_errors e LEFT JOIN jobs j ON j.id = e.job_id
+  WHERE j.id IS NULL AND e.created_at < :before LIMIT 1000);
+
+-- name: set_control
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = :value, updated_at = :now;
+
+-- name: clear_control
+DELETE FROM job_controls WHERE kind = :kind AND name = :name;
+
+-- name: bump_reload
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = value + 1, updated_at = :now;
+
+-- name: count_by_status
+SELECT type, status, count(*) FROM jobs GROUP BY type, status;
+
+-- name: failures_by_type
+SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
+WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
+
+-- name: slowest_types
+-- Mean seconds a job of each type among the latest done ones.
+SELECT type, count(*), avg(completed_at - started_at), max(completed_at - started_at)
+FROM (SELECT type, started_at, completed_at FROM jobs WHERE status = 'done' AND started_at IS NOT NULL
+      ORDER BY id DESC LIMIT 5000)
+GROUP BY type ORDER BY 3 DESC LIMIT 10;
+
+
+-- The database itself ------------------------------------------------------------------------------
+
+-- name: tables
+SELECT name FROM sqlite_schema WHERE type = 'table';
+
+-- name: meta
+SELECT value FROM job_meta WHERE key = :key;
+
+-- name: set_meta
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = :value;

@@ -1,0 +1,106 @@
+"""The schema's version: create it, bring it up to date, refuse what is not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.migrate import Migration, shipped, statements
+from supervisor.store.sqlite.connection import QUERIES, Connection, translated
+
+MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
+
+
+def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
+    """Bring the schema up to date; returns the versions applied now.
+
+    Two programs may do so at once: one migrates, the other finds it done. An older schema is copied to
+    `<database>.before-<version>` first. Raises StoreError for a `jobs` table that is not ours, and for a
+    newer schema that says that this program is too old for it.
+    """
+    if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
+    plan = list(shipped("supervisor.store.sqlite") if available is None else available)
+    current = version(connection)
+    if current >= plan[-1].version:
+        _refuse_if_too_old(connection, current, plan[-1].version)
+        return []
+    if current:
+        _back_up(connection, current)
+    return _apply(connection, plan)
+
+
+def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
+    applied = []
+    with connection.write() as raw:
+        current = _version(raw)  # again, now that nobody else can migrate
+        for migration in plan:
+            if migration.version > current:
+                for statement in statements(migration.sql):
+                    raw.execute(statement)
+                applied.append(migration.version)
+        if applied:
+            raw.execute(QUERIES.set_meta, {"key": "schema_version", "value": str(plan[-1].version)})
+            raw.execute(QUERIES.set_meta, {"key": "oldest_writer", "value": str(plan[-1].version)})
+    return applied
+
+
+def version(connection: Connection) -> int:
+    """The schema's version, 0 for an empty database. Raises StoreError for tables that are not ours."""
+    try:
+        return _version(connection.raw)
+    except sqlite3.Error as error:
+        raise translated(error, connection.place.database) from None
+
+
+def _version(raw: sqlite3.Connection) -> int:
+    tables = {row[0] for row in raw.execute(QUERIES.tables)}
+    if "job_meta" in tables:
+        row = raw.execute(QUERIES.meta, {"key": "schema_version"}).fetchone()
+        return int(row[0]) if row else 0
+    if "jobs" in tables:
+        raise StoreError(
+            "the database has a `jobs` table of another program; `supervisor adopt` can take it over"
+        )
+    return 0
+
+
+def _refuse_if_too_old(connection: Connection, current: int, ours: int) -> None:
+    row = connection.row(QUERIES.meta, {"key": "oldest_writer"})
+    if row is not None and int(row[0]) > ours:
+        raise StoreError(
+            f"the database has schema {current}, which programs before schema {row[0]} must not write; "
+            f"this one knows schema {ours}: upgrade it"
+        )
+
+
+def back_up(connection: Connection, target: Path) -> None:
+    """An online copy of the whole database into a new file with the same owner and mode.
+
+    Raises StoreError if the target exists or cannot be written; nothing is left half-written.
+    """
+    if target.exists():
+        raise StoreError(f"{target}: it exists already; a backup never overwrites a file")
+    partial = target.with_name(f".{target.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+            connection.place.share_like_database(partial)
+            connection.raw.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+        partial.rename(target)
+    except (sqlite3.Error, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise StoreError(f"{target}: the backup failed: {error}") from None
+
+
+def _back_up(connection: Connection, current: int) -> None:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = connection.place.database
+    target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
+    if not target.exists():
+        back_up(connection, target)

@@ -1,0 +1,116 @@
+"""Write the ends of claims. Every statement matches id, status, owner and token: a lost claim changes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from supervisor.domain.job import NewJob
+from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped
+from supervisor.store.sqlite.connection import QUERIES
+
+
+def settle_all(
+    raw: sqlite3.Connection,
+    owner: str,
+    settlements: Sequence[Settlement],
+    now: float,
+    *,
+    worker: str | None = None,
+) -> list[int]:
+    """Settle inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
+    simple = [s for s in settlements if s.simple]
+    lost: list[int] = []
+    if simple:
+        lost += _settle_done(raw, owner, simple, now)
+    if len(simple) < len(settlements):
+        for settlement in settlements:
+            if not settlement.simple and not _settle_one(raw, owner, settlement, now, worker):
+                lost.append(settlement.job_id)
+    return lost
+
+
+def _settle_done(raw: sqlite3.Connection, owner: str, settlements: list[Settlement], now: float) -> list[int]:
+    rows = [(s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token) for s in settlements]
+    if len(rows) == 1:
+        return [] if raw.execute(QUERIES.settle_done, rows[0]).rowcount else [rows[0][5]]
+    raw.execute("SAVEPOINT settling")
+    changed = raw.executemany(QUERIES.settle_done, rows).rowcount
+    lost = []
+    if changed != len(rows):
+        # Rare: find out which by settling them one at a time.
+        raw.execute("ROLLBACK TO settling")
+        lost = [row[5] for row in rows if not raw.execute(QUERIES.settle_done, row).rowcount]
+    raw.execute("RELEASE settling")
+    return lost
+
+
+def _settle_one(
+    raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None
+) -> bool:
+    failure = settlement.failure
+    changed = raw.execute(
+        QUERIES.settle,
+        {
+            "id": settlement.job_id,
+            "token": settlement.token,
+            "owner": owner,
+            "status": settlement.status.value,
+            "result": settlement.result,
+            "progress": settlement.progress,
+            "attempts": settlement.attempts,
+            "crashes": settlement.crashes,
+            "delay": settlement.delay,
+            "started_at": settlement.started_at,
+            "error": None if failure is None else clipped(failure.message, MAX_MESSAGE),
+            "now": now,
+        },
+    ).rowcount
+    if not changed:
+        return False
+    if failure is not None and failure.kind != "cancelled":
+        _record(raw, settlement, failure, worker, now)
+    # After the settlement: a job may enqueue its own unique key again.
+    insert_children(raw, settlement.children, now)
+    return True
+
+
+def _record(
+    raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float
+) -> None:
+    fields: dict[str, Any] = {
+        name: getattr(failure, name) for name in ("kind", "exit_code", "signal", "peak_memory", "duration")
+    }
+    raw.execute(
+        QUERIES.insert_error,
+        fields
+        | {
+            "id": settlement.job_id,
+            "attempts": settlement.attempts,
+            "message": clipped(failure.message, MAX_MESSAGE),
+            "traceback": failure.traceback and clipped(failure.traceback, MAX_TEXT),
+            "stderr": failure.stderr and clipped(failure.stderr, MAX_TEXT),
+            "worker": worker,
+            "now": now,
+        },
+    )
+
+
+def insert_children(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> None:
+    """Insert the jobs that a handler enqueued, in the transaction of its completion."""
+    for job in jobs:
+        raw.execute(QUERIES.insert_job, insertion(job, now))
+
+
+def insertion(job: NewJob, now: float) -> dict[str, Any]:
+    return {
+        "type": job.type,
+        "payload": job.payload,
+        "priority": job.priority,
+        "requires": job.requires,
+        "scheduled_at": now if job.scheduled_at is None else job.scheduled_at,
+        "max_attempts": job.max_attempts,
+        "unique_key": job.unique_key,
+        "now": now,
+    }

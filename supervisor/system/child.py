@@ -1,0 +1,81 @@
+"""Fork a child of ours: no signal lost, no descriptor leaked, a pidfd before it could be reaped."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from supervisor.system import signals
+from supervisor.system.kernel import die_with_parent
+
+STANDARD = (0, 1, 2)
+
+
+def fork(run: Callable[[], int], *, keep: Iterable[int]) -> tuple[int, int]:
+    """Fork and run `run` in the child, which ends with its return value as exit code.
+
+    The child starts with every signal blocked: `run` installs its handlers and unblocks. It holds only
+    the standard descriptors and those in `keep`, and dies with this process. Returns (pid, pidfd).
+    """
+    kept = {*STANDARD, *keep}
+    parent = os.getpid()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signals.block_all()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become_child(run, kept, parent)
+        return pid, os.pidfd_open(pid)
+    finally:
+        signals.unblock_all()
+
+
+def _become_child(run: Callable[[], int], kept: set[int], parent: int) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        close_all_but(kept)
+        gc.freeze()  # what is shared with the parent stays shared
+        code = run()
+    except BaseException:
+        # The last resort of a child: say why on stderr, whatever it was, and leave.
+        traceback.print_exc()
+    leave(code)
+
+
+def close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here, no paths
+        number = int(name)
+        if number not in kept:
+            try:
+                os.close(number)
+            except OSError:
+                continue  # the descriptor of the listing itself
+
+
+def leave(code: int) -> NoReturn:
+    """End without the interpreter's teardown, which belongs to the process that was forked."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    os._exit(code)
+
+
+def reap(pid: int) -> int | None:
+    """The wait status of a child that has ended; None while it lives or if it is not ours."""
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return status if done else None

@@ -1,0 +1,103 @@
+"""The few Linux calls that Python's library lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno))
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends; leave at once if it has ended before this took effect."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undo `die_with_parent`, for a process that has descendants of its own to end first."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become our children, so that they can be found, killed and reaped."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def send_signal(pidfd: int, number: int) -> bool:
+    """Signal the very process that the descriptor stands for. False if it has ended."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, zombies included."""
+    found: list[int] = []
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return found
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def kill_children(spare: frozenset[int] = frozenset()) -> int:
+    """Kill and reap our children but these, again until none is left: killing one orphans its own to us.
+
+    Returns how many were killed. Never waits for a process that is not killed yet.
+    """
+    killed: set[int] = set()
+    while True:
+        targets = [pid for pid in children(os.getpid()) if pid not in spare]
+        if not targets:
+            return len(killed)
+        for pid in targets:
+            # Our own unreaped children: their numbers cannot belong to a stranger.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        for pid in targets:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """(unique, proportional) set size in bytes; zeros for a process that is gone."""
+    unique = proportional = 0
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("Private_Clean", "Private_Dirty"):
+                unique += int(rest.split()[0]) * 1024
+            elif name == "Pss":
+                proportional = int(rest.split()[0]) * 1024
+    except (OSError, ValueError):
+        return 0, 0
+    return unique, proportional
+
+
+def cpu_and_state(pid: int) -> tuple[float, str]:
+    """(CPU seconds used, state letter) of a process; (0, "") if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, ""
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]

@@ -1,0 +1,313 @@
+"""The scoreboard: one mapped file in which every worker shows what it is doing.
+
+The term and the idea are Apache httpd's. A slot a worker; only that worker writes it, except for the
+cancel request. Single words are written at once, so a reader never sees half a number; a job is published
+by writing its token first and its id last. A heartbeat costs no system call and no transaction.
+
+Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's bulletin (JSON: pools, their
+targets and why). All words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+MAGIC = 0x4A4F4253_00000001
+HEADER_BYTES = 4096
+SLOT_BYTES = 512
+MAX_SLOTS = 1024
+BULLETIN_BYTES = 256 * 1024
+_BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
+SIZE = _BULLETIN_AT + BULLETIN_BYTES
+
+# Slot 0 is the maintainer's: only its pid and beat are used.
+MAINTAINER_SLOT = 0
+
+
+class State(IntEnum):
+    FREE = 0
+    STARTING = 1
+    IDLE = 2
+    BUSY = 3
+    DRAINING = 4
+    LEFT = 5  # ended as it was meant to
+    BROKEN = 6  # could not be set up; the text says why
+
+
+class Cancel(IntEnum):
+    """Why a running job is asked to stop."""
+
+    NONE = 0
+    REQUESTED = 1  # somebody cancelled it
+    TIMEOUT = 2  # it is over its time limit
+
+
+(
+    _STATE,
+    _PID,
+    _BEAT,
+    _JOB,
+    _TOKEN,
+    _STARTED,
+    _DEADLINE,
+    _CLAIMS,
+    _DONE,
+    _PROGRESS,
+    _CANCEL_JOB,
+    _CANCEL_TOKEN,
+    _CANCEL_REASON,
+    _WORN,
+) = range(14)
+_INCARNATION = (128, 40)
+_NAME = (168, 80)
+_TEXT = (248, 264)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy of one slot. `deadline` 0 means none, `progress` is None until a handler reports some."""
+
+    state: State
+    pid: int
+    beat: float
+    job: int
+    token: int
+    started: float
+    deadline: float
+    claims: int
+    done: int
+    progress: float | None
+    worn: bool
+    cancel_job: int
+    cancel_token: int
+    cancel_reason: Cancel
+    incarnation: str
+    name: str
+    text: str
+
+
+class Slot:
+    """One worker's place. The worker writes through it; anybody may read."""
+
+    __slots__ = ("_bytes", "_floats", "_ints")
+
+    def __init__(self, view: memoryview) -> None:
+        self._bytes = view
+        self._ints = view.cast("q")
+        self._floats = view.cast("d")
+
+    # The supervisor, before the fork
+
+    def assign(self, incarnation: str, name: str) -> None:
+        """Empty the slot and give it to a worker to come."""
+        self._bytes[:] = bytes(SLOT_BYTES)
+        self._write(_INCARNATION, incarnation)
+        self._write(_NAME, name)
+        self._floats[_PROGRESS] = -1.0
+        self._floats[_BEAT] = time.monotonic()
+        self._ints[_STATE] = State.STARTING
+
+    def clear(self) -> None:
+        self._bytes[:] = bytes(SLOT_BYTES)
+
+    # The worker
+
+    def occupy(self, pid: int) -> None:
+        self._ints[_PID] = pid
+        self.beat()
+
+    def beat(self) -> None:
+        self._floats[_BEAT] = time.monotonic()
+
+    def state(self, state: State) -> None:
+        self._ints[_STATE] = state
+
+    def hold(self, claims: int) -> None:
+        """Claims taken and not yet settled."""
+        self._ints[_CLAIMS] = claims
+
+    def begin(self, job: int, token: int, started: float, deadline: float) -> None:
+        """A handler is about to run. The id is written last: it makes the rest count."""
+        ints, floats = self._ints, self._floats
+        ints[_TOKEN] = token
+        floats[_STARTED] = started
+        floats[_DEADLINE] = deadline
+        ints[_JOB] = job
+
+    def finish(self, done: int) -> None:
+        """The handler has returned, whatever came of it."""
+        ints = self._ints
+        ints[_JOB] = 0
+        ints[_DONE] = done
+
+    def extend(self, deadline: float) -> None:
+        self._floats[_DEADLINE] = deadline
+
+    @property
+    def deadline(self) -> float:
+        return self._floats[_DEADLINE]
+
+    def wear_out(self) -> None:
+        """Ask for a successor: the limit of jobs is near."""
+        self._ints[_WORN] = 1
+
+    def progress(self, fraction: float, text: str) -> None:
+        self._floats[_PROGRESS] = fraction
+        self._write(_TEXT, text)
+
+    def forget_progress(self) -> None:
+        if self._floats[_PROGRESS] >= 0:
+            self._floats[_PROGRESS] = -1.0
+            self._write(_TEXT, "")
+
+    def tell(self, text: str) -> None:
+        """Say in words what is wrong."""
+        self._write(_TEXT, text)
+
+    # The cancel request: written by the supervisor or the maintainer, read by the worker
+
+    def request_cancel(self, job: int, token: int, reason: Cancel) -> None:
+        """Ask for one run of one job to stop; it can never hit the next, whose token or id differs."""
+        self._ints[_CANCEL_TOKEN] = token
+        self._ints[_CANCEL_REASON] = reason
+        self._ints[_CANCEL_JOB] = job
+
+    def cancel_for(self, job: int, token: int) -> Cancel:
+        ints = self._ints
+        if ints[_CANCEL_JOB] == job and ints[_CANCEL_TOKEN] == token:
+            return Cancel(ints[_CANCEL_REASON])
+        return Cancel.NONE
+
+    # Anybody
+
+    def is_idle(self) -> bool:
+        return self._ints[_STATE] == State.IDLE
+
+    @property
+    def name(self) -> str:
+        return self._read(_NAME)
+
+    def read(self) -> Snapshot:
+        ints, floats = self._ints, self._floats
+        progress = floats[_PROGRESS]
+        return Snapshot(
+            state=State(ints[_STATE]) if 0 <= ints[_STATE] <= State.BROKEN else State.FREE,
+            pid=ints[_PID],
+            beat=floats[_BEAT],
+            job=ints[_JOB],
+            token=ints[_TOKEN],
+            started=floats[_STARTED],
+            deadline=floats[_DEADLINE],
+            claims=ints[_CLAIMS],
+            done=ints[_DONE],
+            progress=progress if progress >= 0 else None,
+            worn=bool(ints[_WORN]),
+            cancel_job=ints[_CANCEL_JOB],
+            cancel_token=ints[_CANCEL_TOKEN],
+            cancel_reason=Cancel(ints[_CANCEL_REASON]) if 0 <= ints[_CANCEL_REASON] <= 2 else Cancel.NONE,
+            incarnation=self._read(_INCARNATION),
+            name=self._read(_NAME),
+            text=self._read(_TEXT),
+        )
+
+    def _write(self, field: tuple[int, int], text: str) -> None:
+        at, size = field
+        data = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
+        self._bytes[at : at + size] = data.ljust(size, b"\0")
+
+    def _read(self, field: tuple[int, int]) -> str:
+        at, size = field
+        return bytes(self._bytes[at : at + size]).rstrip(b"\0").decode("utf-8", "replace")
+
+
+class Scoreboard:
+    """The mapped file. Make it with `create`, look at somebody's with `open`."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap, *, writable: bool) -> None:
+        self.path = path
+        self._map = mapped
+        view = memoryview(mapped)
+        self._view = view if writable else view.toreadonly()
+        self._slots: dict[int, Slot] = {}
+
+    @classmethod
+    def create(cls, path: Path) -> Scoreboard:
+        """Make the file (mode 0600) and map it. The kernel allocates only the pages that are used."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, SIZE)
+            board = cls(path, mmap.mmap(descriptor, SIZE), writable=True)
+        finally:
+            os.close(descriptor)
+        board._view[:8] = MAGIC.to_bytes(8, "little")
+        return board
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = False) -> Scoreboard | None:
+        """Map somebody's scoreboard; None if it is gone or is none."""
+        try:
+            descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if os.fstat(descriptor).st_size != SIZE:
+                return None
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            board = cls(path, mmap.mmap(descriptor, SIZE, prot=protection), writable=writable)
+        finally:
+            os.close(descriptor)
+        return board if int.from_bytes(board._view[:8], "little") == MAGIC else None
+
+    @property
+    def highest(self) -> int:
+        """The highest slot that was ever used."""
+        return int.from_bytes(self._view[8:16], "little")
+
+    def use_up_to(self, number: int) -> None:
+        if number > self.highest:
+            self._view[8:16] = number.to_bytes(8, "little")
+
+    def slot(self, number: int) -> Slot:
+        if number not in self._slots:
+            if not 0 <= number < MAX_SLOTS:
+                raise ValueError(f"there is no slot {number}; the scoreboard has {MAX_SLOTS}")
+            at = HEADER_BYTES + number * SLOT_BYTES
+            self._slots[number] = Slot(self._view[at : at + SLOT_BYTES])
+        return self._slots[number]
+
+    def find(self, incarnation: str, number: int) -> Snapshot | None:
+        """The slot of a worker, if it still is that worker's."""
+        snapshot = self.slot(number).read()
+        return snapshot if snapshot.incarnation == incarnation else None
+
+    def post(self, bulletin: dict[str, Any]) -> None:
+        """The supervisor's own news, for `status`. A length of 0 stands while it is being written."""
+        data = json.dumps(bulletin).encode()
+        if len(data) > BULLETIN_BYTES - 8:
+            return
+        at = _BULLETIN_AT
+        self._view[at : at + 8] = bytes(8)
+        self._view[at + 8 : at + 8 + len(data)] = data
+        self._view[at : at + 8] = len(data).to_bytes(8, "little")
+
+    def bulletin(self) -> dict[str, Any]:
+        for _ in range(100):
+            size = int.from_bytes(self._view[_BULLETIN_AT : _BULLETIN_AT + 8], "little")
+            data = bytes(self._view[_BULLETIN_AT + 8 : _BULLETIN_AT + 8 + size])
+            try:
+                news = json.loads(data)
+            except ValueError:
+                time.sleep(0.001)  # it is being written
+                continue
+            return news if isinstance(news, dict) else {}
+        return {}
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

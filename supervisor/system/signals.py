@@ -1,0 +1,80 @@
+"""Signals: handlers only record and wake; a loop obeys when it gets there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from types import FrameType
+
+# What the supervisor tells its workers, always through a pidfd. TERM and INT are not among them: those
+# also arrive from a terminal or a cgroup, and mean the supervisor.
+DRAIN = signal.SIGUSR1  # finish the job at hand, then leave
+INTERRUPT = signal.SIGUSR2  # the job named in your slot's cancel request must stop
+DUMP_STACKS = signal.SIGRTMIN + 1  # faulthandler writes every thread's stack to stderr
+
+EVERY = frozenset(signal.valid_signals())
+
+
+def block_all() -> None:
+    """Hold signals back around a fork, so that none reaches a child before its handlers stand."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, EVERY)
+
+
+def unblock_all() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, EVERY)
+
+
+class Inbox:
+    """Collects signals for one process. `fileno` becomes readable when one has arrived.
+
+    `obeyed` are reported by `take`; `ignored` are swallowed by a handler that does nothing, because
+    SIG_IGN would be inherited by programs that a handler starts, and those would not stop at TERM.
+    """
+
+    def __init__(self, obeyed: Iterable[int], ignored: Iterable[int] = ()) -> None:
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._arrived: list[int] = []
+        for number in obeyed:
+            signal.signal(number, self._record)
+        for number in ignored:
+            signal.signal(number, _swallow)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.append(number)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take` has something to report; costs no system call."""
+        return bool(self._arrived)
+
+    def take(self) -> list[int]:
+        """The signals since the last call, in order."""
+        try:
+            while os.read(self._reader, 512):
+                pass
+        except BlockingIOError:
+            pass
+        taken, self._arrived = self._arrived, []
+        return taken
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+def _swallow(number: int, frame: FrameType | None) -> None:
+    return
+
+
+def name_of(number: int) -> str:
+    """SIGKILL for 9; for people and logs."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

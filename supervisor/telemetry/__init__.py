@@ -1,0 +1,42 @@
+"""Structured events on stderr: JSON for machines, one readable line for a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+__all__ = ["configure", "events"]
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Set structlog up for this process and those forked from it.
+
+    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere.
+    """
+    out = stream if stream is not None else sys.stderr
+    console = format == "console" or (format == "auto" and out.isatty())
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty()) if console else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not console),
+            *(() if console else (structlog.processors.format_exc_info,)),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+
+
+def events(**fields: Any) -> Any:
+    """A logger with these fields on every event."""
+    return structlog.get_logger(**fields)

@@ -1,0 +1,141 @@
+"""What a handler is given beside its payload."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from supervisor.domain.duration import seconds
+from supervisor.domain.intake import new_job
+from supervisor.domain.job import Claim, NewJob
+
+# The text beside a progress bar, in bytes: it lives in the worker's slot.
+MAX_PROGRESS_TEXT = 250
+
+
+class JobInterrupted(BaseException):
+    """Raised inside a handler whose job was cancelled or is over its time limit.
+
+    Not an Exception, so that a handler's `except Exception` does not swallow it; `finally` blocks run.
+    """
+
+
+class Board(Protocol):
+    """What a context needs of the outside: where progress goes and what it asks about its own run."""
+
+    def progress(self, fraction: float, text: str) -> None: ...
+
+    def extend(self, seconds: float) -> None: ...
+
+    def cancelled(self, job: int, token: int) -> bool: ...
+
+
+class Context:
+    """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
+
+    `attempt` counts from 1, `token` names this very claim, `capabilities` are the pool's, `options` its
+    table of that name, `log` is a structlog logger that carries job and type.
+    """
+
+    __slots__ = (
+        "_board",
+        "_log",
+        "attempt",
+        "capabilities",
+        "children",
+        "job_id",
+        "options",
+        "reported",
+        "token",
+        "type",
+    )
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        claim: Claim | None = None,
+        capabilities: tuple[str, ...] = (),
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._board = board
+        self._log: Any = None
+        self.job_id = claim.job_id if claim else 0
+        self.type = claim.type if claim else ""
+        self.attempt = claim.attempt if claim else 0
+        self.token = claim.token if claim else 0
+        self.capabilities = capabilities
+        self.options = options
+        self.children: list[NewJob] = []
+        self.reported: float | None = None
+
+    @property
+    def log(self) -> Any:
+        """Made at first use: most jobs log nothing."""
+        if self._log is None:
+            from supervisor.telemetry import events
+
+            self._log = events(job=self.job_id, type=self.type, attempt=self.attempt)
+        return self._log
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Show how far the job is: `fraction` is 0…1 and clamped to it. Cheap enough for every step."""
+        self.reported = min(max(float(fraction), 0.0), 1.0)
+        self._board.progress(self.reported, text)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this job stopped. A handler that looks can clean up and return."""
+        return self._board.cancelled(self.job_id, self.token)
+
+    def extend(self, duration: str | float) -> None:
+        """Allow this run as much time again from now: "5m" or seconds. Raises ValueError for no duration."""
+        self._board.extend(seconds(duration))
+
+    def enqueue(
+        self,
+        type: str,  # noqa: A002 - the column's name
+        payload: object = None,
+        *,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+    ) -> None:
+        """Enqueue a job that exists if and only if this one's completion is recorded.
+
+        Validated at once (raises InvalidJob), inserted with the completion; so it has no id yet.
+        """
+        self.children.append(
+            new_job(
+                type,
+                payload,
+                priority=priority,
+                delay=delay,
+                at=at,
+                requires=requires,
+                max_attempts=max_attempts,
+                unique_key=unique_key,
+            )
+        )
+
+
+class NoBoard:
+    """For handlers run outside a worker: progress goes nowhere, nothing is ever cancelled."""
+
+    def __init__(self) -> None:
+        self.extended_to: float | None = None
+
+    def progress(self, fraction: float, text: str) -> None:
+        return
+
+    def extend(self, seconds: float) -> None:
+        self.extended_to = time.monotonic() + seconds
+
+    def cancelled(self, job: int, token: int) -> bool:
+        return False

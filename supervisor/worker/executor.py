@@ -1,0 +1,128 @@
+"""Run one job to its settlement: the one place where an outcome is decided."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.domain.duration import human
+from supervisor.domain.errors import Fail, InvalidJob, Retry
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
+from supervisor.domain.job import Claim
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Failure, Settlement, cancelled, done, failed
+from supervisor.worker.context import Board, Context, JobInterrupted
+from supervisor.worker.loader import Handler
+
+
+class Executor:
+    """A handler with what it needs around it. `timeout` is seconds, for messages only."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        board: Board,
+        policy: RetryPolicy,
+        *,
+        capabilities: tuple[str, ...] = (),
+        options: Mapping[str, Any],
+        timeout: float = 0.0,
+        timed_out: Any = None,
+    ) -> None:
+        self._handler = handler
+        self._board = board
+        self._policy = policy
+        self._capabilities = capabilities
+        self._options = options
+        self._timeout = timeout
+        self._timed_out = timed_out or (lambda claim: False)
+
+    def context(self, claim: Claim | None = None) -> Context:
+        return Context(self._board, claim=claim, capabilities=self._capabilities, options=self._options)
+
+    def run(self, claim: Claim) -> Settlement:
+        """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
+        started_at = time.time()
+        ctx = self.context(claim)
+        try:
+            payload = _decoded(claim.payload)
+            value = self._handler.handle(payload, ctx)
+            result = None if value is None else encode("result", value)
+        except BaseException as error:
+            return self._unsuccessful(claim, error, started_at)
+        return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
+
+    def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+        if isinstance(error, JobInterrupted):
+            return self.interrupted(claim, error, started_at)
+        permanent = isinstance(error, (Fail, _BadPayload))
+        return failed(
+            claim,
+            Failure(
+                _kind(error),
+                _message(error),
+                traceback=None if permanent else _stack(error),
+                duration=time.time() - started_at,
+            ),
+            self._policy,
+            chance=random.random(),
+            permanent=permanent,
+            after=error.after if isinstance(error, Retry) else None,
+            started_at=started_at,
+        )
+
+    def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
+        """The job was cancelled or is over its time limit, and the handler has let go of it."""
+        if not self._timed_out(claim):
+            return cancelled(claim, started_at=started_at)
+        message = f"over its time limit of {human(self._timeout)}"
+        failure = Failure("timeout", message, traceback=_stack(error), duration=time.time() - started_at)
+        return failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+
+
+class _BadPayload(Exception):
+    """The row holds no JSON: another program wrote it, and no attempt can mend it."""
+
+
+def _decoded(payload: str | bytes) -> Any:
+    if isinstance(payload, bytes):
+        raise _BadPayload("the payload is no valid UTF-8")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise _BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise _BadPayload(f"the payload is no JSON: {error}") from None
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, Fail):
+        return "permanent"
+    if isinstance(error, Retry):
+        return "retry"
+    if isinstance(error, _BadPayload):
+        return "payload"
+    if isinstance(error, InvalidJob) and error.field == "result":
+        return "result"
+    if isinstance(error, SystemExit):
+        return "exit"
+    return "memory" if isinstance(error, MemoryError) else "exception"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, (Fail, Retry, _BadPayload)):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"the handler called sys.exit({error.code!r})"
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return text or type(error).__name__
+
+
+def _stack(error: BaseException) -> str:
+    # Our own frame that called the handler says nothing to its author.
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    return "".join(traceback.format_exception(type(error), error, inner))

@@ -1,0 +1,106 @@
+"""From "module:attribute" to something that handles jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from supervisor.worker.context import Context
+
+Handle = Callable[[Any, Context], Any]
+
+
+class HandlerError(Exception):
+    """The handler cannot be used; one sentence says why."""
+
+
+class Handler:
+    """A handler with its life: `setup` once a worker, `handle` for each job, `teardown` at the end.
+
+    Made from a function, or from a class with those methods (only `handle` is needed). `async def` is
+    run on one event loop that lasts as long as the worker.
+    """
+
+    def __init__(self, target: Any, name: str) -> None:
+        if isinstance(target, type):
+            try:
+                target = target()
+            except Exception as error:
+                raise HandlerError(f"{name}: making an instance failed: {error!r}") from error
+            if not callable(getattr(target, "handle", None)):
+                raise HandlerError(f"{name}: the class has no method handle(payload, ctx)")
+            self._handle = target.handle
+        elif callable(target):
+            self._handle = target
+        else:
+            raise HandlerError(f"{name}: it is neither a function nor a class")
+        self.name = name
+        self._setup = getattr(target, "setup", None)
+        self._teardown = getattr(target, "teardown", None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
+
+    def setup(self, ctx: Context) -> None:
+        if self._setup is not None:
+            self._finish(self._setup(ctx))
+
+    def teardown(self, ctx: Context) -> None:
+        try:
+            if self._teardown is not None:
+                self._finish(self._teardown(ctx))
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
+
+    def _awaited(self, payload: Any, ctx: Context) -> Any:
+        return self._run(self._handle(payload, ctx))
+
+    def _finish(self, value: Any) -> None:
+        if inspect.isawaitable(value):
+            self._run(value)
+
+    def _run(self, awaitable: Awaitable[Any]) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        task = asyncio.ensure_future(awaitable, loop=self._loop)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            # An interrupted job must not go on in the loop while the next one runs.
+            if not task.done():
+                task.cancel()
+                self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            raise
+
+
+def load(name: str) -> Handler:
+    """Import the module and find the attribute. Raises HandlerError with one sentence."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise HandlerError(
+                f"{name}: there is no module {error.name!r} (looked in {sys.path[0]} first)"
+            ) from error
+        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}") from error
+    except Exception as error:
+        raise HandlerError(f"{name}: importing it failed: {type(error).__name__}: {error}") from error
+    target = module
+    for part in attribute.split("."):
+        try:
+            target = getattr(target, part)
+        except AttributeError:
+            raise HandlerError(f"{name}: the module {module_name} has no {attribute!r}") from None
+    return Handler(target, name)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an instance whose __call__ is async
+    )

@@ -1,0 +1,281 @@
+"""A worker: claim, execute, settle, until told to leave."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import time
+import traceback
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.job import Claim
+from supervisor.domain.prefetch import Pace
+from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
+from supervisor.system import signals
+from supervisor.system.scoreboard import Cancel, Slot, State
+from supervisor.telemetry import events
+from supervisor.worker.context import JobInterrupted
+from supervisor.worker.executor import Executor
+from supervisor.worker.hand import Hand
+from supervisor.worker.loader import Handler, HandlerError, load
+from supervisor.worker.pulse import Pulse
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+SAFETY_NET = 5.0  # seconds after which an idle worker looks for itself
+MOST_BACKOFF = 5.0  # seconds between tries while the database cannot be used
+_EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to get a successor ready
+EXIT_LEFT, EXIT_BROKEN = 0, 70
+
+
+class Worker:
+    """One worker process, from its set-up to its end. Made after the fork, in the main thread.
+
+    `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
+    its slot has changed.
+    """
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        record: WorkerRecord,
+        engine: Engine,
+        slot: Slot,
+        *,
+        wake: int,
+        news: int,
+        handler: Handler | None = None,
+    ) -> None:
+        self._pool = pool
+        self._record = record
+        self._engine = engine
+        self._slot = slot
+        self._wake = wake
+        self._news = news
+        self._handler = handler
+        self._log = events(pool=pool.name, worker=record.name)
+        self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
+        self._pace = Pace(pool.prefetch)
+        self._hand = Hand()
+        self._done = 0
+        self._draining = False
+        self._running: Claim | None = None
+        self._interrupted: tuple[int, int] | None = None
+        self._backoff = 0.0
+        self._spare: Claims | None = None  # the pulse's own store
+
+    def run(self) -> int:
+        """The whole life. Returns the process's exit code."""
+        self._slot.occupy(os.getpid())
+        self._listen()
+        pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
+        pulse.start()
+        try:
+            self._set_up()
+        except (HandlerError, StoreError) as error:
+            return self._broken(str(error))
+        except BaseException as error:
+            traceback.print_exc()
+            return self._broken(f"set-up failed: {type(error).__name__}: {error}")
+        self._work()
+        self._tear_down()
+        pulse.stop()
+        self._slot.state(State.LEFT)
+        return EXIT_LEFT
+
+    def _work(self) -> None:
+        while not self._draining and self._done < self._pool.max_jobs_per_worker:
+            claims = self._exchange(self._want())
+            if not claims:
+                self._slot.state(State.IDLE)
+                # A job may have come between the look and the word "idle": look once more.
+                claims = self._exchange(self._want())
+            if claims:
+                self._execute(claims)
+            elif not self._draining:
+                self._sleep()
+        self._slot.state(State.DRAINING)
+        while self._hand:
+            self._exchange(0)
+
+    def _want(self) -> int:
+        return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
+
+    def _exchange(self, want: int) -> list[Claim]:
+        """Settle what is finished and claim what comes next. While the database fails, wait and keep all."""
+        settlements = self._hand.collect()
+        try:
+            exchange = self._store.exchange(
+                self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, time.time()
+            )
+        except StoreError as error:
+            self._hand.put_back(settlements)
+            self._wait_out(error)
+            return []
+        if self._backoff:
+            self._backoff = 0.0
+            self._log.info("store_recovered")
+        self._report_lost(exchange.lost)
+        self._slot.hold(len(exchange.claims))
+        return exchange.claims
+
+    def _execute(self, claims: list[Claim]) -> None:
+        slot, hand, pulse = self._slot, self._hand, self._pulse
+        slot.state(State.BUSY)
+        began = time.monotonic()
+        if len(claims) > 1:
+            pulse.batch(began)
+        hand.take(claims)
+        count = 0
+        while (claim := hand.next()) is not None:
+            hand.finish(self._run_one(claim))
+            count += 1
+            if self._inbox.pending:
+                self._obey()
+                if self._draining:
+                    hand.release()
+        pulse.job(0.0)
+        self._pace.observe(count, time.monotonic() - began)
+        if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
+            slot.wear_out()
+            self._tell()
+
+    def _run_one(self, claim: Claim) -> Any:
+        started = time.monotonic()
+        self._slot.forget_progress()
+        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout)
+        self._pulse.job(started)
+        self._running = claim
+        try:
+            settlement = self._executor.run(claim)
+            self._running = None
+        except JobInterrupted as error:
+            # Raised in the instant after the handler had returned.
+            settlement = self._executor.interrupted(claim, error, time.time())
+            self._running = None
+        self._done += 1
+        self._slot.finish(self._done)
+        return settlement
+
+    def _hand_back(self) -> None:
+        """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
+        self._hand.release()
+        settlements = self._hand.collect()
+        if not settlements:
+            return
+        try:
+            if self._spare is None:
+                self._spare = self._engine.claims()
+            exchange = self._spare.exchange(
+                self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, time.time()
+            )
+        except StoreError as error:
+            self._hand.put_back(settlements)
+            self._log.warning("hand_back_failed", error=str(error))
+            return
+        self._report_lost(exchange.lost)
+        self._slot.hold(1)
+
+    # Sleeping and signals
+
+    def _listen(self) -> None:
+        self._inbox = signals.Inbox(
+            obeyed=(signals.DRAIN,), ignored=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+        )
+        signal.signal(signals.INTERRUPT, self._interrupt)
+        faulthandler.register(signals.DUMP_STACKS, all_threads=True)
+        # EXCLUSIVE: one post wakes one worker, not all of the pool.
+        self._poll = select.epoll()
+        self._poll.register(self._wake, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        self._poll.register(self._inbox.fileno(), select.EPOLLIN)
+        signals.unblock_all()
+
+    def _sleep(self) -> None:
+        """Until a job may have come, a signal has, or the safety net's time is over."""
+        for descriptor, _ in self._poll.poll(SAFETY_NET):
+            if descriptor == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+        self._obey()
+
+    def _wait_out(self, error: StoreError) -> None:
+        if not self._backoff:
+            self._log.error("store_failed", error=str(error))
+        self._backoff = min(max(self._backoff * 2, 0.05), MOST_BACKOFF)
+        select.select([self._inbox.fileno()], [], [], self._backoff)
+        self._obey()
+
+    def _obey(self) -> None:
+        if signals.DRAIN in self._inbox.take():
+            self._draining = True
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """The one handler that does more than record: only an exception can end somebody else's loop."""
+        claim = self._running
+        if claim is None or self._interrupted == (claim.job_id, claim.token):
+            return
+        if self._slot.cancel_for(claim.job_id, claim.token) is not Cancel.NONE:
+            self._interrupted = (claim.job_id, claim.token)
+            raise JobInterrupted
+
+    # The ends
+
+    def _set_up(self) -> None:
+        self._store = self._engine.claims()
+        self._store.register(self._record)
+        handler = self._handler or load(self._pool.handler)
+        self._executor = Executor(
+            handler,
+            _SlotBoard(self._slot),
+            self._pool.retry,
+            capabilities=self._pool.capabilities,
+            options=self._pool.options,
+            timeout=self._pool.timeout,
+            timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
+        )
+        self._handler = handler
+        handler.setup(self._executor.context())
+        self._slot.state(State.IDLE)
+        self._tell()
+
+    def _broken(self, why: str) -> int:
+        self._slot.tell(why)
+        self._slot.state(State.BROKEN)
+        return EXIT_BROKEN
+
+    def _tear_down(self) -> None:
+        assert self._handler is not None
+        try:
+            self._handler.teardown(self._executor.context())
+        except BaseException as error:
+            self._log.warning("teardown_failed", error=repr(error), exc_info=True)
+        self._store.close()
+
+    def _tell(self) -> None:
+        os.eventfd_write(self._news, 1)
+
+    def _report_lost(self, jobs: list[int]) -> None:
+        for job in jobs:
+            self._log.warning("claim_lost", job=job, result="discarded")
+
+
+class _SlotBoard:
+    """A handler's progress and questions, answered by the worker's slot."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+
+    def progress(self, fraction: float, text: str) -> None:
+        self._slot.progress(fraction, text)
+
+    def extend(self, seconds: float) -> None:
+        self._slot.extend(time.monotonic() + seconds)
+
+    def cancelled(self, job: int, token: int) -> bool:
+        return self._slot.cancel_for(job, token) is not Cancel.NONE

@@ -1,0 +1,232 @@
+"""The configuration: which file is read, what loads, and what it then means."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Settings, load, locate
+from supervisor.domain.errors import ConfigError
+from supervisor.domain.retry import RetryPolicy
+
+SAMPLE = """\
+database = "sqlite:///./jobs.db"     # relative to this file
+[defaults]                           # any key of a pool
+[pools.tag]
+types = ["tag"]                      # default: the pool's name
+handler = "handlers.tag:Tagger"      # or: command = ["python", "tag.py"]
+workers = 2                          # or min_workers / max_workers / jobs_per_worker / scale_down_delay
+capabilities = ["cpu", "tag@2"]
+prefetch = "auto"                    # or 1..256
+batch_size = 1                       # >1: the handler gets lists
+batch_wait = "20ms"
+timeout = "2m"
+startup_timeout = "5m"
+shutdown_grace = "30s"
+heartbeat_timeout = "60s"            # no beat and no CPU used for so long: stuck
+lock_time = "60s"
+max_jobs_per_worker = 10000
+max_memory = "2GiB"                  # a worker above it is replaced after its job
+memory_budget = "6GiB"               # the pool never grows beyond it
+max_crashes = 3
+start = "fork"                       # or "spawn"
+preload = true                       # import the handler before forking
+gpus = []                            # device ids, shared out round robin as CUDA_VISIBLE_DEVICES
+env = {}
+recover = "pending"                  # or "failed": what start-up does with interrupted jobs
+retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
+retry_failed_every = "0s"            # >0: failed jobs go back to pending this often
+[[schedules]]                        # name, cron or every, timezone, type, payload, misfire
+[retention]                          # done = "7d", failed = "30d"
+[admin]                              # listen = "127.0.0.1:8787" or "unix:/run/…", token_file = "…"
+[log]                                # format = "auto" | "json" | "console", level
+"""
+POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
+UNBUILT = ["command = []", "gpus = []", "batch_size = 1", 'batch_wait = "1s"', 'retry_failed_every = "0s"']
+
+
+@pytest.fixture
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration's path, as a user in its folder would give it."""
+    monkeypatch.chdir(tmp_path)
+    return Path("supervisor.toml")
+
+
+def loaded(path: Path, text: str) -> Settings:
+    path.write_text(text)
+    return load(path)
+
+
+def test_the_file_given_wins_then_the_one_here_then_the_environment_s(
+    toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERVISOR_CONFIG", "/etc/jobs.toml")
+    assert locate(None) == Path("/etc/jobs.toml")
+    toml.write_text("")
+    assert locate(None) == Path("supervisor.toml")
+    assert locate(Path("other.toml")) == Path("other.toml")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_any_file_the_user_learns_what_to_do(
+    toml: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv("SUPERVISOR_CONFIG", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SUPERVISOR_CONFIG", value)
+
+    with pytest.raises(ConfigError, match="`supervisor init` writes a starter"):
+        locate(None)
+
+
+def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
+    settings = loaded(toml, SAMPLE)
+
+    assert settings == Settings(
+        path=Path.cwd() / "supervisor.toml",
+        folder=Path.cwd(),
+        database=f"sqlite:///{Path.cwd()}/jobs.db",
+        retention=RetentionSettings(done=7 * 86400.0, failed=30 * 86400.0),
+        log=LogSettings(format="auto", level="info"),
+        pools={
+            "tag": PoolSettings(
+                name="tag",
+                types=("tag",),
+                handler="handlers.tag:Tagger",
+                min_workers=2,
+                max_workers=2,
+                jobs_per_worker=1,
+                scale_down_delay=30.0,
+                idle_timeout=300.0,
+                capabilities=("cpu", "tag@2"),
+                prefetch=None,
+                timeout=120.0,
+                startup_timeout=300.0,
+                shutdown_grace=30.0,
+                heartbeat_timeout=60.0,
+                lock_time=60.0,
+                max_jobs_per_worker=10_000,
+                max_memory=2 << 30,
+                memory_budget=6 << 30,
+                max_crashes=3,
+                start="fork",
+                preload=True,
+                env={},
+                recover="pending",
+                retry=RetryPolicy(5, "exponential", 2.0, 600.0, 0.1),
+                options={},
+            )
+        },
+    )
+
+
+def test_the_values_of_the_sample_are_the_defaults(toml: Path) -> None:
+    documented = loaded(toml, SAMPLE).pools["tag"]
+    names = 'types = ["tag"]\ncapabilities = ["cpu", "tag@2"]\nmax_memory = "2GiB"\nmemory_budget = "6GiB"\n'
+    short = loaded(toml, f'[pools.tag]\nhandler = "handlers.tag:Tagger"\nworkers = 2\n{names}')
+
+    assert short.pools["tag"] == documented
+    assert short.database == f"sqlite:///{Path.cwd()}/jobs.db"
+
+
+def test_a_pool_takes_the_type_of_its_name_if_it_lists_none(toml: Path) -> None:
+    assert loaded(toml, POOL).pools["tag"].types == ("tag",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", (1, 1)),
+        ("workers = 3", (3, 3)),
+        ("min_workers = 0\nmax_workers = 4", (0, 4)),
+        ("max_workers = 4", (1, 4)),
+        ("min_workers = 0", (0, len(os.sched_getaffinity(0)))),
+        ("min_workers = 500", (500, 500)),
+    ],
+)
+def test_the_size_of_a_pool_is_one_number_or_a_range(
+    toml: Path, text: str, expected: tuple[int, int]
+) -> None:
+    pool = loaded(toml, POOL + text).pools["tag"]
+
+    assert (pool.min_workers, pool.max_workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("defaults", "own", "expected"),
+    [
+        ("workers = 3", "", (3, 3)),
+        ("workers = 3", "max_workers = 5", (1, 5)),
+        ("min_workers = 0\nmax_workers = 5", "workers = 3", (3, 3)),
+        ("min_workers = 0", "max_workers = 5", (0, 5)),
+    ],
+)
+def test_a_pool_s_own_way_to_say_its_size_puts_the_default_s_aside(
+    toml: Path, defaults: str, own: str, expected: tuple[int, int]
+) -> None:
+    pool = loaded(toml, f"[defaults]\n{defaults}\n{POOL}{own}").pools["tag"]
+
+    assert (pool.min_workers, pool.max_workers) == expected
+
+
+def test_a_pool_overrides_the_defaults_and_lays_tables_over_them_key_by_key(toml: Path) -> None:
+    pools = loaded(
+        toml,
+        """
+        [defaults]
+        timeout = "10s"
+        recover = "failed"
+        retry = { max_attempts = 9, base = "1s" }
+        env = { A = "1", B = "1" }
+        options.model = { size = 1 }
+        [pools.tag]
+        handler = "jobs:tag"
+        timeout = "20s"
+        retry.base = "5s"
+        env.B = "2"
+        [pools.plain]
+        handler = "jobs:plain"
+        """,
+    ).pools
+
+    assert (pools["tag"].timeout, pools["plain"].timeout) == (20.0, 10.0)
+    assert pools["tag"].recover == "failed"
+    assert pools["tag"].retry == RetryPolicy(max_attempts=9, base=5.0)
+    assert pools["plain"].retry == RetryPolicy(max_attempts=9, base=1.0)
+    assert pools["tag"].env == {"A": "1", "B": "2"}
+    assert pools["plain"].env == {"A": "1", "B": "1"}
+    assert pools["tag"].options == {"model": {"size": 1}}
+
+
+def test_finished_jobs_can_be_kept_for_ever(toml: Path) -> None:
+    assert loaded(toml, f'{POOL}[retention]\ndone = "forever"\nfailed = "0s"').retention == RetentionSettings(
+        done=None, failed=0.0
+    )
+
+
+def test_settings_travel_to_another_process_unchanged(toml: Path) -> None:
+    settings = loaded(toml, SAMPLE)
+
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_settings_reach_a_worker_without_the_validating_library() -> None:
+    script = "import sys, supervisor.config; sys.exit('pydantic' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{POOL}{line}\n" for line in UNBUILT),
+        *(f"[defaults]\n{line}\n{POOL}" for line in UNBUILT if line != "command = []"),  # a pool's own
+    ],
+)
+def test_an_unbuilt_key_that_asks_for_nothing_is_accepted(toml: Path, text: str) -> None:
+    assert loaded(toml, text).pools

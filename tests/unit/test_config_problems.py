@@ -1,0 +1,282 @@
+"""The configuration: what is said of a file that does not load."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import Settings, load
+from supervisor.domain.errors import ConfigError
+
+POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
+NO_POOL = 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"'
+
+
+@pytest.fixture
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration's path, as a user in its folder would give it."""
+    monkeypatch.chdir(tmp_path)
+    return Path("supervisor.toml")
+
+
+def loaded(path: Path, text: str) -> Settings:
+    path.write_text(text)
+    return load(path)
+
+
+def problems(path: Path, text: str) -> list[str]:
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    return caught.value.problems
+
+
+def test_a_fault_names_file_line_and_key(toml: Path) -> None:
+    assert problems(toml, f'{POOL}\n# a comment\ntimeout = "5 parsecs"\n') == [
+        "supervisor.toml:5: pools.tag.timeout: '5 parsecs' is no duration; "
+        "write it like 250ms, 10s, 5m, 2h or 7d"
+    ]
+
+
+def test_all_faults_are_listed_at_once_in_the_order_of_the_file(toml: Path) -> None:
+    found = problems(
+        toml,
+        """\
+databse = "sqlite:///jobs.db"
+[pools.tag]
+handler = "jobs"
+workers = "2"
+env = { A = 1 }
+[pools.caption]
+types = ["Caption", 3]
+preload = 1
+start = "forkk"
+retry = { jitter = 2, base = 3 }
+[log]
+level = "loud"
+""",
+    )
+
+    assert found == [
+        "supervisor.toml:1: databse: there is no such key here; did you mean database?",
+        "supervisor.toml:3: pools.tag.handler: 'jobs' is no handler; "
+        'write module:attribute, like "jobs:greet"',
+        "supervisor.toml:4: pools.tag.workers: must be a whole number, not '2'",
+        'supervisor.toml:5: pools.tag.env.A: must be text in quotes, like "text", not 1',
+        'supervisor.toml:6: pools.caption.handler: is missing; write handler = "module:attribute"',
+        "supervisor.toml:7: pools.caption.types[0]: 'Caption' is no type; "
+        "a type has 1 to 100 characters of a-z 0-9 _ . -",
+        'supervisor.toml:7: pools.caption.types[1]: must be text in quotes, like "text", not 3',
+        "supervisor.toml:8: pools.caption.preload: must be true or false, not 1",
+        "supervisor.toml:9: pools.caption.start: must be 'fork' or 'spawn', not 'forkk'",
+        "supervisor.toml:10: pools.caption.retry.base: 3 is no duration; "
+        "write it like 250ms, 10s, 5m, 2h or 7d",
+        "supervisor.toml:10: pools.caption.retry.jitter: must be at most 1.0, not 2",
+        "supervisor.toml:12: log.level: must be 'debug', 'info', 'warning' or 'error', not 'loud'",
+    ]
+
+
+def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
+    text = '[defaults]\ntimeout = "x"\nretry = {{ base = "{}" }}\nmin_workers = 9\nmax_workers = 2\n'
+    pools = '[pools.a]\nhandler = "jobs:a"\n[pools.b]\nhandler = "jobs:b"\n'
+
+    assert problems(toml, text.format("1d") + pools) == [
+        "supervisor.toml:2: defaults.timeout: 'x' is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
+        "supervisor.toml:3: defaults.retry.base: max is 10m, which is shorter than base, 1d",
+        "supervisor.toml:5: defaults.max_workers: min_workers is 9, which is more than max_workers, 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("timeot = 1", "timeot: there is no such key here; did you mean timeout?"),
+        ("max_attempts = 1", "max_attempts: there is no such key here; it belongs in retry = { … }"),
+        (
+            'database = "x"',
+            "database: there is no such key here; it belongs in the file itself, above its first [table]",
+        ),
+        ("zzz = 1", "zzz: there is no such key"),
+        ("retri = { base = 3 }", "retri: there is no such key here; did you mean retry?"),
+        ("retry = { bas = 3 }", "retry.bas: there is no such key here; did you mean base?"),
+        ("x.y = 1", 'x: there is no such key here; a pool of that name is [pools."tag.x"]'),
+        ("workers = 0", "workers: must be at least 1, not 0"),
+        ("workers = 100000", "workers: must be at most 1024, not 100000"),
+        ("workers = true", "workers: must be a whole number, not true"),
+        ("min_workers = -1", "min_workers: must be at least 0, not -1"),
+        (
+            "workers = 2\nmax_workers = 3",
+            "workers: write either workers or min_workers and max_workers, not both",
+        ),
+        (
+            "max_workers = 2\nmin_workers = 3",
+            "max_workers: min_workers is 3, which is more than max_workers, 2",
+        ),
+        ("prefetch = 0", 'prefetch: must be "auto" or a whole number from 1 to 256, not 0'),
+        ("prefetch = 257", 'prefetch: must be "auto" or a whole number from 1 to 256, not 257'),
+        ("prefetch = true", 'prefetch: must be "auto" or a whole number from 1 to 256, not true'),
+        ('timeout = "0s"', "timeout: '0s' is out of range; it must be from 1ms to 36500d"),
+        (
+            'heartbeat_timeout = "999ms"',
+            "heartbeat_timeout: '999ms' is out of range; it must be from 1s to 36500d",
+        ),
+        ('lock_time = "0.5s"', "lock_time: '0.5s' is out of range; it must be from 1s to 36500d"),
+        (
+            'shutdown_grace = "99999d"',
+            "shutdown_grace: '99999d' is out of range; it must be from 0ms to 36500d",
+        ),
+        ("max_memory = 2", "max_memory: 2 is no size; write it like 512MiB or 2GiB"),
+        ('max_memory = "2GB"', "max_memory: '2GB' is no size; write it like 512MiB or 2GiB"),
+        ('memory_budget = "1B"', "memory_budget: '1B' is out of range; it must be at least 1MiB"),
+        (f'memory_budget = "{"9" * 400}B"', "memory_budget: it is larger than any memory"),
+        ('retry = { base = "2s", max = "1s" }', "retry.max: max is 1s, which is shorter than base, 2s"),
+        ("retry = { jitter = nan }", "retry.jitter: must be a finite number, not nan"),
+        ("retry = { max_attempts = 0 }", "retry.max_attempts: must be at least 1, not 0"),
+        ("retry = 3", "retry: must be a table, like { name = … }, not 3"),
+        ("types = []", "types: the list is empty; leave the key out for the pool's own name"),
+        ('types = ["a", "a"]', "types: 'a' is listed twice"),
+        ('types = "a"', 'types: must be a list, like ["a", "b"], not \'a\''),
+        ('capabilities = ["a", "b", "a"]', "capabilities: 'a' is listed twice"),
+        (
+            'capabilities = ["a b"]',
+            "capabilities[0]: 'a b' is no capability; "
+            "one has 1 to 100 printable ASCII characters, no space and no comma",
+        ),
+        ('env = { "A=B" = "x" }', 'env."A=B": no environment variable can have this name'),
+        ('env = { A = "\\u0000" }', "env.A: no environment variable can hold a NUL character"),
+        ("options = 3", "options: must be a table, like { name = … }, not 3"),
+        ('command = ["python"]', "command: a command is not supported yet"),
+        ("batch_size = 2", "batch_size: a batch_size above 1 is not supported yet"),
+        ("gpus = [0]", "gpus: sharing out gpus is not supported yet"),
+        (
+            'retry_failed_every = "1h"',
+            "retry_failed_every: retrying failed jobs by itself is not supported yet",
+        ),
+        ("retry_failed_times = 3", "retry_failed_times: retrying failed jobs by itself is not supported yet"),
+    ],
+)
+def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line: str, problem: str) -> None:
+    assert problems(toml, f"{POOL}{line}\n") == [f"supervisor.toml:3: pools.tag.{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", f": pools: {NO_POOL}"),
+        (
+            "[pools.a]\ncommand = []",
+            ':1: pools.a.handler: is missing; write handler = "module:attribute"',
+        ),
+        ('[pools.a]\ncommand = ["x"]', ":2: pools.a.command: a command is not supported yet"),
+        ("pools = 3", f":1: pools: {NO_POOL}"),
+        ("pools.tag = 3", ":1: pools.tag: must be a table, not 3"),
+        (f"defaults = 3\n{POOL}", ":1: defaults: must be a table, not 3"),
+        (f"log = 3\n{POOL}", ":1: log: must be a table, not 3"),
+        (
+            f"database = 3\n{POOL}",
+            ":1: database: must be text in quotes, like sqlite:///./jobs.db, not 3",
+        ),
+        (
+            f'timeout = "3s"\n{POOL}',
+            ":1: timeout: there is no such key here; it belongs in [pools.NAME] or [defaults]",
+        ),
+        (
+            f'[defaults]\nhandler = "a:b"\n{POOL}',
+            ":2: defaults.handler: each pool has its own; it cannot be a default for all of them",
+        ),
+        (
+            '[pools."a b"]\nhandler = "a:b"',
+            ':1: pools."a b": the name of a pool has 1 to 100 characters of a-z 0-9 _ . -',
+        ),
+        (
+            '[pools.a.b]\nhandler = "a:b"',
+            ':1: pools.a.b: there is no such key here; a pool of that name is [pools."a.b"]',
+        ),
+        (
+            f'{POOL}[[schedules]]\n[[schedules]]\nname = "x"',
+            ":4: schedules[1]: a schedule is not supported yet",
+        ),
+        (f"{POOL}[schedules]", ":3: schedules: must be tables [[schedules]], not {}"),
+        (
+            f'{POOL}[admin]\nlisten = "x"',
+            ":4: admin.listen: the admin interface is not supported yet",
+        ),
+        (
+            f'{POOL}[retention]\ndone = "never"',
+            ":4: retention.done: 'never' is no duration; "
+            'write it like 250ms, 10s, 5m, 2h or 7d, or "forever"',
+        ),
+    ],
+)
+def test_a_fault_outside_the_pools_is_told_in_words_that_say_what_to_write(
+    toml: Path, text: str, problem: str
+) -> None:
+    assert problems(toml, text) == [f"supervisor.toml{problem}"]
+
+
+def test_two_pools_may_not_run_the_same_jobs_with_different_handlers(toml: Path) -> None:
+    text = """\
+[pools.a]
+handler = "jobs:a"
+types = ["x", "y"]
+capabilities = ["cpu", "big"]
+[pools.b]
+handler = "jobs:{handler}"
+types = ["y", "z"]
+capabilities = ["big", "{capability}"]
+"""
+
+    assert problems(toml, text.format(handler="b", capability="cpu")) == [
+        "supervisor.toml:5: pools.b: it takes y with the same capabilities as pools.a, "
+        "but has another handler"
+    ]
+    assert loaded(toml, text.format(handler="b", capability="gpu"))
+    assert loaded(toml, text.format(handler="a", capability="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a = 1\nb = \n", "supervisor.toml:2: this is no TOML: invalid value (column 5)"),
+        ("a = [1,\n2\n", "supervisor.toml:2: this is no TOML: unclosed array (at the end of the file)"),
+        ("a = 1\na = 2\n", "supervisor.toml:2: this is no TOML: cannot overwrite a value (column 6)"),
+    ],
+)
+def test_a_mistake_in_the_toml_is_one_line_with_its_place(toml: Path, text: str, problem: str) -> None:
+    (found,) = problems(toml, text)
+
+    # Python's versions count the columns differently.
+    assert re.sub(r"column \d", "column", found) == re.sub(r"column \d", "column", problem)
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 1" + "0" * 5000, "x = " + "[" * 5000, f"{POOL}workers = 0x{'f' * 5000}"]
+)
+def test_absurd_values_are_faults_like_any_other(toml: Path, text: str) -> None:
+    (problem,) = problems(toml, text)
+
+    assert problem.startswith("supervisor.toml:")
+    assert len(problem) < 400
+
+
+def test_a_file_that_is_no_text_is_refused_with_the_line(toml: Path) -> None:
+    toml.write_bytes(b"# fine\n# caf\xe9\n")
+
+    with pytest.raises(ConfigError, match=r"^supervisor.toml:2: the file is no UTF-8 text$"):
+        load(toml)
+
+
+def test_a_missing_file_says_how_to_get_one(toml: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^supervisor.toml: there is no such file; `supervisor init` writes"
+    ):
+        load(toml)
+
+
+def test_a_folder_in_the_file_s_place_is_named_as_one(toml: Path) -> None:
+    toml.mkdir()
+
+    with pytest.raises(ConfigError, match=r"^supervisor.toml: it cannot be read: Is a directory$"):
+        load(toml)

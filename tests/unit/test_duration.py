@@ -1,0 +1,90 @@
+"""Durations and sizes as people write them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.duration import human, human_size, seconds, size
+
+DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(DURATIONS)))
+def test_a_whole_number_and_a_unit_are_that_many_seconds(count: int, unit: str) -> None:
+    assert seconds(f"{count}{unit}") == count * DURATIONS[unit]
+
+
+@given(st.decimals(0, 10**6, places=3), st.sampled_from(sorted(DURATIONS)))
+def test_a_decimal_fraction_and_a_unit_are_that_many_seconds(count: object, unit: str) -> None:
+    assert seconds(f" {count}{unit} ") == float(str(count)) * DURATIONS[unit]
+
+
+@given(st.floats(0, 1e300) | st.integers(0, 10**300))
+def test_a_number_is_seconds_already(value: float) -> None:
+    assert seconds(value) == float(value)
+
+
+@given(st.text(max_size=40) | st.floats() | st.booleans() | st.none() | st.lists(st.integers()))
+def test_anything_else_is_a_value_error_and_never_another_one(value: object) -> None:
+    result, problem = 0.0, "is no duration"
+    try:
+        result = seconds(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        problem = str(error)
+
+    assert math.isfinite(result)
+    assert result >= 0
+    assert "is no duration" in problem
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "10", "s", "-1s", "1 s", "1S", "1w", "1e3s", "1s 500ms", "5 parsecs", ".5s", "1.s", "inf", True],
+)
+def test_what_only_resembles_a_duration_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        seconds(value)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(SIZES)), st.sampled_from(["", " "]))
+def test_a_number_and_a_binary_unit_are_that_many_bytes(count: int, unit: str, space: str) -> None:
+    assert size(f"{count}{space}{unit}") == count * SIZES[unit]
+
+
+@given(st.text(max_size=40) | st.integers() | st.none())
+def test_what_is_no_size_is_a_value_error_and_never_another_one(value: object) -> None:
+    result, problem = 0.0, "is no size"
+    try:
+        result = size(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        problem = str(error)
+
+    assert math.isfinite(result)
+    assert result >= 0
+    assert "is no size" in problem
+
+
+@pytest.mark.parametrize("value", ["", "2", "2GB", "2G", "2gib", "-1MiB", "1e3MiB", "2 GiB free"])
+def test_what_only_resembles_a_size_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        size(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.25, "250ms"), (3.2, "3.2s"), (10, "10s"), (300, "5m"), (7200, "2h"), (7 * 86400, "7d")],
+)
+def test_seconds_are_shown_as_people_write_them(value: float, text: str) -> None:
+    assert human(value) == text
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("value", "text"), [(12, "12B"), (512 * 2**20, "512MiB"), (2 * 2**30, "2GiB")])
+def test_bytes_are_shown_as_people_write_them(value: int, text: str) -> None:
+    assert human_size(value) == text
+    assert size(text) == value
