@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any, Protocol
 
 from supervisor.processes.template import Nest, Template
@@ -28,9 +30,8 @@ class Listener(Protocol):
 class Launcher:
     """One template process. Retired ones fork no more, and end when their last worker has."""
 
-    def __init__(self, nest: Nest, engine: Engine, board: Scoreboard, generation: int) -> None:
+    def __init__(self, nest: Nest, engine: Engine, board: Scoreboard) -> None:
         self.nest = nest
-        self.generation = generation
         self.ready = False
         self.retired = False
         self.why_broken = ""
@@ -93,7 +94,8 @@ class Launcher:
         return False
 
     def kill(self) -> None:
-        kernel.send_signal(self.pidfd, 9)
+        if self.pidfd >= 0:
+            kernel.send_signal(self.pidfd, signal.SIGKILL)
 
     def dismiss(self) -> None:
         """Let the template end; we shall see it go."""
@@ -102,3 +104,6 @@ class Launcher:
     def close(self) -> None:
         """The same, without looking back: it kills what is left of its descendants first."""
         self._channel.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1

@@ -10,6 +10,8 @@ from typing import Any
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.processes import autopsy
+from supervisor.processes.autopsy import Finding
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.system.scoreboard import State
 
@@ -116,6 +118,31 @@ class Pool:
             # A busy one is never asked to make room; it will be idle some day.
             idle = [w for w in staying if w.state in (State.IDLE, State.STARTING) or self.fixed is not None]
             yield from sorted(idle, key=lambda worker: -worker.asked_at)[:surplus]
+
+    @property
+    def wants_restart(self) -> bool:
+        """Whether it waits for its back-off to pass."""
+        return bool(self.restarts.not_before) and len(self.living()) < self.target and not self.closing
+
+    def notice_progress(self, now: float) -> None:
+        """See who has become ready, who has worked, and who is worn."""
+        for worker in self.living():
+            slot = worker.slot.read()
+            if not worker.was_ready and slot.state in (State.IDLE, State.BUSY):
+                worker.was_ready = True
+                self.restarts = self.restarts.ready()
+            if slot.done and self.restarts.early_deaths:
+                self.restarts = self.restarts.finished_a_job()
+            if slot.worn and not worker.stale:
+                worker.stale = "near max_jobs_per_worker"
+
+    def learn(self, finding: Finding, *, early: bool, now: float) -> None:
+        """A worker has ended; `early` says that it had finished no job."""
+        if finding.broken or finding.reason == autopsy.STARTUP:
+            self.restarts = self.restarts.broken(now, finding.message)
+        elif not finding.expected and finding.reason != autopsy.TEMPLATE:
+            self.deaths += 1
+            self.restarts = self.restarts.died(now, early=early)
 
     def measure_rate(self, now: float) -> None:
         """Jobs a second, from what the workers have counted."""

@@ -1,4 +1,7 @@
-"""The start of a worker in a fresh interpreter, for `start = "spawn"`: `python -m supervisor.processes.spawned FD`."""
+"""The start of a worker in a fresh interpreter, for `start = "spawn"`.
+
+Run by the template as `python -m supervisor.processes.spawned FD`.
+"""
 
 from __future__ import annotations
 

@@ -29,10 +29,13 @@ from supervisor.worker.loader import Handler, HandlerError, load
 from supervisor.worker.worker import Worker
 
 # One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
-# libraries that had others hang or crash in the child.
+# libraries that had others hang or crash in the child. ONNX Runtime's telemetry is such a thread, too.
 SINGLE_THREADED = {
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
 }
 EXIT_BROKEN = 70
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
@@ -219,7 +222,7 @@ def _exec_worker(
     os.lseek(order, 0, os.SEEK_SET)
     for descriptor in (nest.wakes[pool.name], nest.news, log, order):
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(order)])
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(order)])  # noqa: S606
 
 
 def _enlarge(pipe: int) -> None:

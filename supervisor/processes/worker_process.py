@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from supervisor.domain.liveness import Signs
 from supervisor.processes.deadlines import Enforcement
 from supervisor.processes.launcher import Launcher
 from supervisor.system import kernel
 from supervisor.system.scoreboard import Slot, State
+
+if TYPE_CHECKING:
+    from supervisor.processes.pool import Pool
 
 TAIL_BYTES = 8192  # of a worker's stderr, kept for job_errors
 
@@ -25,6 +30,7 @@ class WorkerProcess:
     number: int  # of its slot
     slot: Slot
     launcher: Launcher
+    pool: Pool
     asked_at: float
     pid: int = 0
     pidfd: int = -1
@@ -34,7 +40,6 @@ class WorkerProcess:
     peak_memory: int | None = None
     dead_at: float | None = None
     was_ready: bool = False
-    done_before: int = 0
     stale: str = ""  # why a successor is wanted
     draining: bool = False
     killed_for: str = ""
@@ -54,6 +59,11 @@ class WorkerProcess:
     def signal(self, number: int) -> None:
         if self.pidfd >= 0:
             kernel.send_signal(self.pidfd, number)
+
+    def end(self, status: int, peak_memory: int) -> None:
+        """Its wait status has come."""
+        self.status, self.peak_memory = status, peak_memory
+        self.dead_at = self.dead_at or time.monotonic()
 
     def kill(self, reason: str) -> None:
         """Kill it; the reason decides what its job is charged."""

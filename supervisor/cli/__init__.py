@@ -1,0 +1,1 @@
+"""The command line: parse and print, no logic."""

@@ -1,0 +1,27 @@
+"""Wait for descriptors; whoever watches one has a callback called, or just wakes the loop."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+
+
+class Reactor:
+    """A selector that forgives unwatching twice: a dead process's descriptors end in any order."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def watch(self, descriptor: int, callback: Callable[[], None] | None = None) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def unwatch(self, descriptor: int) -> None:
+        if descriptor >= 0 and descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a descriptor is readable, for at most so many seconds."""
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            # A callback before this one may have unwatched it.
+            if key.data is not None and key.fd in self._selector.get_map():
+                key.data()
