@@ -12,6 +12,7 @@ from pathlib import Path
 
 import supervisor
 from supervisor.config import Settings, load
+from supervisor.doctor.environment import names
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
 from supervisor.processes.supervisor import Observer, Supervisor
@@ -34,6 +35,7 @@ def run(
         return only(load(config, database=database), tuple(pools))
 
     settings = read()
+    _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
     engine = open_engine(settings.database)
     engine.migrate()
@@ -55,6 +57,13 @@ def run(
     return Supervisor(
         settings, engine, board, owner, record, reload=read, burst=burst, observer=observer
     ).run()
+
+
+def _refuse_name_clash() -> None:
+    """Beside supervisord's distribution nobody can tell whose package `supervisor` is imported."""
+    finding = names()
+    if finding.level == "fault":
+        raise ConfigError([f"{finding.fact}: {finding.advice}"])
 
 
 def only(settings: Settings, names: tuple[str, ...]) -> Settings:

@@ -37,9 +37,14 @@ class Queue:
         self._intake: tuple[int, Intake] | None = None
         self._abandoned: list[Intake] = []
 
+    @property
+    def url(self) -> str:
+        """The database's URL, with an absolute path."""
+        return self._engine.url
+
     def enqueue(
         self,
-        type: str,  # noqa: A002 - the column's name
+        type: str,
         payload: object = None,
         *,
         priority: int = 0,
@@ -74,7 +79,7 @@ class Queue:
 
     def enqueue_many(
         self,
-        type: str,  # noqa: A002
+        type: str,
         payloads: Iterable[object],
         *,
         priority: int = 0,

@@ -26,7 +26,6 @@ from supervisor.system.scoreboard import Scoreboard, Snapshot
 T = TypeVar("T")
 PATIENCE = 20.0  # seconds until a condition that should hold at once counts as broken
 
-RUN = "import sys; from pathlib import Path; from supervisor.app import run; sys.exit(run(Path(sys.argv[1]), burst='--burst' in sys.argv))"
 HANDLERS = '''
 import os, signal, subprocess, sys, time
 
@@ -93,7 +92,7 @@ class Site:
         """Start `supervisor run` and wait until it is in the registry with its pools running."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(self.config), *arguments],
+                [sys.executable, "-m", "supervisor", "run", "-c", str(self.config), *arguments],
                 stderr=log,
                 stdout=log,
                 cwd=self.folder,
@@ -137,11 +136,15 @@ class Site:
                         found.append(event)
         return found
 
-    def event(self, name: str, *, pid_of: subprocess.Popen[bytes] | None = None, **fields: Any) -> dict[str, Any] | None:
+    def event(
+        self, name: str, *, pid_of: subprocess.Popen[bytes] | None = None, **fields: Any
+    ) -> dict[str, Any] | None:
         """The first event of that name with these fields; after a given supervisor's start."""
         events = self.events()
         if pid_of is not None:
-            starts = [n for n, e in enumerate(events) if e.get("event") == "supervisor_started" and e["pid"] == pid_of.pid]
+            starts = [
+                n for n, e in enumerate(events) if e.get("event") == "supervisor_started" and e["pid"] == pid_of.pid
+            ]
             events = events[starts[0] :] if starts else []
         for event in events:
             if event.get("event") == name and all(event.get(key) == value for key, value in fields.items()):

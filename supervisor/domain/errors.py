@@ -52,23 +52,21 @@ class ConfigError(QueueError):
         self.problems = problems
 
 
-class Retry(Exception):  # noqa: N818 - reads as an instruction: raise Retry(after="30s")
+class Retry(Exception):
     """Raised by a handler: run this job again later.
 
     `after` is a duration ("30s") or seconds; without it the pool's retry policy decides. The attempt
     counts: with none left the job fails.
     """
 
-    def __init__(
-        self, reason: str = "the handler asked for a retry", *, after: str | float | None = None
-    ) -> None:
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: str | float | None = None) -> None:
         super().__init__(reason)
         from supervisor.domain.duration import seconds
 
         self.after = None if after is None else seconds(after)
 
 
-class Fail(Exception):  # noqa: N818 - reads as an instruction: raise Fail("not a picture")
+class Fail(Exception):
     """Raised by a handler: this job can never succeed; fail it now, without further attempts."""
 
     def __init__(self, reason: str = "the handler gave up") -> None:

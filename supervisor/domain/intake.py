@@ -27,7 +27,7 @@ _CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space t
 
 
 def new_job(
-    type: str,  # noqa: A002 - the column's name
+    type: str,
     payload: object = None,
     *,
     priority: int = 0,
@@ -101,9 +101,7 @@ def _requires(value: str | Iterable[str]) -> str:
         raise InvalidJob("requires", f"{_short(value)} is no list of capabilities") from None
     for word in words:
         if not isinstance(word, str) or not _CAPABILITY.fullmatch(word):
-            raise InvalidJob(
-                "requires", f"{_short(word)} is no capability: 1 to 100 printable characters, no spaces"
-            )
+            raise InvalidJob("requires", f"{_short(word)} is no capability: 1 to 100 printable characters, no spaces")
     return normalise(words)
 
 

@@ -114,5 +114,5 @@ def decoded(text: object) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

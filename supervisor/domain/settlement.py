@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.retry import RetryPolicy, crash_delay
@@ -25,13 +26,12 @@ class Failure:
     duration: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What becomes of a claimed job. `delay` is seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
     `attempts` and `crashes` are what to add to the row's counters: the claim has already charged the
-    attempt, so giving it back is −1.
+    attempt, so giving it back is −1. A tuple, because thousands are made a second.
     """
 
     job_id: int
@@ -116,9 +116,7 @@ def failed(
     )
 
 
-def crashed(
-    claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: int, *, chance: float
-) -> Settlement:
+def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: int, *, chance: float) -> Settlement:
     """The worker died running it: the attempt is given back, a crash is charged; too many quarantine it."""
     crashes = claim.crashes + 1
     quarantined = crashes >= max_crashes

@@ -52,9 +52,7 @@ class DepthGauge:
         if self._dirty or waiting or passed:
             self._dirty = False
             self._measured_at = time.monotonic()
-            measured = {
-                name: self._chores.depth(wanted, now, COUNT_LIMIT) for name, wanted in self._pools.items()
-            }
+            measured = {name: self._chores.depth(wanted, now, COUNT_LIMIT) for name, wanted in self._pools.items()}
             if measured != self._depths:
                 self._depths = measured
                 self._report(measured)

@@ -106,9 +106,7 @@ class Maintainer:
             Pruner(chores, orders.keep_done, orders.keep_failed),
         ]
         if orders.burst:
-            duties.append(
-                BurstWatch(chores, roster, tuple(wanted.values()), orders.since, self._channel.send)
-            )
+            duties.append(BurstWatch(chores, roster, tuple(wanted.values()), orders.since, self._channel.send))
         self._next = dict.fromkeys(duties, 0.0)
 
     def run(self) -> int:
@@ -192,10 +190,11 @@ class Maintainer:
         now, at = time.time(), time.monotonic()
         if self._waker.due_at is not None:
             self._next[self._waker] = min(self._next[self._waker], self._waker.due_at)
-        times = list(self._next.values())
         if self._gauge.next_due is not None:
-            times.append(at + max(0.0, self._gauge.next_due - now))
-        return min(times)
+            # An exact timer for the next delayed job; a little late, so that it is due by then.
+            exact = at + max(0.0, self._gauge.next_due - now) + 0.0005
+            self._next[self._gauge] = min(self._next[self._gauge], exact)
+        return min(self._next.values())
 
     def _hear(self) -> None:
         for message, _ in self._channel.receive():

@@ -43,11 +43,7 @@ class Reclaimer:
             self._seen.clear()
             return Reclaimed()
         began = time.monotonic()
-        if (
-            not self._chores.writable()
-            or time.monotonic() - began > _PROMPT
-            or began - self._last > self.patience * 3
-        ):
+        if not self._chores.writable() or time.monotonic() - began > _PROMPT or began - self._last > self.patience * 3:
             # Owners may have been unable to renew, or we ourselves were not looking: start again.
             self._seen.clear()
         self._last = at = time.monotonic()

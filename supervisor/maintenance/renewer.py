@@ -50,8 +50,7 @@ class Renewer:
             else:
                 owners.setdefault(times.lock_time, []).append(worker.incarnation)
         locks = sum(
-            self._chores.renew(names, now + lock_time * 2 / 3, now + lock_time)
-            for lock_time, names in owners.items()
+            self._chores.renew(names, now + lock_time * 2 / 3, now + lock_time) for lock_time, names in owners.items()
         )
         return Renewed(locks, withheld)
 

@@ -63,9 +63,7 @@ class Waker:
         try:
             return Watch(watched, prefix)
         except OSError as error:
-            events().warning(
-                "inotify_unavailable", path=str(watched), error=str(error), poll_seconds=self.every
-            )
+            events().warning("inotify_unavailable", path=str(watched), error=str(error), poll_seconds=self.every)
             return None
 
     def fileno(self) -> int | None:

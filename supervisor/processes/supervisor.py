@@ -83,7 +83,7 @@ class Supervisor:
         self._stop_by = 0.0
         self._next_tick = self._next_memory = 0.0
         self._ticking = False
-        self._ready = False
+        self._ready = self._gave_up = False
         self._failed = self._pending = 0
         self._posted: dict[str, Any] = {}
 
@@ -103,7 +103,7 @@ class Supervisor:
             self._rescale()
             self._publish()
         self._leave()
-        return 1 if self._failed and self._burst else 0
+        return 1 if self._burst and (self._failed or self._gave_up) else 0
 
     # Start
 
@@ -172,14 +172,14 @@ class Supervisor:
     def _hear_maintainer(self) -> None:
         """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
         now = time.monotonic()
-        if not self._upkeep.running:
+        if not self._upkeep.is_running():
             if self._upkeep.may_restart(now):
                 self._start_maintainer()
             return
         descriptor = self._upkeep.fileno()
         self._upkeep.hear(self._obey_maintainer)
         self._workforce.free_acknowledged()
-        if not self._upkeep.running:
+        if not self._upkeep.is_running():
             return  # a reload has just replaced it
         if self._upkeep.ended():
             self._reactor.unwatch(descriptor)
@@ -222,12 +222,10 @@ class Supervisor:
         self._pending, self._failed = burst["pending"], burst["failed"]
         if self._stopping:
             return
-        hopeless = [
-            p for p in self._pools.values() if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due
-        ]
+        hopeless = [p for p in self._pools.values() if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
         unsettled = self._upkeep.unacknowledged or any(w.dead_at is not None for w in self._workforce)
         if hopeless:
-            self._failed = max(1, self._failed)
+            self._gave_up = True
             problem = hopeless[0].restarts.problem
             self._log.error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
             self._stop("the burst cannot go on")
@@ -279,9 +277,7 @@ class Supervisor:
             before = pool.target
             pool.decide(now)
             if pool.target != before:
-                self._log.info(
-                    "pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason
-                )
+                self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
             for _ in range(pool.missing(now)):
                 self._workforce.ask(pool, self._settings, self._kin(pool))
             for worker in pool.leavers():
@@ -340,7 +336,7 @@ class Supervisor:
         self._settings = settings
         self._make_pools()
         self._workforce.renew_templates()
-        if self._upkeep.running:
+        if self._upkeep.is_running():
             self._reactor.unwatch(self._upkeep.fileno())
             self._upkeep.retire()
         self._start_maintainer()

@@ -132,9 +132,7 @@ class Template:
         finally:
             os.close(writer)
 
-    def _become_worker(
-        self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, stderr: int
-    ) -> int:
+    def _become_worker(self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, stderr: int) -> int:
         record = record_of(self._nest.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
         os.dup2(stderr, 2)
@@ -155,9 +153,7 @@ class Template:
             incarnation = self._workers.pop(pid, None)
             if incarnation is not None:
                 ended = True
-                self._channel.send(
-                    {"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024}
-                )
+                self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
         if ended:
             # What the dead worker's handlers had started is ours now.
             kernel.kill_children(spare=frozenset(self._workers))
@@ -186,14 +182,10 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
     import time
 
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover)
-    return WorkerRecord(
-        incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time()
-    )
+    return WorkerRecord(incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time())
 
 
-def work(
-    nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Scoreboard, log: int
-) -> int:
+def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Scoreboard, log: int) -> int:
     """The worker's life in its own process. `log` is where its events go; stderr belongs to the handler."""
     kernel.become_subreaper()
     configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
@@ -213,9 +205,7 @@ def work(
     return worker.run()
 
 
-def _exec_worker(
-    nest: Nest, pool: PoolSettings, record: WorkerRecord, url: str, board: Path, log: int
-) -> NoReturn:
+def _exec_worker(nest: Nest, pool: PoolSettings, record: WorkerRecord, url: str, board: Path, log: int) -> NoReturn:
     """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
     order = os.memfd_create("worker", 0)
     os.write(order, pickle.dumps((nest, pool, record, url, board, log)))

@@ -50,8 +50,7 @@ class Upkeep:
         for number, report in self.unacknowledged.items():
             ours.send({"death": report.as_message(), "id": number})
 
-    @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._channel is not None
 
     def fileno(self) -> int:

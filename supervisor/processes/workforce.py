@@ -31,9 +31,7 @@ class Workforce:
     `deaths` report each end to the maintainer; a slot is used again only when that was acknowledged.
     """
 
-    def __init__(
-        self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor, upkeep: Upkeep
-    ) -> None:
+    def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor, upkeep: Upkeep) -> None:
         self._supervisor = supervisor
         self._engine = engine
         self._board = board
@@ -225,9 +223,7 @@ class Workforce:
     def bury_the_dead(self, now: float) -> None:
         """Name the cause, have the jobs settled, make room for a successor."""
         for worker in list(self._workers.values()):
-            if worker.dead_at is not None and (
-                worker.status is not None or now >= worker.dead_at + STATUS_PATIENCE
-            ):
+            if worker.dead_at is not None and (worker.status is not None or now >= worker.dead_at + STATUS_PATIENCE):
                 self._bury(worker, now)
 
     def _bury(self, worker: WorkerProcess, now: float) -> None:

@@ -97,7 +97,7 @@ class Context:
 
     def enqueue(
         self,
-        type: str,  # noqa: A002 - the column's name
+        type: str,
         payload: object = None,
         *,
         priority: int = 0,

@@ -85,9 +85,7 @@ def load(name: str) -> Handler:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise HandlerError(
-                f"{name}: there is no module {error.name!r} (looked in {sys.path[0]} first)"
-            ) from error
+            raise HandlerError(f"{name}: there is no module {error.name!r} (looked in {sys.path[0]} first)") from error
         raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}") from error
     except Exception as error:
         raise HandlerError(f"{name}: importing it failed: {type(error).__name__}: {error}") from error

@@ -49,7 +49,7 @@ def test_a_job_that_kills_every_worker_ends_in_quarantine_and_others_go_on(make_
         max_crashes = 3
         retry = { base = "50ms", jitter = 0 }
         """,
-        "import os\ndef poison(payload, ctx):\n    if payload.get('kill'): os.kill(os.getpid(), 9)\n    return 'fine'\n",
+        "import os\ndef poison(payload, ctx):\n    if payload.get('kill'): os.kill(os.getpid(), 9)\n",
     )
     site.start()
     poisoned = site.queue.enqueue("poison", {"kill": True})

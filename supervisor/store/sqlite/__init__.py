@@ -22,9 +22,7 @@ class SqliteEngine:
     def __init__(self, url: str) -> None:
         prefix = "sqlite:///"
         if not url.startswith(prefix) or not url[len(prefix) :] or url.endswith(":memory:"):
-            raise StoreError(
-                f"{url!r} is no SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db"
-            )
+            raise StoreError(f"{url!r} is no SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
         self._place = Place(Path(url[len(prefix) :]))
         self.url = f"{prefix}{self._place.database}"
 
@@ -67,9 +65,7 @@ class SqliteEngine:
 
     def intake(self, *, create: bool = True) -> SqliteIntake:
         """Opens, and where `create` allows it makes, the database and its schema."""
-        connection = Connection(
-            self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True
-        )
+        connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
             schema.migrate(connection)
         except BaseException:
@@ -84,6 +80,8 @@ class SqliteEngine:
         return SqliteChores(Connection(self._place, synchronous="NORMAL"))
 
     def operations(self) -> SqliteOperations:
+        """For a database that exists and has our present schema; any other is left untouched."""
+        schema.require_current(self._place)
         return SqliteOperations(Connection(self._place, synchronous="FULL", checkpoints=True))
 
     def back_up(self, target: Path) -> None:

@@ -53,10 +53,7 @@ class SqliteChores:
             owner.remove_owner_file(record, self._connection.place)
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
-        return [
-            WorkerRecord(*row)
-            for row in self._connection.rows(QUERIES.workers_of, {"supervisor": supervisor})
-        ]
+        return [WorkerRecord(*row) for row in self._connection.rows(QUERIES.workers_of, {"supervisor": supervisor})]
 
     def worker(self, incarnation: str) -> WorkerRecord | None:
         row = self._connection.row(QUERIES.worker, {"incarnation": incarnation})
@@ -169,7 +166,7 @@ class SqliteChores:
         """Copy the log into the database as far as readers allow. Returns the frames still in the log."""
         with self._connection.exclusive_writers() as raw:
             _, frames, copied = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        return max(0, frames - copied)
+        return max(0, int(frames) - int(copied))
 
     def log_size(self) -> int:
         """Bytes of the write-ahead log."""

@@ -21,12 +21,16 @@ class SqliteOperations:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:  # noqa: A002
+    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:
         """The latest jobs first."""
         few = status in (Status.FAILED, Status.QUARANTINED)
         query = QUERIES.list_unsuccessful if few else QUERIES.list_jobs
         parameters = {"status": status and status.value, "type": type, "before": before, "limit": limit}
         return [job_of(row) for row in self._connection.rows(query, parameters)]
+
+    def job(self, job_id: int) -> Job | None:
+        row = self._connection.row(QUERIES.job, {"id": job_id})
+        return None if row is None else job_of(row)
 
     def attempts(self, job_id: int) -> list[Attempt]:
         return [Attempt(*row) for row in self._connection.rows(QUERIES.job_errors, {"id": job_id})]
@@ -70,10 +74,10 @@ class SqliteOperations:
                 changed += sum(raw.execute(query, {"id": job_id, "now": now}).rowcount for job_id in batch)
         return changed
 
-    def pause(self, type: str, now: float) -> None:  # noqa: A002
+    def pause(self, type: str, now: float) -> None:
         self._connection.apply(QUERIES.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
 
-    def resume(self, type: str) -> bool:  # noqa: A002
+    def resume(self, type: str) -> bool:
         """Returns whether it was paused."""
         return bool(self._connection.apply(QUERIES.clear_control, {"kind": "paused", "name": type}))
 

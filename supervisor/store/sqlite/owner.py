@@ -25,9 +25,7 @@ class OwnerFile:
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreError(
-                f"{self.path}: this file system refuses record locks ({error.strerror})"
-            ) from None
+            raise StoreError(f"{self.path}: this file system refuses record locks ({error.strerror})") from None
 
     def release(self) -> None:
         """Delete the file and drop the lock. Call it in the owning process only."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.migrate import Migration, shipped, statements
-from supervisor.store.sqlite.connection import QUERIES, Connection, translated
+from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection, Row, translated
+from supervisor.store.sqlite.place import Place
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
@@ -27,11 +28,34 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     plan = list(shipped("supervisor.store.sqlite") if available is None else available)
     current = version(connection)
     if current >= plan[-1].version:
-        _refuse_if_too_old(connection, current, plan[-1].version)
+        oldest = connection.row(QUERIES.meta, {"key": "oldest_writer"})
+        _refuse_if_too_old(oldest, current, plan[-1].version)
         return []
     if current:
         _back_up(connection, current)
     return _apply(connection, plan)
+
+
+def require_current(place: Place) -> None:
+    """Raises StoreError for a database that is not ours, or older, or too new; it is left untouched.
+
+    A connection with our rules would turn another program's database to WAL before it could look.
+    """
+    newest = shipped("supervisor.store.sqlite")[-1].version
+    if not place.database.exists():
+        raise StoreError(f"{place.database}: there is no such database")
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT)
+        ) as raw:
+            current = _version(raw)
+            oldest = raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone() if current else None
+    except sqlite3.Error as error:
+        raise translated(error, place.database) from None
+    if current < newest:
+        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
+        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` mends that")
+    _refuse_if_too_old(oldest, current, newest)
 
 
 def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
@@ -63,17 +87,14 @@ def _version(raw: sqlite3.Connection) -> int:
         row = raw.execute(QUERIES.meta, {"key": "schema_version"}).fetchone()
         return int(row[0]) if row else 0
     if "jobs" in tables:
-        raise StoreError(
-            "the database has a `jobs` table of another program; `supervisor adopt` can take it over"
-        )
+        raise StoreError("the database has a `jobs` table of another program; `supervisor adopt` can take it over")
     return 0
 
 
-def _refuse_if_too_old(connection: Connection, current: int, ours: int) -> None:
-    row = connection.row(QUERIES.meta, {"key": "oldest_writer"})
-    if row is not None and int(row[0]) > ours:
+def _refuse_if_too_old(oldest: Row | None, current: int, ours: int) -> None:
+    if oldest is not None and int(oldest[0]) > ours:
         raise StoreError(
-            f"the database has schema {current}, which programs before schema {row[0]} must not write; "
+            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
             f"this one knows schema {ours}: upgrade it"
         )
 

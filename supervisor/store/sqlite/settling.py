@@ -11,6 +11,25 @@ from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlem
 from supervisor.store.sqlite.connection import QUERIES
 
 
+class Outcomes:
+    """Settlements sorted out before the write lock is taken: everything that can be done without it."""
+
+    __slots__ = ("_others", "_owner", "_rows", "_worker")
+
+    def __init__(self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None) -> None:
+        self._owner = owner
+        self._worker = worker
+        self._rows = [
+            (s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token) for s in settlements if s.simple
+        ]
+        self._others = [s for s in settlements if not s.simple] if len(self._rows) < len(settlements) else []
+
+    def settle(self, raw: sqlite3.Connection, now: float) -> list[int]:
+        """Write them inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
+        lost = _settle_done(raw, self._rows) if self._rows else []
+        return lost + [s.job_id for s in self._others if not _settle_one(raw, self._owner, s, now, self._worker)]
+
+
 def settle_all(
     raw: sqlite3.Connection,
     owner: str,
@@ -20,19 +39,10 @@ def settle_all(
     worker: str | None = None,
 ) -> list[int]:
     """Settle inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
-    simple = [s for s in settlements if s.simple]
-    lost: list[int] = []
-    if simple:
-        lost += _settle_done(raw, owner, simple, now)
-    if len(simple) < len(settlements):
-        for settlement in settlements:
-            if not settlement.simple and not _settle_one(raw, owner, settlement, now, worker):
-                lost.append(settlement.job_id)
-    return lost
+    return Outcomes(owner, settlements, now, worker=worker).settle(raw, now)
 
 
-def _settle_done(raw: sqlite3.Connection, owner: str, settlements: list[Settlement], now: float) -> list[int]:
-    rows = [(s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token) for s in settlements]
+def _settle_done(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[int]:
     if len(rows) == 1:
         return [] if raw.execute(QUERIES.settle_done, rows[0]).rowcount else [rows[0][5]]
     raw.execute("SAVEPOINT settling")
@@ -46,9 +56,7 @@ def _settle_done(raw: sqlite3.Connection, owner: str, settlements: list[Settleme
     return lost
 
 
-def _settle_one(
-    raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None
-) -> bool:
+def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
     failure = settlement.failure
     changed = raw.execute(
         QUERIES.settle,
@@ -76,9 +84,7 @@ def _settle_one(
     return True
 
 
-def _record(
-    raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float
-) -> None:
+def _record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float) -> None:
     fields: dict[str, Any] = {
         name: getattr(failure, name) for name in ("kind", "exit_code", "signal", "peak_memory", "duration")
     }

@@ -14,8 +14,8 @@ import time
 from supervisor.store.sqlite.place import Place
 
 PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a stranger
-_FIRST_PAUSE = 0.00005
-_LONGEST_PAUSE = 0.001
+_FIRST_PAUSE = 0.00001
+_LONGEST_PAUSE = 0.0002
 
 
 class WriteLock:

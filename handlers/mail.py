@@ -1,0 +1,137 @@
+"""A plain-text mail, handed to an SMTP server.
+
+    [pools.mail]
+    handler = "handlers.mail:send"
+    options = { host = "mail.example.org", port = 587, security = "starttls", username = "app",
+                password_env = "MAIL_PASSWORD", sender = "app@example.org" }
+
+A job runs at least once, so a mail may go out twice, when the worker dies after the server took it. Both
+copies carry the same Message-ID, by which many servers and mail programs drop the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import smtplib
+import ssl
+from email.message import EmailMessage
+from typing import TYPE_CHECKING, Any
+
+from handlers.options import MailOptions, read
+from supervisor import Fail, Retry
+
+if TYPE_CHECKING:
+    from supervisor import Context
+
+# Enough to keep one recipient one recipient; whether it exists is the server's to say.
+_ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
+
+
+def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """`{"to": "a@example.org" or […], "subject": "…", "text": "…"}` → who it was accepted for.
+
+    Raises Fail for a bad payload or option and for what the server refuses for good (5xx), Retry for what
+    may pass: no connection, a time-out, 4xx. When only some recipients are refused, the job is done and
+    its result names them: another attempt would reach the others twice.
+    """
+    try:
+        options = read(MailOptions, ctx.options)
+    except ValueError as error:
+        raise Fail(str(error)) from None
+    message = _message(payload, ctx, options)
+    try:
+        refused = _hand_over(message, options)
+    except smtplib.SMTPRecipientsRefused as error:
+        # Retry while at least one of them may be accepted later.
+        code = min(code for code, _ in error.recipients.values())
+        raise _verdict(code, _readable(error.recipients)) from None
+    except smtplib.SMTPResponseException as error:
+        raise _verdict(error.smtp_code, f"{error.smtp_code} {_text(error.smtp_error)}") from None
+    except smtplib.SMTPNotSupportedError as error:
+        raise Fail(f"{options.host}: {error}") from None
+    except ssl.SSLCertVerificationError as error:
+        raise Fail(f"{options.host}: its certificate is not accepted: {error.verify_message}") from None
+    except (OSError, smtplib.SMTPException) as error:
+        raise Retry(f"{options.host}:{options.port}: {error or type(error).__name__}") from error
+    recipients = [address for address in _recipients(payload) if address not in refused]
+    return {
+        "accepted": recipients,
+        "refused": {address: f"{code} {_text(reason)}" for address, (code, reason) in refused.items()},
+        "message_id": message["Message-ID"],
+    }
+
+
+def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[int, bytes]]:
+    """Give the message to the server; returns the recipients that it refused."""
+    password = ""
+    if options.username:
+        password = os.environ.get(options.password_env, "")
+        if not password:
+            raise Fail(f"no password: no environment variable {options.password_env!r} (password_env)")
+    tls = ssl.create_default_context() if options.security != "none" else None
+    if options.security == "tls":
+        server: smtplib.SMTP = smtplib.SMTP_SSL(
+            options.host, options.port, timeout=options.timeout, context=tls
+        )
+    else:
+        server = smtplib.SMTP(options.host, options.port, timeout=options.timeout)
+    try:
+        if options.security == "starttls":
+            server.starttls(context=tls)
+        if options.username:
+            server.login(options.username, password)
+        return server.send_message(message)
+    finally:
+        # Once the server has taken the mail, a fault in saying goodbye must not send it again.
+        with contextlib.suppress(OSError, smtplib.SMTPException):
+            server.quit()
+        server.close()
+
+
+def _message(payload: dict[str, Any], ctx: Context, options: MailOptions) -> EmailMessage:
+    message = EmailMessage()
+    try:
+        message["From"] = options.sender or f"job-supervisor@{options.host}"
+        message["To"] = ", ".join(_recipients(payload))
+        message["Subject"] = _string(payload, "subject")
+        digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
+        message["Message-ID"] = f"<job-{ctx.job_id}-{digest}@{options.host}>"
+        message.set_content(_string(payload, "text"))
+    except (ValueError, IndexError) as error:
+        # The email package refuses line breaks in a header, and addresses that cannot be parsed.
+        raise Fail(f"no mail can be made of this payload: {error}") from None
+    return message
+
+
+def _recipients(payload: dict[str, Any]) -> list[str]:
+    to = payload.get("to")
+    addresses = [to] if isinstance(to, str) else to
+    if not isinstance(addresses, list) or not addresses:
+        raise Fail('the payload has no recipient: give {"to": "someone@example.org", …}')
+    for address in addresses:
+        if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+            raise Fail(f"not a mail address: {address!r}")
+    return addresses
+
+
+def _string(payload: dict[str, Any], key: str) -> str:
+    value = payload.get(key, "")
+    if not isinstance(value, str):
+        raise Fail(f"{key} must be a text")
+    return value
+
+
+def _verdict(code: int, reason: str) -> Exception:
+    return Fail(f"refused: {reason}") if code >= 500 else Retry(f"refused for now: {reason}")
+
+
+def _readable(recipients: dict[str, tuple[int, bytes]]) -> str:
+    return "; ".join(f"{address}: {code} {_text(reason)}" for address, (code, reason) in recipients.items())
+
+
+def _text(reason: bytes | str) -> str:
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

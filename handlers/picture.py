@@ -1,0 +1,148 @@
+"""A picture from a job's payload: found, bounded, decoded, upright and RGB, or a permanent failure.
+
+A payload is `{"path": "cat.jpg"}`; relative paths start at the worker's working directory. Where the
+pool's options allow URLs, `{"url": "https://…"}` is one too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from handlers import download
+from handlers.extras import require
+from handlers.options import PictureOptions
+from supervisor import Fail
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Only raster formats whose decoders are Pillow's everyday ones; EPS, for one, would start Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+# Beyond this ratio of its sides a file is a strip, and scaling its short side up explodes the long one.
+MAX_ASPECT = 200
+
+_OPEN_FAULTS = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.ENAMETOOLONG: "no such file",
+    errno.ELOOP: "a loop of symbolic links",
+    errno.EACCES: "no permission to read the file",
+    errno.EPERM: "no permission to read the file",
+    errno.ENXIO: "not a regular file",
+}
+
+
+def load(payload: Mapping[str, Any], options: PictureOptions) -> Image:
+    """The payload's picture as an RGB Pillow image, turned upright by its EXIF orientation.
+
+    Raises Fail for all that another attempt cannot mend: a payload without a usable path, a missing or
+    unreadable file, a directory, a URL that the options do not allow, too many bytes or pixels, and data
+    that is no picture. Errors of the disk itself (EIO, ESTALE) pass through as they are, because a retry
+    may help.
+    """
+    location = _location(payload)
+    if not _is_url(location):
+        data = _read_file(location, options.max_bytes)
+    elif options.allow_urls:
+        data = download.fetch(location, options)
+    else:
+        raise Fail("URLs are refused: set options = { allow_urls = true } for this pool to allow them")
+    return decode(data, options.max_pixels)
+
+
+def decode(data: bytes, max_pixels: int) -> Image:
+    """The picture in `data`; raises Fail where there is none, or one with more than `max_pixels`."""
+    if not data:
+        raise Fail("not a picture: the file is empty")
+    pillow = require("PIL.Image", extra="ml")
+    try:
+        # A warning about a damaged comment or EXIF block tells the owner of a queue nothing.
+        with warnings.catch_warnings(action="ignore"):
+            image = pillow.open(BytesIO(data), formats=FORMATS)
+            _refuse_size(image.size, max_pixels)
+            image.load()
+            return _rgb(require("PIL.ImageOps", extra="ml").exif_transpose(image), pillow)
+    except (Fail, MemoryError):
+        raise
+    except pillow.DecompressionBombError:
+        raise Fail(f"too large: more than {max_pixels} pixels") from None
+    except pillow.UnidentifiedImageError:
+        raise Fail(f"not a picture in a format that is read here ({', '.join(FORMATS)})") from None
+    except Exception as error:
+        # Pillow's decoders meet damaged data with OSError, SyntaxError, ValueError, struct.error and more.
+        raise Fail(f"a damaged picture: {error}") from error
+
+
+def _location(payload: Mapping[str, Any]) -> str:
+    if not isinstance(payload, Mapping):
+        raise Fail('the payload must be an object like {"path": "cat.jpg"}')
+    if "url" in payload and "path" in payload:
+        raise Fail("the payload has both a path and a url; give one of them")
+    key = "url" if "url" in payload else "path"
+    value = payload.get(key)
+    if value is None:
+        raise Fail('the payload has no path: give {"path": "cat.jpg"}')
+    if not isinstance(value, str) or not value.strip():
+        raise Fail(f"{key} must be a text that is not empty")
+    if key == "url" and not _is_url(value):
+        raise Fail("url must begin with http:// or https://")
+    return value
+
+
+def _is_url(location: str) -> bool:
+    return location.strip().lower().startswith(("http://", "https://"))
+
+
+def _read_file(path: str, max_bytes: int) -> bytes:
+    try:
+        # O_NONBLOCK: opening a named pipe must not wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL byte, or a lone surrogate
+        raise Fail(f"no such file: {path!r}: {error}") from None
+    except OSError as error:
+        fault = _OPEN_FAULTS.get(error.errno or 0)
+        if fault is None:
+            raise
+        raise Fail(f"{fault}: {path}") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise Fail(f"a directory, not a picture: {path}")
+        if not stat.S_ISREG(mode):
+            raise Fail(f"not a regular file: {path}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > max_bytes:
+        raise Fail(f"too large: more than {max_bytes} bytes")
+    return data
+
+
+def _refuse_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise Fail(f"too large: {width} × {height} is more than {max_pixels} pixels")
+    if max(size) > MAX_ASPECT * min(size):
+        raise Fail(f"not a picture to look at: a strip of {width} × {height} pixels")
+
+
+def _rgb(image: Any, pillow: Any) -> Image:
+    """RGB as a viewer would show it: transparency over white, 16-bit grey scaled rather than clipped."""
+    if image.mode.startswith("I"):
+        high = image.getextrema()[1]
+        if high > 255:
+            scale = 255 / max(high, 65535)
+            image = image.point(lambda value: value * scale + 0)
+        return image.convert("L").convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")

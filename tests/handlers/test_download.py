@@ -1,0 +1,113 @@
+"""handlers.download: bounded in size, time and reach. A real server on loopback answers."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from handlers import download
+from handlers.options import PictureOptions
+from supervisor import Fail, Retry
+
+TRUSTING = PictureOptions(allow_urls=True, allow_private_hosts=True, url_timeout=5, max_bytes=1000)
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith("/status/"):
+            self.send_error(int(path.rpartition("/")[2]))
+        elif path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", path[4:])
+            self.end_headers()
+        else:
+            self.send_response(200)
+            self.end_headers()
+            if path == "/trickle":
+                self.trickle()
+            else:
+                self.wfile.write(b"x" * int(path.rpartition("/")[2]))
+
+    def trickle(self) -> None:
+        try:
+            for _ in range(200):
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                time.sleep(0.02)
+        except OSError:
+            pass  # the client has gone, as it should
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_body_within_the_bound_arrives_whole(site: str) -> None:
+    assert download.fetch(f"{site}/1000", TRUSTING) == b"x" * 1000
+    assert download.fetch(f"{site}/to/{site}/10", TRUSTING) == b"x" * 10
+
+
+def test_a_body_above_the_bound_is_refused(site: str) -> None:
+    with pytest.raises(Fail, match="more than 1000 bytes"):
+        download.fetch(f"{site}/1001", TRUSTING)
+
+
+def test_a_trickle_does_not_hold_a_worker(site: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(Retry, match="took too long"):
+        download.fetch(f"{site}/trickle", TRUSTING.model_copy(update={"url_timeout": 0.2}))
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(404, Fail), (403, Fail), (429, Retry), (503, Retry)])
+def test_the_status_decides_between_fail_and_retry(site: str, status: int, verdict: type[Exception]) -> None:
+    with pytest.raises(verdict, match=rf"127\.0\.0\.1 answered {status}"):
+        download.fetch(f"{site}/status/{status}?secret=1", TRUSTING)
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x"])
+def test_a_redirect_cannot_leave_http(site: str, target: str) -> None:
+    with pytest.raises((Fail, Retry)):
+        download.fetch(f"{site}/to/{target}", TRUSTING)
+
+
+def test_private_addresses_are_refused_unless_allowed(site: str) -> None:
+    for url in (f"{site}/10", f"{site.replace('127.0.0.1', 'localhost')}/10"):
+        with pytest.raises(Fail, match="is no public address"):
+            download.fetch(url, TRUSTING.model_copy(update={"allow_private_hosts": False}))
+
+
+def test_a_proxy_of_the_environment_does_not_widen_the_reach(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert download.fetch(f"{site}/10", TRUSTING) == b"x" * 10
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http:///x", "http://[::1", "http://a b/", "http://höst.example/"]
+)
+def test_a_url_that_is_none_fails_for_good(url: str) -> None:
+    with pytest.raises(Fail, match="the url cannot be used"):
+        download.fetch(url, TRUSTING)
+
+
+def test_no_connection_is_tried_again() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        port = server.server_port
+    with pytest.raises(Retry, match="no picture from"):
+        download.fetch(f"http://127.0.0.1:{port}/", TRUSTING)

@@ -1,0 +1,293 @@
+"""Pools: their size follows the load, their workers are replaced with care, their handlers may be broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+
+from supervisor import Status
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+
+
+def test_a_pool_grows_from_nothing_to_its_most_and_back(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        min_workers = 0
+        max_workers = 4
+        scale_down_delay = "200ms"
+        """
+    )
+    site.start()
+    assert site.workers("work") == []
+    jobs = site.queue.enqueue_many("work", [{"seconds": 0.3}] * 12)
+    wait_for(lambda: len(site.workers("work")) == 4, "four workers")
+    for job in jobs:
+        site.done(job)
+    wait_for(lambda: not site.workers("work"), "no worker")
+    scaled = [e for e in site.events() if e.get("event") == "pool_scaled"]
+    assert (scaled[0]["before"], scaled[0]["target"]) == (0, 4)
+    assert "max_workers = 4" in scaled[0]["why"]
+    assert [e["target"] for e in scaled][-1] == 0
+    assert "not needed for" in scaled[-1]["why"]
+    site.done(site.queue.enqueue("work"))  # a job wakes the pool at 0 again
+
+
+def test_a_job_goes_only_to_a_worker_with_all_the_capabilities_it_requires(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [defaults]
+        min_workers = 1
+        max_workers = 1
+        [pools.ab]
+        types = ["work"]
+        handler = "jobs:work"
+        capabilities = ["a", "b"]
+        [pools.bc]
+        types = ["work"]
+        handler = "jobs:work"
+        capabilities = ["b", "c"]
+        [pools.all]
+        types = ["work"]
+        handler = "jobs:work"
+        capabilities = ["a", "b", "c", "d"]
+        """
+    )
+    site.start()
+    wait_for(lambda: sum(w.state == 2 for w in site.workers()) == 3, "three idle workers")
+    [able] = [w.pid for w in site.workers("all")]
+    for requires in ("d a", "c  a", "a d c"):
+        [(job,)] = site.rows("INSERT INTO jobs(type, requires) VALUES ('work', ?) RETURNING id", requires)
+        began = time.monotonic()
+        assert site.done(job).result == {"pid": able}
+        assert time.monotonic() - began < 1
+    [(nobody,)] = site.rows("INSERT INTO jobs(type, requires) VALUES ('work', 'e') RETURNING id")
+    site.done(site.queue.enqueue("work"))
+    assert site.job(nobody).status is Status.PENDING
+
+
+def test_nothing_waits_behind_a_slow_job_that_was_prefetched_with_it(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 2
+        prefetch = 64
+        """
+    )
+    jobs = site.queue.enqueue_many("work", [{"seconds": 5 if n == 3 else 0} for n in range(64)])
+    site.start()
+    site.running_pid(jobs[3])
+    others = [job for job in jobs if job != jobs[3]]
+    wait_for(lambda: site.count("done") == 63, "the other 63", patience=4)
+    started = min(site.runs("start", job)[0][2] for job in jobs)
+    assert max(job.completed_at for job in map(site.job, others)) - started < 1.0  # the promise is 0.2 s
+    [(_, pid, _)] = site.runs("start", jobs[3])
+    os.kill(pid, signal.SIGKILL)
+    assert site.done(jobs[3]).crashes == 1
+    assert all(site.job(job).crashes == 0 and len(site.runs("start", job)) == 1 for job in others)
+
+
+def test_a_handler_that_cannot_be_imported_stops_only_its_own_pool(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        [pools.missing]
+        handler = "no_such_module:handle"
+        workers = 2
+        [pools.unset]
+        handler = "jobs:Unset"
+        workers = 2
+        """,
+        "def work(payload, ctx):\n    return 1\n"
+        "class Unset:\n    def setup(self, ctx):\n        raise RuntimeError('no model here')\n"
+        "    def handle(self, payload, ctx):\n        return 1\n",
+    )
+    site.start()
+    stuck = site.queue.enqueue("missing")
+    assert site.done(site.queue.enqueue("work")).result == 1
+    wait_for(lambda: site.event("pool_broken", pool="missing"), "the import's failure")
+    died = wait_for(lambda: site.event("worker_died", pool="unset"), "the set-up's failure")
+    assert "no model here" in died["detail"]
+    assert "no module 'no_such_module'" in site.event("pool_broken", pool="missing")["problem"]
+    assert site.job(stuck).status is Status.PENDING
+    # It is tried again slowly, not in a spin.
+    tries = len([e for e in site.events() if e.get("event") == "pool_broken"])
+    assert tries <= 3
+
+
+def test_workers_are_replaced_when_they_have_done_their_share(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        max_jobs_per_worker = 3
+        """
+    )
+    site.start()
+    jobs = site.queue.enqueue_many("work", [{}] * 10)
+    pids = [site.done(job).result["pid"] for job in jobs]
+    assert max(pids.count(pid) for pid in pids) <= 3
+    assert sum(site.job(job).crashes for job in jobs) == 0
+
+
+def test_a_reload_replaces_the_workers_and_an_invalid_file_changes_nothing(make_site: MakeSite) -> None:
+    pools = """
+        [pools.work]
+        handler = "jobs:work"
+        workers = {}
+        """
+    site = make_site(pools.format(1))
+    supervisor = site.start()
+    before = site.done(site.queue.enqueue("work")).result["pid"]
+    site.configure(pools.format('"many"'))
+    supervisor.send_signal(signal.SIGHUP)
+    refused = wait_for(lambda: site.event("reload_refused"), "the refusal")
+    assert "pools.work.workers" in refused["problems"][0]
+    assert site.done(site.queue.enqueue("work")).result["pid"] == before
+    site.configure(pools.format(3))
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: site.event("reloaded"), "the reload")
+    wait_for(lambda: not psutil.pid_exists(before), "the old worker to leave")
+    wait_for(lambda: len(site.workers("work")) == 3, "three workers")
+    assert site.done(site.queue.enqueue("work")).result["pid"] != before
+
+
+def test_workers_may_start_in_a_fresh_interpreter(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        start = "spawn"
+        """
+    )
+    site.start()
+    first = site.done(site.queue.enqueue("work")).result["pid"]
+    os.kill(first, signal.SIGKILL)
+    assert site.done(site.queue.enqueue("work")).result["pid"] != first
+
+
+def test_a_burst_waits_for_retries_and_tells_failure_by_its_exit_code(make_site: MakeSite) -> None:
+    config = """
+        [pools.flaky]
+        handler = "jobs:flaky"
+        workers = 2
+        retry = { max_attempts = 3, base = "50ms", jitter = 0 }
+        """
+    handlers = "def flaky(payload, ctx):\n    if ctx.attempt < payload['good']: raise ValueError('not yet')\n"
+    site = make_site(config, handlers)
+    good = site.queue.enqueue("flaky", {"good": 3})
+    assert site.start("--burst", wait=False).wait(30) == 0
+    assert site.job(good).attempts == 3
+    later = site.queue.enqueue("flaky", {"good": 1}, delay="1h")
+    bad = site.queue.enqueue("flaky", {"good": 9})
+    assert site.start("--burst", wait=False).wait(30) == 1
+    assert site.job(bad).status is Status.FAILED
+    assert site.job(later).status is Status.PENDING
+
+
+def test_a_burst_ends_when_a_handler_cannot_be_set_up(make_site: MakeSite) -> None:
+    site = make_site('[pools.missing]\nhandler = "no_such_module:handle"\nworkers = 1\n')
+    job = site.queue.enqueue("missing")
+    assert site.start("--burst", wait=False).wait(30) == 1
+    assert site.job(job).status is Status.PENDING
+
+
+def test_a_delayed_job_starts_when_it_is_due(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site.start()
+    job = site.queue.enqueue("work", delay="700ms")
+    due = site.job(job).scheduled_at
+    site.done(job)
+    [(_, _, started)] = site.runs("start", job)
+    assert 0 <= started - due < 0.3
+
+
+def test_children_are_enqueued_with_the_completion_or_not_at_all(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.parent]
+        handler = "jobs:parent"
+        workers = 1
+        retry = { max_attempts = 2, base = "10ms", jitter = 0 }
+        [pools.again]
+        handler = "jobs:again"
+        workers = 1
+        """,
+        "def parent(payload, ctx):\n"
+        "    ctx.enqueue('child', {'of': ctx.job_id, 'attempt': ctx.attempt})\n"
+        "    if ctx.attempt == 1: raise ValueError('the first child must not exist')\n"
+        "def again(payload, ctx):\n"
+        "    if payload['left']: ctx.enqueue('again', {'left': payload['left'] - 1}, unique_key='again')\n",
+    )
+    site.start()
+    job = site.queue.enqueue("parent")
+    site.done(job)
+    assert site.rows("SELECT json_extract(payload, '$.attempt') FROM jobs WHERE type = 'child'") == [(2,)]
+    site.queue.enqueue("again", {"left": 3}, unique_key="again")
+    wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE type = 'again' AND status = 'done'") == [(4,)])
+
+
+def test_classes_with_a_life_and_async_handlers_work(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [defaults]
+        workers = 1
+        [pools.model]
+        handler = "jobs:Model"
+        options = { factor = 3 }
+        [pools.soon]
+        handler = "jobs:soon"
+        """,
+        "import asyncio\n"
+        "class Model:\n"
+        "    def setup(self, ctx): self.factor = ctx.options['factor']\n"
+        "    def handle(self, payload, ctx):\n"
+        "        ctx.progress(0.5, 'half')\n        return payload['x'] * self.factor\n"
+        "    def teardown(self, ctx): open('LEDGER', 'a').write('teardown 0 0 0 0\\n')\n"
+        "async def soon(payload, ctx):\n    await asyncio.sleep(0.01)\n    return 'soon'\n",
+    )
+    supervisor = site.start()
+    model = site.done(site.queue.enqueue("model", {"x": 14}))
+    assert (model.result, model.progress) == (42, 0.5)
+    assert site.done(site.queue.enqueue("soon")).result == "soon"
+    site.stop(supervisor)
+    assert "teardown" in site.ledger.read_text()
+
+
+def test_payloads_that_are_no_json_fail_with_a_reason_and_the_loop_goes_on(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site.start()
+    [(broken,)] = site.rows("INSERT INTO jobs(type, payload) VALUES ('work', '{broken') RETURNING id")
+    [(bytes_,)] = site.rows("INSERT INTO jobs(type, payload) VALUES ('work', CAST(x'ff7b7d' AS TEXT)) RETURNING id")
+    for job, words in ((broken, "no JSON"), (bytes_, "UTF-8")):
+        ended = site.queue.wait(job, timeout=20)
+        assert ended.status is Status.FAILED
+        assert words in str(ended.last_error)
+    site.done(site.queue.enqueue("work"))
+
+
+def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.loud]\nhandler = "jobs:loud"\nworkers = 1\nmax_crashes = 1\n',
+        "import os, sys\ndef loud(payload, ctx):\n"
+        "    for _ in range(100): sys.stderr.write('x' * 100_000 + '\\n')\n"
+        "    sys.stderr.write('the last words'); sys.stderr.flush()\n    os._exit(3)\n",
+    )
+    site.start()
+    job = site.queue.wait(site.queue.enqueue("loud"), timeout=30)
+    assert job.status is Status.QUARANTINED
+    [(code, tail)] = site.rows("SELECT exit_code, stderr FROM job_errors WHERE job_id = ?", job.id)
+    assert code == 3
+    assert tail.endswith("the last words")
