@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,41 @@ from supervisor.domain.errors import ConfigError
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A file as far as it can be understood. The settings count only if there is no problem."""
+
+    settings: Settings
+    report: Report
+    file: str
+    lines: Lines
+    override: list[str]  # problems of an address that replaces the file's own
+
+    def problems(self) -> list[str]:
+        """Every fault in a sentence with file, line and key, in the order of the file."""
+        return self.override + self.report.sentences(self.file, self.lines)
+
+
 def read(path: Path, database: str | None) -> Settings:
     """See `supervisor.config.load`."""
+    found = survey(path, database)
+    problems = found.problems()
+    if problems:
+        raise ConfigError(problems)
+    return found.settings
+
+
+def survey(path: Path, database: str | None) -> Survey:
+    """Everything that can be told of the file. Raises ConfigError where it is no TOML text at all."""
     text = _text(path)
     raw = _parsed(path, text)
     report = Report(HOMES)
     folder = path.absolute().parent
-    problems: list[str] = []
-    url = _database(raw, folder, report) if database is None else _override(database, problems)
+    override: list[str] = []
+    url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, report)
-    problems += report.sentences(str(path), Lines(text))
-    if problems:
-        raise ConfigError(problems)
-    return Settings(path.absolute(), folder, url, pools, retention, log)
+    settings = Settings(path.absolute(), folder, url, pools, retention, log)
+    return Survey(settings, report, str(path), Lines(text), override)
 
 
 def _text(path: Path) -> str:

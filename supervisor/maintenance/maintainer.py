@@ -145,6 +145,7 @@ class Maintainer:
             try:
                 duty.run_once(now)
             except StoreError as error:
+                self._next[duty] = at  # again as soon as the database can be used
                 self._trouble(error)
                 return
         self._failing = 0.0

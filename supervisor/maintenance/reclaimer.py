@@ -30,8 +30,9 @@ class Reclaimer:
 
     def __init__(self, chores: Chores, lock_time: float) -> None:
         self._chores = chores
-        self.patience = max(0.2, lock_time / 6)
-        self.every = self.patience / 2
+        # Twice a renewal interval: an owner that could renew again has done so by then.
+        self.patience = max(0.4, lock_time / 3)
+        self.every = self.patience / 4
         self._seen: dict[Expired, float] = {}
         self._last = time.monotonic()
         self._log = events()

@@ -13,7 +13,7 @@ __all__ = ["configure", "events"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:  # noqa: A002
+def configure(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
     """Set structlog up for this process and those forked from it.
 
     `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere.

@@ -7,6 +7,9 @@
 -- name: objects
 SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid;
 
+-- name: kind
+SELECT type, wr, strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = 'jobs';
+
 -- name: columns
 SELECT name, type, pk, hidden FROM pragma_table_xinfo(:table);
 
@@ -58,8 +61,12 @@ SELECT {value};
 -- name: rename_column
 ALTER TABLE {table} RENAME COLUMN {column} TO payload;
 
+-- name: put_aside
+-- The old table, until its rows are copied.
+ALTER TABLE {table} RENAME TO jobs_before_adopt;
+
 -- name: create
-CREATE TABLE jobs_adopted (
+CREATE TABLE jobs (
   {definitions}
 );
 
@@ -72,13 +79,10 @@ NOT NULL ON CONFLICT REPLACE;
 CHECK (typeof({column}) IN ({types}));
 
 -- name: copy
-INSERT INTO jobs_adopted ({columns}) SELECT {values} FROM {table} ORDER BY id;
+INSERT INTO jobs ({columns}) SELECT {values} FROM jobs_before_adopt ORDER BY id;
 
 -- name: drop
-DROP TABLE {table};
-
--- name: rename
-ALTER TABLE jobs_adopted RENAME TO jobs;
+DROP TABLE jobs_before_adopt;
 
 -- name: keep_sequence
 UPDATE sqlite_sequence SET seq = max(seq, :seq) WHERE name = 'jobs';
@@ -111,10 +115,10 @@ CASE WHEN CAST({column} AS INTEGER) >= 1 THEN CAST({column} AS INTEGER) END;
 
 -- name: completed
 -- When a finished job ended, as far as the old row tells.
-CASE WHEN status IN ('pending', 'running') THEN NULL ELSE coalesce({sources}) END;
+CASE WHEN status NOT IN ('pending', 'running') THEN coalesce({sources}, :now) END;
 
--- name: or_else
-coalesce({value}, {default});
+-- name: or_now
+coalesce({value}, :now);
 
 -- name: no_later
 min({value}, :now);
@@ -149,7 +153,7 @@ END;
 -- What such an application runs --------------------------------------------------------------------
 
 -- name: try_insert
-INSERT INTO jobs (type, {payload}) VALUES (:type, :payload);
+INSERT INTO jobs (type, {payload}) VALUES ('tag', '{{"path": "cat.jpg"}}');
 
 -- name: try_delete_row
 DELETE FROM jobs WHERE id = (SELECT max(id) FROM jobs);

@@ -22,6 +22,8 @@ from supervisor.store.sqlite.writelock import WriteLock
 QUERIES: Queries = load("supervisor.store.sqlite")
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
 
+_CHECKPOINT_PAGES = 1000  # SQLite's own default
+
 Synchronous = Literal["FULL", "NORMAL"]
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -29,6 +31,18 @@ T = TypeVar("T")
 # Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
 # parent's files, so they are kept out of the garbage collector's reach.
 _abandoned: list[sqlite3.Connection] = []
+
+# How many forks lie between this process and the one that first imported us: os.getpid would cost a system
+# call at every use of a connection.
+_generation = 0
+
+
+def _forked() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def translated(error: sqlite3.Error, path: object) -> StoreError:
@@ -66,7 +80,7 @@ class Connection:
         any_thread: bool = False,
     ) -> None:
         self.place = place
-        self._pid = os.getpid()
+        self._generation = _generation
         self._raw = self._open(create, any_thread)
         try:
             self._raw.create_function("covers", 2, covers, deterministic=True)
@@ -74,9 +88,9 @@ class Connection:
                 f"synchronous = {synchronous}",
                 "foreign_keys = ON",
                 "temp_store = MEMORY",
-                f"wal_autocheckpoint = {1000 if checkpoints else 0}",
             ):
                 self._raw.execute(f"PRAGMA {pragma}")
+            self.checkpoint_itself(checkpoints)
             self._lock = WriteLock(place)
         except sqlite3.Error as error:
             self._raw.close()
@@ -122,11 +136,15 @@ class Connection:
     @property
     def raw(self) -> sqlite3.Connection:
         """The driver's connection, refused in a process that did not open it."""
-        if self._pid != os.getpid():
+        if self._generation != _generation:
             if self._raw not in _abandoned:
                 _abandoned.append(self._raw)
             raise StoreError("this connection was opened before a fork; open the store again in this process")
         return self._raw
+
+    def checkpoint_itself(self, whether: bool) -> None:
+        """Whether commits of this connection copy the log into the database when it has grown to 4 MB."""
+        self.raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if whether else 0}")
 
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
@@ -177,7 +195,7 @@ class Connection:
             return raw.execute(sql, parameters).rowcount
 
     def close(self) -> None:
-        if self._pid == os.getpid():
+        if self._generation == _generation:
             self._raw.close()
             self._lock.close()
 

@@ -7,15 +7,24 @@ import time
 from collections.abc import Sequence
 
 from supervisor.domain.job import Job, NewJob, Status, decoded
+from supervisor.store.base import SupervisorRecord
+from supervisor.store.sqlite import owner
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.settling import insertion
 
 
+_LOOK = 10.0  # seconds between two looks whether a supervisor lives
+
+
 class SqliteIntake:
-    """Implements `store.base.Intake`. Its connection commits with synchronous=FULL."""
+    """Implements `store.base.Intake`. Its connection commits with synchronous=FULL.
+
+    Checkpoints are the maintainer's; only while no supervisor lives does this connection make them.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._look_at = 0.0
 
     def enqueue(self, jobs: Sequence[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:
         """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's.
@@ -26,8 +35,16 @@ class SqliteIntake:
         now = time.time()
         if connection is not None:
             return _insert(connection, jobs, now)
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK
+            self._connection.checkpoint_itself(not self._supervised())
         with self._connection.write() as raw:
             return _insert(raw, jobs, now)
+
+    def _supervised(self) -> bool:
+        boot, machine = owner.boot_id(), owner.machine_id()
+        records = (SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors))
+        return any(owner.lives(record, boot, machine) for record in records)
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})

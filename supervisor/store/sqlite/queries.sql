@@ -35,7 +35,7 @@ SELECT status FROM jobs WHERE id = :id;
 WITH RECURSIVE
 wanted (type) AS (
   SELECT value FROM json_each(:types)
-  WHERE NOT EXISTS (SELECT 1 FROM job_controls c WHERE c.kind = 'paused' AND c.name = value)
+  WHERE NOT EXISTS (SELECT 1 FROM job_controls c WHERE c.kind = 'paused' AND c.name = json_each.value)
 ),
 kinds (type, requires) AS (
   SELECT w.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_due

@@ -1,0 +1,166 @@
+"""`enqueue`: jobs from the command line or from standard input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from supervisor.cli.errors import FAILED, Stop, wrong_usage
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs
+from supervisor.cli.output import compact, document, line, note
+
+if TYPE_CHECKING:
+    from supervisor.client import Queue
+    from supervisor.domain.job import Job, NewJob
+
+_STDIN = "-"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(enqueue)
+
+
+def enqueue(
+    context: typer.Context,
+    type: JobType,
+    payload: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
+        ),
+    ] = "{}",
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="-100 to 100; higher ones run first.")] = 0,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before, like 10s.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Not before, like 2027-01-31T08:00+01:00.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", help="Default: the pool's own.")
+    ] = None,
+    requires: Annotated[
+        str, typer.Option("--requires", metavar="A,B", help="Capabilities that the worker must have.")
+    ] = "",
+    unique_key: Annotated[
+        str | None,
+        typer.Option("--unique-key", metavar="KEY", help="At most one unfinished job of this type has it."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end and print the result; exit 1 if it failed.")
+    ] = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+    ] = None,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enqueue a job and print its id.
+
+    With - a job for each line of standard input, all of them or none. With --wait the result follows,
+    and the exit code is 1 if a job did not succeed.
+    """
+    from supervisor.cli.payloads import moment
+
+    options: dict[str, Any] = {
+        "priority": priority,
+        "delay": delay,
+        "at": None if at is None else moment(at),
+        "requires": requires,
+        "max_attempts": max_attempts,
+        "unique_key": unique_key,
+    }
+    patience = _patience(wait, timeout)
+    if payload == _STDIN and unique_key is not None:
+        raise wrong_usage("--unique-key: many jobs cannot share one key")
+    jobs = _jobs(type, payload, options)
+    target = Target.of(context, config, database)
+    queue = _queue(target)
+    try:
+        ids = queue.insert(jobs) if jobs else []
+        if not as_json:
+            for job_id in ids:
+                line(str(job_id))
+        finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
+    finally:
+        queue.close()
+    if as_json:
+        _document(ids, finished, many=payload == _STDIN, waited=wait)
+    if any(job.status != "done" for job in finished):
+        raise typer.Exit(FAILED)
+
+
+def _patience(wait: bool, timeout: str | None) -> float | None:
+    """Seconds to wait at most; None for ever."""
+    if timeout is None:
+        return None
+    if not wait:
+        raise wrong_usage("--timeout: it goes with --wait")
+    from supervisor.domain.duration import seconds
+
+    try:
+        return seconds(timeout)
+    except ValueError as error:
+        raise wrong_usage(f"--timeout: {error}") from None
+
+
+def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:
+    from supervisor.cli.payloads import decoded, lines_of_stdin
+    from supervisor.domain.errors import InvalidJob
+    from supervisor.domain.intake import new_job
+
+    if payload != _STDIN:
+        return [new_job(type_, decoded(payload), **options)]
+    new_job(type_, **options)  # a fault of the options is no fault of a line
+    jobs = []
+    for number, text in lines_of_stdin():
+        try:
+            jobs.append(new_job(type_, decoded(text), **options))
+        except InvalidJob as error:
+            raise wrong_usage(f"line {number}: {error}", "nothing was enqueued") from None
+    return jobs
+
+
+def _queue(target: Target) -> Queue:
+    from supervisor.client import Queue
+
+    # A URL on the command line may be mistyped: only a configured database is made at first use.
+    return Queue(target.engine(create=True).url, create=target.database is None)
+
+
+def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
+    import time
+
+    from supervisor.domain.errors import WaitTimeout
+
+    with target.operations() as operations:
+        warn_if_nobody_runs(operations)
+    deadline = None if patience is None else time.monotonic() + patience
+    jobs = []
+    for job_id in ids:
+        try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            job = queue.wait(job_id, left)
+        except WaitTimeout:
+            message = f"job {job_id} has not finished within {patience:g} s"
+            raise Stop(message, hint=f"it goes on; see `supervisor jobs show {job_id}`") from None
+        jobs.append(job)
+        if not quiet:
+            _tell(job)
+    return jobs
+
+
+def _tell(job: Job) -> None:
+    if job.status == "done":
+        line(compact(job.result))
+        return
+    note(f"error: job {job.id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""))
+    note(f"hint: supervisor jobs show {job.id}")
+
+
+def _document(ids: list[int], finished: list[Job], *, many: bool, waited: bool) -> None:
+    if waited:
+        jobs = [job.as_json() for job in finished]
+        document({"jobs": jobs} if many else jobs[0])
+    else:
+        document({"ids": ids} if many else {"id": ids[0]})

@@ -1,0 +1,86 @@
+"""Every failure as one readable line on standard error, perhaps with a hint, and its exit code."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from supervisor.cli.output import note
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, QueueError, StoreError
+
+FAILED = 1
+USAGE = 2
+DATABASE = 3
+CONFLICT = 4
+INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+
+TRACEBACK = "SUPERVISOR_TRACEBACK"
+
+# The first that fits counts. An unknown id is a plain failure: it conflicts with no job's state.
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (ConfigError, USAGE),
+    (InvalidJob, USAGE),
+    (StoreError, DATABASE),
+    (Conflict, CONFLICT),
+    (QueueError, FAILED),
+)
+
+
+class Stop(Exception):
+    """End the command with this line, hint and exit code."""
+
+    def __init__(self, message: str, *, code: int = FAILED, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def wrong_usage(message: str, hint: str = "") -> Stop:
+    return Stop(message, code=USAGE, hint=hint)
+
+
+def report(error: Exception) -> int:
+    """Print what went wrong and return the exit code."""
+    if isinstance(error, Stop):
+        return _say([str(error)], error.code, error.hint)
+    if isinstance(error, ConfigError):
+        return _say(error.problems, USAGE)
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return _say([str(error)], code)
+    if isinstance(error, OSError):
+        return _say([_of_system(error)], FAILED)
+    return _unexpected(error)
+
+
+def report_usage(error: Any) -> int:
+    """A usage error of the command line's parser."""
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help" if context is not None else ""
+    message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    return _say([message[:1].lower() + message[1:]], USAGE, hint)
+
+
+def interrupted() -> None:
+    note("interrupted")
+
+
+def _say(messages: list[str], code: int, hint: str = "") -> int:
+    for message in messages:
+        note(f"error: {message}")
+    if hint:
+        note(f"hint: {hint}")
+    return code
+
+
+def _of_system(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename is not None else what
+
+
+def _unexpected(error: Exception) -> int:
+    """A fault of this program: still one line, and a way to see more."""
+    if os.environ.get(TRACEBACK):
+        raise error
+    message = f"unexpected {type(error).__name__}: {error}"
+    return _say([message], FAILED, f"please report this; {TRACEBACK}=1 shows where it happened")

@@ -1,0 +1,200 @@
+"""`jobs`: look at them, and change their fate."""
+
+from __future__ import annotations
+
+import enum
+import time
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.errors import Stop, wrong_usage
+from supervisor.cli.options import (
+    AsJson,
+    ConfigFile,
+    DatabaseUrl,
+    JobId,
+    JobIds,
+    OnlyType,
+    Target,
+    Yes,
+    confirm,
+)
+from supervisor.cli.output import document, line
+from supervisor.domain.job import Status
+
+
+class Unsuccessful(enum.StrEnum):
+    """What `jobs retry --all` may take back."""
+
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(rich_markup_mode=None)
+    group.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")(_group)
+    group.command("list")(list_jobs)
+    for command in (show, retry, cancel, delete):
+        group.command()(command)
+    app.add_typer(group, name="jobs")
+
+
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        line(context.get_help())
+
+
+def list_jobs(
+    context: typer.Context,
+    status: Annotated[
+        Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
+    ] = None,
+    type: OnlyType = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")] = 20,
+    before: Annotated[
+        int | None,
+        typer.Option("--before", metavar="ID", min=1, max=2**63 - 1, help="Only older than this.", show_default=False),
+    ] = None,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the latest first."""
+    from supervisor.cli import tables
+
+    with Target.of(context, config, database).operations() as operations:
+        found = operations.jobs(status=status, type=type, before=before, limit=limit)
+    if as_json:
+        document([job.as_json() for job in found])
+        return
+    if not found:
+        line("no jobs")
+        return
+    tables.jobs(found, time.time())
+    if len(found) == limit and found[-1].id > 1:
+        line(f"older ones: --before {found[-1].id}")
+
+
+def show(
+    context: typer.Context,
+    job_id: JobId,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job with its timeline and errors."""
+    from supervisor.cli import tables
+    from supervisor.domain.errors import JobNotFound
+
+    with Target.of(context, config, database).operations() as operations:
+        job = operations.job(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        attempts = operations.attempts(job_id)
+    if as_json:
+        document(job.as_json() | {"errors": [attempt.as_json() for attempt in attempts]})
+    else:
+        tables.job(job, attempts, time.time())
+
+
+def retry(
+    context: typer.Context,
+    job_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="[ID]…", min=1, max=2**63 - 1, show_default=False)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every job with the --status given.")] = False,
+    status: Annotated[Unsuccessful | None, typer.Option("--status", help="With --all.", show_default=False)] = None,
+    type: OnlyType = None,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put unsuccessful jobs back in the queue.
+
+    Failed, quarantined and cancelled ones, with their counters reset.
+    """
+    from supervisor import operating
+    from supervisor.store.base import Filter
+
+    ids = _chosen(job_ids, all_, status, type)
+    with Target.of(context, config, database).operations() as operations:
+        if status is not None and not ids:
+            ids = operations.ids(Filter((Status(status),), type))
+            confirm("retry", len(ids), yes=yes)
+            retried = operations.retry(ids, time.time())
+        else:
+            operating.check_retry(operations, ids)
+            confirm("retry", len(ids), yes=yes)
+            retried = operating.retry(operations, ids, time.time())
+    skipped = len(ids) - retried
+    if as_json:
+        document({"retried": retried, "skipped": skipped})
+    else:
+        line(_counted(retried, "pending again") + (f", {skipped} skipped" if skipped else ""))
+
+
+def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | None) -> list[int]:
+    """The ids named, or none with --all. Raises Stop where neither or both were given."""
+    if all_ and job_ids:
+        raise wrong_usage("give either ids or --all, not both")
+    if all_ and status is None:
+        raise wrong_usage("--all needs --status failed or --status quarantined")
+    if not all_ and (status is not None or type_ is not None):
+        raise wrong_usage("--status and --type go with --all")
+    if not all_ and not job_ids:
+        raise wrong_usage("give the ids of the jobs, or --all", "supervisor jobs list --status failed")
+    return list(dict.fromkeys(job_ids or ()))
+
+
+def cancel(
+    context: typer.Context,
+    job_ids: JobIds,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel pending jobs, stop running ones."""
+    from supervisor import operating
+
+    ids = list(dict.fromkeys(job_ids))
+    with Target.of(context, config, database).operations() as operations:
+        operating.check_cancel(operations, ids)
+        confirm("cancel", len(ids), yes=yes)
+        now = time.time()
+        statuses = {job_id: operations.cancel(job_id, now) for job_id in ids}
+    if as_json:
+        document([{"id": job_id, "status": status} for job_id, status in statuses.items()])
+        return
+    for job_id, status in statuses.items():
+        line(f"{job_id} " + ("is cancelled" if status.finished else "is running and was asked to stop"))
+
+
+def delete(
+    context: typer.Context,
+    job_ids: JobIds,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete finished jobs."""
+    from supervisor import operating
+
+    ids = list(dict.fromkeys(job_ids))
+    with Target.of(context, config, database).operations() as operations:
+        operating.check_delete(operations, ids)
+        confirm("delete", len(ids), yes=yes)
+        deleted = operations.delete(ids)
+    if as_json:
+        document({"deleted": deleted})
+    else:
+        line(_counted(deleted, "deleted"))
+    if deleted < len(ids):
+        raise Stop(f"{len(ids) - deleted} of {len(ids)} were left: somebody else changed them meanwhile")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {'job' if number == 1 else 'jobs'} {what}"

@@ -1,0 +1,131 @@
+"""Options that many commands share, and the configuration and database that they mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from supervisor.cli.errors import DATABASE, FAILED, Stop, wrong_usage
+from supervisor.cli.output import note
+
+if TYPE_CHECKING:
+    from supervisor.config import Settings
+    from supervisor.store.base import Engine, Operations
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="The configuration. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
+        show_default=False,
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="Use this database, like sqlite:///jobs.db.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however many jobs it changes.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1)]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID…", min=1, max=2**63 - 1)]
+JobType = Annotated[str, typer.Argument(metavar="TYPE")]
+OnlyType = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a command works on, as given on the command line."""
+
+    config: Path | None
+    database: str | None
+
+    @classmethod
+    def of(cls, context: typer.Context, config: Path | None, database: str | None) -> Target:
+        """A command's own options count more than those in front of its name."""
+        outer = context.find_root().obj
+        if isinstance(outer, Target):
+            return cls(config or outer.config, database or outer.database)
+        return cls(config, database)
+
+    @property
+    def config_path(self) -> Path:
+        """Raises ConfigError when nothing names a file."""
+        from supervisor.config import locate
+
+        return locate(self.config)
+
+    def settings(self) -> Settings:
+        """Raises ConfigError."""
+        from supervisor.config import load
+
+        return load(self.config_path, database=self.database)
+
+    def settings_if_any(self) -> Settings | None:
+        """With --database alone there is no configuration to ask. Raises ConfigError."""
+        return None if self.config is None and self.database is not None else self.settings()
+
+    def url(self) -> str:
+        """The database's URL. With --database no configuration is read. Raises ConfigError."""
+        if self.database is None:
+            return self.settings().database
+        from supervisor.config.database import absolute
+
+        try:
+            return absolute(self.database, Path.cwd())
+        except ValueError as error:
+            raise wrong_usage(f"--database: {error}") from None
+
+    def engine(self, *, create: bool = False) -> Engine:
+        """The engine of a database that exists; with `create`, a configured one may still have to be made.
+
+        A URL on the command line may be mistyped, so a missing database is never made of it. Raises
+        ConfigError, StoreError or Stop.
+        """
+        from supervisor.engine import open_engine
+
+        engine = open_engine(self.url())
+        try:
+            exists = engine.exists()
+        except OSError as error:
+            raise Stop(f"{engine.url}: it cannot be reached: {error.strerror}", code=DATABASE) from None
+        if exists or (create and self.database is None):
+            return engine
+        if self.database is None:
+            hint = "`supervisor enqueue` and `supervisor run` create it"
+        else:
+            hint = "check the path; `supervisor migrate` with this URL creates it"
+        raise Stop(f"{engine.url}: there is no such database", code=DATABASE, hint=hint)
+
+    @contextmanager
+    def operations(self) -> Iterator[Operations]:
+        operations = self.engine().operations()
+        try:
+            yield operations
+        finally:
+            operations.close()
+
+
+def confirm(what: str, count: int, *, yes: bool) -> None:
+    """Ask before `what` happens to more than one job. Raises Stop if it must not happen."""
+    if yes or count <= 1:
+        return
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        raise wrong_usage(f"this would {what} {count} jobs", "add --yes to do it without being asked")
+    if not typer.confirm(f"{what} {count} jobs?", err=True):
+        raise Stop("nothing was changed", code=FAILED)
+
+
+def warn_if_nobody_runs(operations: Operations) -> None:
+    """Waiting for a job that nobody runs would take for ever, silently."""
+    if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
+        note("note: no supervisor is running on this database; start one with `supervisor run`")

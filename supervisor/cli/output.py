@@ -1,0 +1,128 @@
+"""What goes to standard output: one JSON document, or text for people; and lines on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_DEEPEST = 200  # levels of a stored value that are shown; other programs may have nested theirs deeper
+_WIDTH = 120  # columns where there is no terminal
+
+
+class ReaderGone(Exception):
+    """Whoever read our standard output has stopped doing so."""
+
+
+def prepare() -> None:
+    """Make the standard streams safe to write to, whatever the locale and wherever they lead."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, as in `supervisor status >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for as long as we live
+        else:
+            with suppress(OSError, ValueError):  # a stream that somebody has put in place of ours
+                if stream.fileno() == descriptor:
+                    stream.reconfigure(errors="backslashreplace")
+
+
+def write(text: str) -> None:
+    """Write to standard output at once. Raises ReaderGone, or OSError when there is no room."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def line(text: str) -> None:
+    write(text + "\n")
+
+
+def document(value: Any) -> None:
+    """Print one JSON document."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    write(json.dumps(plain(value), ensure_ascii=not unicode, allow_nan=False, indent=2) + "\n")
+
+
+def compact(value: Any) -> str:
+    """A stored value as JSON in one line, for people."""
+    return clean(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+
+
+def note(text: str) -> None:
+    """A line on standard error, for people."""
+    try:
+        sys.stderr.write(clean(text, " ") + "\n")
+        sys.stderr.flush()
+    except OSError:
+        return  # there is nowhere left to say it
+
+
+def show(*renderables: RenderableType) -> None:
+    """Print tables and text for people, as wide as the terminal."""
+    import io
+
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        force_terminal=terminal,
+        width=shutil.get_terminal_size((_WIDTH, 24)).columns,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for renderable in renderables:
+        console.print(renderable)
+    write("".join(text.rstrip() + "\n" for text in buffer.getvalue().splitlines()))
+
+
+def clean(text: object, newline: str = "\\n") -> str:
+    """Text from anywhere, safe on a terminal: no control characters, no lone surrogates."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else newline if char == "\n" else ascii(char)[1:-1] for char in str(text))
+
+
+def clean_lines(text: object) -> str:
+    """The same for a text of several lines, like a traceback."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    return "\n".join(clean(part.expandtabs()) for part in str(text).split("\n"))
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value that JSON can say: rows come from any program, and may hold bytes, infinities or great depth."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, (dict, list, tuple, set, frozenset)):
+        return value
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    items = sorted(value) if isinstance(value, (set, frozenset)) else value
+    return [plain(item, depth + 1) for item in items]
+
+
+def silence() -> None:
+    """Nobody reads standard output any more: what is left in its buffer must not fail at exit."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        return

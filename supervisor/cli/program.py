@@ -1,0 +1,76 @@
+"""The commands put together, and how a run of one ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from supervisor.cli import enqueue, jobs, running, setup, status, steering, upkeep
+from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
+from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+from supervisor.cli.output import ReaderGone, line, prepare, silence
+
+# The base of the parser's errors, wherever this version of typer keeps it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="supervisor",
+    help="Background jobs for one machine: a table in your database, run by a supervised pool of workers.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    context.obj = Target(config, database)
+    if version:
+        from supervisor import __version__
+
+        line(f"job-supervisor {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        line(context.get_help())
+
+
+for module in (setup, running, enqueue, jobs, status, steering, upkeep):
+    module.register(app)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command; whatever goes wrong in it is told in a line. Returns the exit code."""
+    prepare()
+    command: Any = get_command(app)
+    try:
+        result = command.main(args=arguments, prog_name="supervisor", standalone_mode=False)
+    except ReaderGone:
+        silence()
+        return 0
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+        interrupted()
+        return INTERRUPTED
+    except _UsageError as error:
+        return report_usage(error)
+    except OSError as error:
+        silence()
+        return report(error)
+    except Exception as error:
+        return report(error)
+    return _ended(result)
+
+
+def _ended(result: object) -> int:
+    """The exit code of a command that came to its end."""
+    code = result if isinstance(result, int) else 0
+    if code == INTERRUPTED:
+        interrupted()
+    return code

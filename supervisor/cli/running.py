@@ -1,0 +1,51 @@
+"""`run`: the supervisor itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+
+
+def run(
+    context: typer.Context,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Run until nothing is due or delayed for a retry, then exit.")
+    ] = False,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option("--pool", metavar="NAME", help="Only this pool; may be repeated.", show_default=False),
+    ] = None,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+) -> None:
+    """Run the supervisor.
+
+    TERM or Ctrl-C lets running jobs finish and stops; a second one stops at once. HUP reloads.
+    """
+    from supervisor import app
+
+    target = Target.of(context, config, database)
+    bar = None
+    if burst:
+        from supervisor.cli.bar import Bar
+
+        bar = Bar.on_terminal()
+    try:
+        code = app.run(
+            target.config_path,
+            database=target.database,
+            pools=pool or (),
+            burst=burst,
+            observer=None if bar is None else bar.update,
+        )
+    finally:
+        if bar is not None:
+            bar.finish()
+    raise typer.Exit(code)

@@ -1,0 +1,89 @@
+"""`init`, `check` and `doctor`: before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.errors import FAILED, USAGE
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
+from supervisor.cli.output import document, line
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+    app.command()(check)
+    app.command()(doctor)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Write a starter: configuration and handler."""
+    from supervisor.starter import write_starter
+
+    written = write_starter(folder)
+    if as_json:
+        document({"written": [str(path) for path in written]})
+        return
+    for path in written:
+        line(f"wrote {path}")
+    inside = "" if folder == Path() else f"cd {folder} && "
+    line(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
+
+
+def check(
+    context: typer.Context,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find every fault of the configuration.
+
+    Validates it, and imports each handler in a process of its own as a worker would.
+    """
+    from supervisor.doctor.handlers import check_configuration
+    from supervisor.domain.errors import ConfigError
+
+    target = Target.of(context, config, database)
+    path = target.config_path
+    try:
+        settings = check_configuration(path, target.database)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        document({"ok": False, "config": str(path), "problems": error.problems})
+        raise typer.Exit(USAGE) from None
+    if as_json:
+        document({"ok": True, "config": str(path), "problems": [], "pools": list(settings.pools)})
+    else:
+        line(f"{path}: good; pools: {', '.join(settings.pools)}")
+
+
+def doctor(
+    context: typer.Context,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at what is around, and say what to do.
+
+    Libraries, file system, permissions, memory, clock and leftovers of dead programs.
+    """
+    from dataclasses import asdict
+
+    from supervisor.cli.tables import findings
+    from supervisor.doctor import examine
+
+    target = Target.of(context, config, database)
+    found = examine(target.config, target.database)
+    ok = all(finding.level != "fault" for finding in found)
+    if as_json:
+        document({"ok": ok, "findings": [asdict(finding) for finding in found]})
+    else:
+        findings(found)
+    if not ok:
+        raise typer.Exit(FAILED)

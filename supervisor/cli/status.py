@@ -1,0 +1,137 @@
+"""`status`: everything at one glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
+from supervisor.cli.output import document, line
+
+if TYPE_CHECKING:
+    from supervisor.status import Overview, PoolView, SupervisorView
+
+_STATES = {True: "running", False: "dead", None: "unknown"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(status)
+
+
+def status(
+    context: typer.Context,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show supervisors, pools, workers and types."""
+    from supervisor.status import gather
+
+    engine = Target.of(context, config, database).engine()
+    operations = engine.operations()
+    try:
+        overview = gather(engine, operations)
+    finally:
+        operations.close()
+    if as_json:
+        document(overview.as_json())
+    else:
+        _print(overview)
+
+
+def _print(overview: Overview) -> None:
+    from supervisor.cli.output import clean
+
+    counts = ", ".join(f"{count} {state}" for state, count in overview.jobs.items() if count)
+    line(clean(overview.database))
+    line(counts or "no jobs")
+    _supervisors(overview)
+    _pools(overview)
+    _workers(overview)
+    _types(overview)
+    for type_ in overview.unhandled:
+        line(f"no pool takes {clean(type_)}: its jobs wait until one does")
+
+
+def _supervisors(overview: Overview) -> None:
+    from supervisor.cli.output import show
+    from supervisor.cli.tables import heading, span, table
+
+    if not overview.supervisors:
+        line("no supervisor is running; `supervisor run` starts one")
+        return
+    rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
+    show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
+
+
+def _state(supervisor: SupervisorView) -> str:
+    if supervisor.alive is False:
+        return "dead; the next one to start recovers its jobs"
+    return "stopping" if supervisor.stopping else _STATES[supervisor.alive]
+
+
+def _pools(overview: Overview) -> None:
+    from supervisor.cli.output import show
+    from supervisor.cli.tables import heading, span, table
+    from supervisor.status import COUNT_LIMIT
+
+    rows = []
+    for pool in overview.pools:
+        due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
+        size = f"{pool.size} of {pool.target}"
+        rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", _why(pool)))
+    if rows:
+        columns = ("pool", "size", "due>", "oldest>", "rate>", "why")
+        show(heading("Pools"), table(columns, rows, wrap=True))
+
+
+def _why(pool: PoolView) -> str:
+    return f"BROKEN: {pool.problem}" if pool.problem else pool.why
+
+
+def _workers(overview: Overview) -> None:
+    from supervisor.cli.output import show
+    from supervisor.cli.tables import NOTHING, heading, percent, span, table
+    from supervisor.domain.duration import human_size
+
+    rows = []
+    for worker in overview.workers:
+        doing = NOTHING
+        if worker.job is not None:
+            doing = f"job {worker.job} for {span(worker.running_for)}"
+            if worker.progress is not None:
+                doing += f", {percent(worker.progress)} {worker.text}".rstrip()
+        elif worker.leaving:
+            doing = f"to be replaced: {worker.leaving}"
+        memory = NOTHING if worker.memory is None else human_size(worker.memory)
+        rows.append((worker.name, worker.pid, worker.state, memory, span(worker.beat_age), worker.done, doing))
+    if rows:
+        columns = ("worker", "pid>", "state", "memory>", "beat>", "done>", "doing")
+        show(heading("Workers"), table(columns, rows))
+
+
+def _types(overview: Overview) -> None:
+    from supervisor.cli.output import show
+    from supervisor.cli.tables import heading, span, table
+
+    rows = []
+    for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
+        jobs = view.jobs
+        waiting = f"{jobs.get('pending', 0)}" + (" paused" if view.paused else "")
+        failed = jobs.get("failed", 0) + jobs.get("quarantined", 0)
+        rows.append(
+            (
+                view.type,
+                waiting,
+                jobs.get("running", 0),
+                jobs.get("done", 0),
+                failed,
+                view.failures_last_hour,
+                span(view.mean_seconds),
+                span(view.longest_seconds),
+            )
+        )
+    if rows:
+        columns = ("type", "pending>", "running>", "done>", "failed>", "errors/h>", "mean>", "longest")
+        show(heading("Types, slowest first"), table(columns, rows))

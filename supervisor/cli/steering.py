@@ -1,0 +1,114 @@
+"""`pause`, `resume`, `scale` and `reload`: they reach running supervisors within a second."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.errors import wrong_usage
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target
+from supervisor.cli.output import document, line
+
+
+def register(app: typer.Typer) -> None:
+    for command in (pause, resume, scale, reload):
+        app.command()(command)
+
+
+def pause(
+    context: typer.Context,
+    type: JobType,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start no more jobs of a type."""
+    from supervisor.domain.intake import checked_type
+
+    checked_type(type)
+    with Target.of(context, config, database).operations() as operations:
+        changed = type not in operations.controls().paused
+        operations.pause(type, time.time())
+    _tell(as_json, type, paused=True, changed=changed)
+
+
+def resume(
+    context: typer.Context,
+    type: JobType,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start jobs of a paused type again."""
+    from supervisor.domain.intake import checked_type
+
+    checked_type(type)
+    with Target.of(context, config, database).operations() as operations:
+        changed = operations.resume(type)
+    _tell(as_json, type, paused=False, changed=changed)
+
+
+def _tell(as_json: bool, type_: str, *, paused: bool, changed: bool) -> None:
+    if as_json:
+        document({"type": type_, "paused": paused, "changed": changed})
+    elif paused:
+        line(f"{type_} is paused" if changed else f"{type_} was paused already")
+    else:
+        line(f"{type_} goes on" if changed else f"{type_} was not paused")
+
+
+def scale(
+    context: typer.Context,
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    size: Annotated[str, typer.Argument(metavar="N|auto", help="So many workers; auto gives it back.")],
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the number of a pool's workers.
+
+    `auto` gives it back to the supervisor.
+    """
+    from supervisor import operating
+
+    workers = _workers(size)
+    target = Target.of(context, config, database)
+    settings = target.settings_if_any()
+    with target.operations() as operations:
+        operating.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
+    if as_json:
+        document({"pool": pool, "workers": workers})
+    else:
+        line(f"{pool} scales by itself" if workers is None else f"{pool} is set to {workers}")
+
+
+def _workers(size: str) -> int | None:
+    if size == "auto":
+        return None
+    try:
+        return int(size)
+    except ValueError:
+        raise wrong_usage(f"{size!r} is neither a number of workers nor auto") from None
+
+
+def reload(
+    context: typer.Context,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the configuration read anew.
+
+    Running supervisors replace their workers one at a time. A configuration with faults is refused.
+    """
+    from supervisor import operating
+
+    with Target.of(context, config, database).operations() as operations:
+        asked = operating.reload(operations, time.time())
+    if as_json:
+        document({"supervisors": [record.pid for record in asked]})
+        return
+    for record in asked:
+        line(f"supervisor {record.pid} reloads {record.config}")

@@ -1,0 +1,191 @@
+"""Words, times and columns for people. Everything shown here may come from rows that other programs wrote."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from supervisor.cli.output import clean, clean_lines, compact, show
+from supervisor.domain.duration import human
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from supervisor.doctor import Finding
+    from supervisor.domain.job import Attempt, Job
+
+NOTHING = "–"
+_COLOURS = {
+    "done": "green",
+    "running": "cyan",
+    "failed": "red",
+    "quarantined": "magenta",
+    "cancelled": "yellow",
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "fault": "red",
+}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> Table:
+    """Columns in capitals; a name that ends in > stands to the right.
+
+    The last column takes what room is left: it is cut there, or continued below with `wrap`.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold")
+    for index, name in enumerate(columns):
+        last = index == len(columns) - 1
+        grid.add_column(
+            name.rstrip(">").upper(),
+            justify="right" if name.endswith(">") and not last else "left",
+            no_wrap=not (last and wrap),
+            overflow="fold" if last and wrap else "ellipsis",
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        grid.add_row(*(Text(cell := clean(value), style=_COLOURS.get(cell, "")) for value in row))
+    return grid
+
+
+def heading(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(f"\n{text}", style="bold")
+
+
+def when(value: object) -> str:
+    """A stored time in this machine's zone. Other programs may have stored anything."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return datetime.datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
+        except (OverflowError, ValueError, OSError):
+            return str(value)
+    return NOTHING if value is None else clean(value)
+
+
+def span(value: float | None) -> str:
+    return NOTHING if value is None else human(max(0.0, value))
+
+
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.0f}%"
+
+
+def jobs(found: Iterable[Job], now: float) -> None:
+    """A list of jobs, a line each."""
+    rows = []
+    for job in found:
+        tried = f"{job.attempts}" + (f"+{job.crashes}" if job.crashes else "")
+        rows.append((job.id, job.type, job.status, tried, _age(job, now), _remark(job, now)))
+    show(table(("id>", "type", "status", "tried>", "age>", "remark"), rows))
+
+
+def _age(job: Job, now: float) -> str:
+    if isinstance(job.created_at, (int, float)):
+        return span(now - job.created_at)
+    return NOTHING
+
+
+def _remark(job: Job, now: float) -> str:
+    """The one thing most worth knowing of a job in this state."""
+    if job.status == "done":
+        return NOTHING if job.result is None else compact(job.result)
+    words = []
+    if job.status == "pending" and job.scheduled_at > now:
+        words.append(f"due in {human(job.scheduled_at - now)}")
+    if job.status == "running":
+        words.append("stopping" if job.cancel_requested_at else f"for {span(_since(job, now))}")
+    if job.last_error:
+        words.append(clean(job.last_error, " "))
+    return "; ".join(words) or compact(job.payload)
+
+
+def _since(job: Job, now: float) -> float | None:
+    return None if job.started_at is None else now - job.started_at
+
+
+def job(found: Job, attempts: Sequence[Attempt], now: float) -> None:
+    """One job with everything that is known of it."""
+    fields: list[tuple[str, object]] = [
+        ("id", found.id),
+        ("type", found.type),
+        ("status", found.status),
+        ("priority", found.priority),
+        ("requires", found.requires or NOTHING),
+        ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
+        ("crashes", found.crashes),
+        ("unique key", NOTHING if found.unique_key is None else found.unique_key),
+        ("progress", percent(found.progress)),
+        ("payload", compact(found.payload)),
+        ("result", NOTHING if found.result is None else compact(found.result)),
+    ]
+    if found.last_error:
+        fields.append(("last error", found.last_error))
+    if found.locked_by:
+        fields.append(("claimed by", f"{found.locked_by} (token {found.claim_token})"))
+        fields.append(("lock expires", when(found.lock_expires_at)))
+    show(
+        table(("field", "value"), fields, wrap=True),
+        heading("Timeline"),
+        table(("time", "after>", "event"), _timeline(found, now), wrap=True),
+    )
+    for attempt in attempts:
+        _attempt(attempt)
+
+
+def _timeline(found: Job, now: float) -> list[tuple[str, str, str]]:
+    moments: list[tuple[object, str]] = [(found.created_at, "created")]
+    if not isinstance(found.created_at, (int, float)) or found.scheduled_at > found.created_at + 0.001:
+        moments.append((found.scheduled_at, "due"))
+    moments.append((found.started_at, "started"))
+    moments.append((found.cancel_requested_at, "asked to stop"))
+    moments.append((found.completed_at, str(found.status)))
+    # A retried job is due after its last start.
+    known = [(at, word) for at, word in moments if isinstance(at, (int, float))]
+    known.sort(key=lambda moment: moment[0])
+    rows, before = [], None
+    for at, word in known:
+        rows.append((when(at), NOTHING if before is None else f"+{span(at - before)}", word))
+        before = at
+    if found.status == "running" and found.started_at is not None:
+        rows.append((when(now), f"+{span(now - found.started_at)}", "still running"))
+    return rows
+
+
+def _attempt(attempt: Attempt) -> None:
+    how = [attempt.kind]
+    if attempt.exit_code is not None:
+        how.append(f"exit code {attempt.exit_code}")
+    if attempt.signal:
+        how.append(attempt.signal)
+    if attempt.duration is not None:
+        how.append(f"after {span(attempt.duration)}")
+    if attempt.worker:
+        how.append(f"in {attempt.worker}")
+    lines = [heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {clean(', '.join(how))}")]
+    show(*lines)
+    text = attempt.traceback or attempt.message
+    show(_plain(clean_lines(text.rstrip())))
+    if attempt.stderr:
+        show(_plain("stderr:"), _plain(clean_lines(attempt.stderr.rstrip())))
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text, overflow="fold")
+
+
+def findings(found: Iterable[Finding]) -> None:
+    """What the doctor found: the fact, and below it what to do."""
+    rows: list[tuple[str, str, str]] = []
+    for finding in found:
+        rows.append((finding.level, finding.about, finding.fact))
+        if finding.advice:
+            rows.append(("", "", f"→ {finding.advice}"))
+    show(table(("", "about", "finding"), rows, wrap=True))

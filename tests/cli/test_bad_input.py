@@ -1,0 +1,268 @@
+"""Whatever is mistyped: one readable line, the right exit code, and nothing written."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, count
+
+USAGE, DATABASE = 2, 3
+
+WRONG_USAGE = {
+    "no such command": ["frobnicate"],
+    "no such option": ["jobs", "list", "--colour"],
+    "no type": ["enqueue"],
+    "too many arguments": ["enqueue", "greet", "{}", "{}"],
+    "a type in capitals": ["enqueue", "Greet"],
+    "an empty type": ["enqueue", ""],
+    "a type that is not ASCII": ["enqueue", "grüße"],
+    "a type with control characters": ["enqueue", "a\x1b[2Jb\nc"],
+    "a type from bytes that are no UTF-8": ["enqueue", "gr\udcff"],
+    "a payload that is no JSON": ["enqueue", "greet", "{"],
+    "a payload with something after it": ["enqueue", "greet", "{} {}"],
+    "an empty payload": ["enqueue", "greet", ""],
+    "a payload of NaN": ["enqueue", "greet", "NaN"],
+    "a payload of Infinity": ["enqueue", "greet", '{"a": -Infinity}'],
+    "a payload with a lone surrogate": ["enqueue", "greet", '"\\ud800"'],
+    "a payload from bytes that are no UTF-8": ["enqueue", "greet", '"\udcff"'],
+    "a payload nested too deeply": ["enqueue", "greet", "[" * 65 + "]" * 65],
+    "a payload nested beyond all measure": ["enqueue", "greet", "[" * 50_000],
+    "a number of too many digits": ["enqueue", "greet", "1" * 5000],
+    "a payload over 1 MiB": ["enqueue", "greet", '"' + "x" * (1 << 20) + '"'],
+    "a priority that is no number": ["enqueue", "greet", "--priority", "high"],
+    "a priority out of range": ["enqueue", "greet", "--priority", "101"],
+    "a priority below the range": ["enqueue", "greet", "--priority", "-101"],
+    "a huge priority": ["enqueue", "greet", "--priority", "9" * 30],
+    "a delay without a unit": ["enqueue", "greet", "--delay", "10"],
+    "a negative delay": ["enqueue", "greet", "--delay", "-10s"],
+    "an endless delay": ["enqueue", "greet", "--delay", "9" * 400 + "d"],
+    "a time that is none": ["enqueue", "greet", "--at", "tomorrow"],
+    "a time without a zone": ["enqueue", "greet", "--at", "2030-01-01T00:00"],
+    "a time before 1970": ["enqueue", "greet", "--at", "0001-01-01T00:00+14:00"],
+    "a delay and a time": ["enqueue", "greet", "--delay", "1s", "--at", "2030-01-01T00:00Z"],
+    "no attempt at all": ["enqueue", "greet", "--max-attempts", "0"],
+    "too many attempts": ["enqueue", "greet", "--max-attempts", "10000000"],
+    "a capability that is none": ["enqueue", "greet", "--requires", "gpu,größe"],
+    "an empty unique key": ["enqueue", "greet", "--unique-key", ""],
+    "a unique key that is too long": ["enqueue", "greet", "--unique-key", "k" * 1001],
+    "one unique key for many jobs": ["enqueue", "greet", "-", "--unique-key", "k"],
+    "a timeout without waiting": ["enqueue", "greet", "--timeout", "1s"],
+    "a timeout that is none": ["enqueue", "greet", "--wait", "--timeout", "soon"],
+    "a status that is none": ["jobs", "list", "--status", "lost"],
+    "a limit of nothing": ["jobs", "list", "--limit", "0"],
+    "an id that is none": ["jobs", "show", "first"],
+    "an id below 1": ["jobs", "show", "0"],
+    "an id that no database can hold": ["jobs", "show", "9" * 30],
+    "nothing to retry": ["jobs", "retry"],
+    "retry everything": ["jobs", "retry", "--all"],
+    "retry what is done": ["jobs", "retry", "--all", "--status", "done"],
+    "retry ids and all": ["jobs", "retry", "1", "--all", "--status", "failed"],
+    "retry ids of a status": ["jobs", "retry", "1", "--status", "failed"],
+    "cancel nothing": ["jobs", "cancel"],
+    "delete nothing": ["jobs", "delete"],
+    "pause a type that is none": ["pause", "Greet"],
+    "resume a type that is none": ["resume", "a b"],
+    "scale a pool that is not there": ["scale", "nope", "3"],
+    "scale to a word": ["scale", "greet", "many"],
+    "scale below zero": ["scale", "greet", "--", "-1"],
+    "scale beyond all measure": ["scale", "greet", "100000"],
+    "purge without an age": ["purge"],
+    "purge by an age that is none": ["purge", "--older-than", "a week"],
+    "purge what is not finished": ["purge", "--older-than", "7d", "--status", "pending"],
+    "back up onto an existing file": ["backup", "supervisor.toml"],
+    "back up into no folder": ["backup", "nowhere/copy.db"],
+    "run a pool that is not there": ["run", "--pool", "nope"],
+    "a database that is no URL": ["status", "--database", "jobs.db"],
+    "a database in memory": ["status", "--database", "sqlite:///:memory:"],
+    "a database of another kind": ["status", "--database", "postgresql://somewhere/jobs"],
+    "a database's name with a NUL": ["status", "--database", "sqlite:///a\0b"],
+    "no such configuration": ["status", "-c", "nope.toml"],
+    "a folder as configuration": ["status", "-c", "."],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_USAGE.values(), ids=WRONG_USAGE)
+def test_wrong_usage_is_one_line_and_writes_nothing(cli: Run, database: Path, arguments: list[str]) -> None:
+    ran = cli(*arguments)
+
+    assert (ran.code, len(ran.errors())) == (USAGE, 1), ran
+    assert ran.out == ""
+    assert count(database) == 0
+    assert ran.err.isascii() or "\x1b" not in ran.err
+
+
+BAD_LINES = {
+    "a line that is no JSON": b'{"a": 1}\n{"a": }\n',
+    "a line that is no UTF-8": b'{"a": 1}\n"\xff"\n',
+    "a line with a lone surrogate": b'{"a": 1}\n"\\udfff"\n',
+    "a line of NaN": b"1\nNaN\n",
+    "a line over 1 MiB": b'1\n"' + b"x" * (1 << 20) + b'"\n',
+    "a line over all limits": b'1\n"' + b"x" * (9 << 20),
+    "two values in a line": b"1\n2 3\n",
+}
+
+
+@pytest.mark.parametrize("lines", BAD_LINES.values(), ids=BAD_LINES)
+def test_one_bad_line_of_many_is_named_and_no_job_enters(cli: Run, database: Path, lines: bytes) -> None:
+    ran = cli("enqueue", "greet", "-", stdin=lines)
+
+    assert ran.code == USAGE
+    [error] = ran.errors()
+    assert "line 2" in error
+    assert ran.out == ""
+    assert count(database) == 0
+
+
+OPERATING = {
+    "enqueue": ["enqueue", "greet"],
+    "jobs list": ["jobs", "list"],
+    "jobs show": ["jobs", "show", "1"],
+    "jobs retry": ["jobs", "retry", "1"],
+    "jobs cancel": ["jobs", "cancel", "1"],
+    "jobs delete": ["jobs", "delete", "1"],
+    "status": ["status"],
+    "pause": ["pause", "greet"],
+    "resume": ["resume", "greet"],
+    "scale": ["scale", "greet", "1"],
+    "reload": ["reload"],
+    "purge": ["purge", "--older-than", "1d"],
+    "backup": ["backup", "copy.db"],
+}
+
+
+@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
+def test_a_mistyped_database_is_never_created(cli: Run, tmp_path: Path, arguments: list[str]) -> None:
+    ran = cli(*arguments, "--database", "sqlite:///typo.db")
+
+    assert ran.code == DATABASE
+    [error] = ran.errors()
+    assert error == f"sqlite:///{tmp_path}/typo.db: there is no such database"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
+def test_a_file_that_is_no_database_is_named_and_left_alone(
+    cli: Run, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "note.txt").write_text("not a database, " * 100)
+
+    ran = cli(*arguments, "--database", "sqlite:///note.txt")
+
+    assert ran.code == DATABASE
+    [error] = ran.errors()
+    assert "note.txt: the file is no SQLite database" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
+def test_a_folder_is_no_database(cli: Run, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "folder").mkdir()
+
+    ran = cli(*arguments, "--database", "sqlite:///folder")
+
+    assert (ran.code, len(ran.errors())) == (DATABASE, 1)
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATING if name not in ("backup",)])
+def test_another_program_s_jobs_table_is_refused_with_a_way_out(
+    cli: Run, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "app.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, kind TEXT)")
+
+    ran = cli(*OPERATING[name], "--database", "sqlite:///app.db")
+
+    assert ran.code == DATABASE
+    [error] = ran.errors()
+    assert "supervisor adopt" in error
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema")]
+    assert tables == ["jobs"]
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATING if name not in ("backup", "enqueue")])
+def test_looking_at_an_application_s_database_changes_nothing_in_it(
+    cli: Run, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "app.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE pictures (id INTEGER PRIMARY KEY)")
+    before = path.read_bytes()
+
+    ran = cli(*OPERATING[name], "--database", "sqlite:///app.db")
+
+    assert ran.code == DATABASE
+    [error] = ran.errors()
+    assert "supervisor migrate" in error
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["app.db"]
+
+
+@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
+def test_every_fault_of_the_configuration_is_a_line(cli: Run, project: Path, arguments: list[str]) -> None:
+    path = project / "supervisor.toml"
+    path.write_text('databse = "sqlite:///x.db"\n[pools.greet]\nhandler = 3\nworker = 2\n')
+
+    ran = cli(*arguments)
+
+    assert ran.code == USAGE
+    lines = ran.errors()
+    assert [line.partition(" ")[0] for line in lines] == [f"supervisor.toml:{line}:" for line in (1, 3, 4)]
+    assert not (project / "jobs.db").exists()
+
+
+def test_without_any_configuration_the_way_out_is_named(cli: Run, tmp_path: Path) -> None:
+    ran = cli("status")
+
+    assert ran.code == USAGE
+    [error] = ran.errors()
+    assert "supervisor init" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["jobs", "show", "7"], 1),
+        (["jobs", "retry", "7"], 1),
+        (["jobs", "cancel", "7"], 1),
+        (["jobs", "delete", "7"], 1),
+        (["reload"], 1),
+    ],
+)
+def test_what_is_not_there_is_a_plain_failure(
+    cli: Run, database: Path, arguments: list[str], code: int
+) -> None:
+    ran = cli(*arguments)
+
+    assert (ran.code, len(ran.errors())) == (code, 1)
+
+
+def test_a_path_that_cannot_be_reached_is_one_line(cli: Run, tmp_path: Path) -> None:
+    ran = cli("status", "--database", f"sqlite:////{'x' * 5000}/jobs.db")
+
+    assert (ran.code, len(ran.errors())) == (DATABASE, 1)
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    cli: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import supervisor.status
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("on fire")
+
+    monkeypatch.setattr(supervisor.status, "gather", broken)
+
+    ran = cli("status")
+
+    assert ran.code == 1
+    assert ran.errors() == ["unexpected RuntimeError: on fire"]
+    monkeypatch.setenv("SUPERVISOR_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="on fire"):
+        cli("status")
