@@ -66,12 +66,14 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """One supervisor of the registry. `alive` is None where this machine cannot tell."""
+    """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
+    `visible`, because its scoreboard cannot be read, pools and workers are unknown."""
 
     id: str
     pid: int
     host: str
     alive: bool | None
+    visible: bool
     started_at: float
     version: str
     config: str
@@ -126,7 +128,7 @@ def gather(engine: Engine, operations: Operations, now: float | None = None) -> 
         alive = operations.owner_lives(record)
         board = None if alive is False else Scoreboard.open(Path(record.scoreboard))
         bulletin = {} if board is None else board.bulletin()
-        supervisors.append(_supervisor(record, alive, bulletin))
+        supervisors.append(_supervisor(record, alive, board is not None, bulletin))
         news = bulletin.get("pools", {})
         pools += [_pool(operations, name, record.pid, pool, now) for name, pool in news.items()]
         if board is not None:
@@ -180,12 +182,15 @@ def _overview(
     )
 
 
-def _supervisor(record: SupervisorRecord, alive: bool | None, bulletin: Mapping[str, Any]) -> SupervisorView:
+def _supervisor(
+    record: SupervisorRecord, alive: bool | None, visible: bool, bulletin: Mapping[str, Any]
+) -> SupervisorView:
     return SupervisorView(
         id=record.id,
         pid=record.pid,
         host=record.host,
         alive=alive,
+        visible=visible,
         started_at=record.started_at,
         version=record.version,
         config=record.config,

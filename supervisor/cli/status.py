@@ -68,6 +68,8 @@ def _supervisors(overview: Overview) -> None:
 def _state(supervisor: SupervisorView) -> str:
     if supervisor.alive is False:
         return "dead; the next one to start recovers its jobs"
+    if supervisor.alive and not supervisor.visible:
+        return "running, but this user may not see its workers"
     return "stopping" if supervisor.stopping else _STATES[supervisor.alive]
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, OnlyType, Target, Yes, confirm
-from supervisor.cli.output import document, line
+from supervisor.cli.output import clean, document, line
 from supervisor.domain.job import Status
+
+if TYPE_CHECKING:
+    from supervisor.store.base import AdoptReport
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purge, migrate, backup):
+    for command in (purge, migrate, adopt, backup):
         app.command()(command)
 
 
@@ -66,6 +69,65 @@ def migrate(
         line(f"{engine.url}: applied migrations {', '.join(map(str, applied))}")
     else:
         line(f"{engine.url}: up to date")
+
+
+def adopt(
+    context: typer.Context,
+    payload_column: Annotated[
+        str | None,
+        typer.Option("--payload-column", metavar="NAME", help="The column that holds the payload.", show_default=False),
+    ] = None,
+    statements: Annotated[
+        Path | None,
+        typer.Option(
+            "--statements",
+            metavar="FILE",
+            help="The application's own SQL, to be tried on the adopted table; each ends its line with ;",
+            show_default=False,
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a jobs table made by hand.
+
+    In place and in one transaction, after a backup; other columns, indexes and triggers are kept. What
+    cannot be taken over safely is refused, and nothing is changed.
+    """
+    tried = () if statements is None else _statements(statements)
+    report = Target.of(context, config, database).engine().adopt(payload_column=payload_column, statements=tried)
+    if as_json:
+        from dataclasses import asdict
+
+        document(asdict(report) | {"backup": str(report.backup)})
+    else:
+        _print_adoption(report)
+
+
+def _statements(file: Path) -> list[str]:
+    from supervisor.store.migrate import statements
+
+    try:
+        return [statement.strip() for statement in statements(file.read_text(encoding="utf-8"))]
+    except UnicodeDecodeError:
+        raise wrong_usage(f"{file}: it is no UTF-8 text") from None
+    except OSError as error:
+        raise wrong_usage(f"{file}: it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise wrong_usage(f"{file}: {error}") from None
+
+
+def _print_adoption(report: AdoptReport) -> None:
+    line(f"{report.rows} {'row' if report.rows == 1 else 'rows'} adopted; the table as it was: {report.backup}")
+    if report.recovered:
+        line(f"{report.recovered} that were running are pending again")
+    if report.extra_columns:
+        line(clean(f"kept: {', '.join(report.extra_columns)}"))
+    for note in report.notes:
+        line(clean(f"note: {note}", " "))
+    for change in report.needing_change:
+        line(clean(f"needs a change: {' '.join(change.statement.split())}: {change.reason}", " "))
 
 
 def backup(

@@ -106,7 +106,9 @@ class Maintainer:
             Pruner(chores, orders.keep_done, orders.keep_failed),
         ]
         if orders.burst:
-            duties.append(BurstWatch(chores, roster, tuple(wanted.values()), orders.since, self._channel.send))
+            duties.append(
+                BurstWatch(chores, roster, tuple(wanted.values()), orders.record.id, orders.since, self._channel.send)
+            )
         self._next = dict.fromkeys(duties, 0.0)
 
     def run(self) -> int:

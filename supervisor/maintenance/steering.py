@@ -93,6 +93,7 @@ class BurstWatch:
         chores: Chores,
         roster: Roster,
         pools: tuple[Wanted, ...],
+        own: str,
         since: float,
         send: Callable[[Message], None],
     ) -> None:
@@ -100,6 +101,7 @@ class BurstWatch:
         self._roster = roster
         self._pools = pools
         self._types = tuple(sorted({t for wanted in pools for t in wanted.types}))
+        self._own = own
         self._since = since
         self._send = send
         self.every = _BURST_PAUSE
@@ -108,6 +110,7 @@ class BurstWatch:
         began = time.monotonic()
         rest, done = self._roster.at_rest()
         over = rest and not any(self._chores.unfinished(wanted, now) for wanted in self._pools)
+        over = over and not self._chores.holding(self._own)
         # Nobody may have claimed between the two looks.
         over = over and self._roster.at_rest() == (True, done)
         pending, failed = self._chores.progress_of(self._types, self._since)

@@ -190,7 +190,9 @@ class Supervisor:
 
     def _obey_maintainer(self, message: Message) -> None:
         if "recovered" in message:
-            self._log.info("recovered", **message["recovered"])
+            found = message["recovered"]
+            log = self._log.info if found["supervisors"] else self._log.debug
+            log("recovered", **found)
         elif "depths" in message:
             for name, depth in message["depths"].items():
                 if name in self._pools:
@@ -329,6 +331,8 @@ class Supervisor:
         self._notifier.reloading()
         try:
             settings = self._load()
+            if settings.database != self._settings.database:
+                raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
         except ConfigError as error:
             self._log.error("reload_refused", why=why, problems=error.problems, kept=str(self._settings.path))
             self._notifier.ready("the configuration could not be reloaded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -142,6 +143,7 @@ class Workforce:
             return
         os.set_blocking(stderr, False)
         worker.pid, worker.pidfd, worker.stderr = pid, pidfd, stderr
+        worker.asked_at = time.monotonic()  # its own start-up begins now; importing may have taken minutes
         self._reactor.watch(pidfd, lambda: self._notice_end(worker))
         self._reactor.watch(stderr, lambda: self._read_stderr(worker))
         if worker.draining:
@@ -192,10 +194,10 @@ class Workforce:
         if orphans or not (launcher.retired or launcher.why_broken):
             self._log.error("template_died", pid=launcher.pid, workers=len(orphans))
         for worker in orphans:
-            if worker.status is None and worker.dead_at is None:
+            if worker.status in (None, signal.SIGKILL):
+                # The kernel kills them with it, and may have done so before we came here.
                 worker.kill(autopsy.TEMPLATE)
             if worker.pid == 0:
-                worker.killed_for = autopsy.TEMPLATE
                 worker.dead_at = time.monotonic()
 
     def _lose_unborn(self, incarnation: str, why: str) -> None:

@@ -111,12 +111,32 @@ class TypeSpeed:
     longest: float
 
 
+@dataclass(frozen=True, slots=True)
+class NeedsChange:
+    """A statement of an application that its adopted table refuses, and why."""
+
+    statement: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """What taking over a table did. `recovered` are running rows put back; `extra_columns` are the
+    application's own; `needing_change` are statements tried that no longer work.
+    """
+
+    rows: int
+    recovered: int
+    backup: Path
+    extra_columns: tuple[str, ...]
+    notes: tuple[str, ...]
+    needing_change: tuple[NeedsChange, ...]
+
+
 class Intake(Protocol):
     """Programs put jobs in and look at them. Its own commits survive power loss."""
 
-    def enqueue(
-        self, jobs: Sequence[NewJob], *, connection: sqlite3.Connection | None = None
-    ) -> list[int]: ...
+    def enqueue(self, jobs: Sequence[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]: ...
 
     def job(self, job_id: int) -> Job | None: ...
 
@@ -182,6 +202,8 @@ class Chores(Protocol):
 
     def unfinished(self, wanted: Wanted, now: float) -> bool: ...
 
+    def holding(self, supervisor: str) -> bool: ...
+
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]: ...
 
     def controls(self) -> Controls: ...
@@ -204,9 +226,7 @@ class SettleExpired(Protocol):
 class Operations(Protocol):
     """People look at jobs and change their fate."""
 
-    def jobs(
-        self, *, status: Status | None, type: str | None, before: int | None, limit: int
-    ) -> list[Job]: ...
+    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]: ...
 
     def job(self, job_id: int) -> Job | None: ...
 
@@ -280,6 +300,8 @@ class Engine(Protocol):
     def exists(self) -> bool: ...
 
     def migrate(self) -> list[int]: ...
+
+    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport: ...
 
     def claim_ownership(self, supervisor: str) -> OwnerLock: ...
 

@@ -31,6 +31,4 @@ def load(package: str, filename: str = "queries.sql") -> Queries:
     names, bodies = parts[1::2], parts[2::2]
     if len(set(names)) != len(names):
         raise ValueError(f"{package}/{filename}: two statements share a name")
-    return Queries(
-        {name: _COMMENT.sub("", body).strip().rstrip(";") for name, body in zip(names, bodies, strict=True)}
-    )
+    return Queries({name: _COMMENT.sub("", body).strip().rstrip(";") for name, body in zip(names, bodies, strict=True)})

@@ -112,9 +112,7 @@ def execute(database: Path, sql: str, *parameters: object) -> list[tuple[Any, ..
 
 def command(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the installed command as a user would."""
-    return subprocess.run(
-        [COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options
-    )
+    return subprocess.run([COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options)
 
 
 @pytest.fixture
@@ -126,6 +124,7 @@ def started(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process = subprocess.Popen(
             [COMMAND, *arguments],
             cwd=project,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -128,7 +128,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
 def test_the_values_of_the_sample_are_the_defaults(toml: Path) -> None:
     documented = loaded(toml, SAMPLE).pools["tag"]
     names = 'types = ["tag"]\ncapabilities = ["cpu", "tag@2"]\nmax_memory = "2GiB"\nmemory_budget = "6GiB"\n'
-    short = loaded(toml, f'[pools.tag]\nhandler = "handlers.tag:Tagger"\nworkers = 2\n{names}')
+    short = loaded(toml, f'[pools.tag]\nhandler = "handlers.tag:Tagger"\n{names}')
 
     assert short.pools["tag"] == documented
     assert short.database == f"sqlite:///{Path.cwd()}/jobs.db"
@@ -141,7 +141,7 @@ def test_a_pool_takes_the_type_of_its_name_if_it_lists_none(toml: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", (1, 1)),
+        ("", (2, 2)),
         ("workers = 3", (3, 3)),
         ("min_workers = 0\nmax_workers = 4", (0, 4)),
         ("max_workers = 4", (1, 4)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.base import AdoptReport
 from supervisor.store.sqlite import owner, schema
 from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
@@ -59,6 +61,12 @@ class SqliteEngine:
             return schema.migrate(connection)
         finally:
             connection.close()
+
+    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
+        """Take over a `jobs` table made by hand; `statements` are the application's, to be tried on it."""
+        from supervisor.store.sqlite.adopt import adopt  # rarely needed, and not small
+
+        return adopt(self._place, payload_column=payload_column, tried=statements)
 
     def claim_ownership(self, supervisor: str) -> owner.OwnerFile:
         return owner.OwnerFile(self._place, supervisor)

@@ -127,17 +127,17 @@ min({value}, :now);
 -- The application's own form of times --------------------------------------------------------------
 
 -- name: form_text
-strftime('{form}', NEW.{column}, 'unixepoch');
+strftime('{form}', CAST(NEW.{column} AS REAL), 'unixepoch');
 
 -- name: form_milliseconds
 CAST(round(NEW.{column} * 1000) AS INTEGER);
 
 -- name: kept_form
-{column} = CASE WHEN typeof(NEW.{column}) = 'real' AND NEW.{column} < 1e11 THEN {value}
-                ELSE NEW.{column} END;
+{column} = CASE WHEN {ours} THEN {value} ELSE NEW.{column} END;
 
 -- name: written_by_us
-(typeof(NEW.{column}) = 'real' AND NEW.{column} < 1e11);
+-- Plain seconds; a column declared TEXT has made text of them.
+(NEW.{column} GLOB '[0-9]*' AND NEW.{column} NOT GLOB '*[^0-9.e+]*' AND CAST(NEW.{column} AS REAL) < 1e11);
 
 -- name: form_insert
 CREATE TRIGGER jobs_times_insert AFTER INSERT ON jobs WHEN {ours} BEGIN
@@ -196,9 +196,10 @@ UPDATE jobs SET {column} = :value WHERE id = (SELECT max(id) FROM jobs);
 , last_error = 'no such file';
 
 -- name: make_pending
+-- For a trial of our own statements on a row of the application's.
 UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = claim_token + 1, scheduled_at = 0,
-  type = 'adopted', requires = '', unique_key = NULL
-WHERE id = (SELECT max(id) FROM jobs);
+  unique_key = NULL
+WHERE id = (SELECT max(id) FROM jobs) RETURNING type, requires, priority;
 
 -- name: count_jobs
 SELECT count(*) FROM jobs;

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import NewJob
 from supervisor.store.base import NeedsChange
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.queries import Queries, load
@@ -186,9 +185,7 @@ class Samples:
             for row in raw.execute(SQL.samples.format(column=quoted(column.name), table=old.table))
         ]
         plain = [
-            name
-            for name, _, key, hidden in raw.execute(SQL.columns, {"table": old.name})
-            if not key and not hidden
+            name for name, _, key, hidden in raw.execute(SQL.columns, {"table": old.name}) if not key and not hidden
         ]
         columns = ", ".join(map(quoted, plain))
         row = raw.execute(SQL.latest_row.format(columns=columns, table=old.table)).fetchone()
@@ -208,9 +205,11 @@ class Trial:
         touch = SQL.touch if "updated_at" in has else ""
         attempts = SQL.count_attempt if "attempts" in has else ""
         error = SQL.write_error if "last_error" in has else ""
+        # In double quotes an unknown name would be taken for a text.
+        named = f"`{payload.replace('`', '``')}`"
         self._raw.execute("SAVEPOINT trial")
         if samples.row is None:
-            self._run(SQL.try_insert.format(payload=quoted(payload)))
+            self._run(SQL.try_insert.format(payload=named))
         else:
             self._run(SQL.try_delete_row)
             row = {payload if name.lower() == "payload" else name: v for name, v in samples.row.items()}
@@ -220,7 +219,7 @@ class Trial:
         self._run(SQL.try_done.format(touch=touch))
         self._run(SQL.try_reset)
         self._run(SQL.try_failed.format(attempts=attempts, error=error, touch=touch))
-        self._run(SQL.try_select.format(payload=quoted(payload)))
+        self._run(SQL.try_select.format(payload=named))
         for column, value in samples.values:
             template = SQL.try_value.format(column=quoted(column))
             self._run(template, {"value": value}, shown=template.replace(":value", _short(value)))
@@ -242,12 +241,12 @@ class Trial:
                 self._run(f"EXPLAIN {sql}", {mark[1:]: None for mark in marks}, shown=sql)
             self._undo()
 
-    def refuses(self, job: NewJob, run: Any) -> str | None:
+    def refuses(self, work: Callable[[], object]) -> str | None:
         """Why the table refuses something of ours, or None."""
         self._raw.execute("SAVEPOINT trial")
         problem = None
         try:
-            run(job)
+            work()
         except sqlite3.Error as error:
             problem = str(error)
         self._undo()

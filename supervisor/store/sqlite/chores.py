@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Sequence
 
 from supervisor.domain.errors import StoreBusy
@@ -139,6 +141,10 @@ class SqliteChores:
         types = {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
         return bool(self.depth(wanted, now, 1).due or self._connection.row(QUERIES.awaiting_retry, types))
 
+    def holding(self, supervisor: str) -> bool:
+        """Whether any worker of this supervisor still holds a claim."""
+        return self._connection.row(QUERIES.holding, {"supervisor": supervisor}) is not None
+
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         """(jobs pending, jobs failed or quarantined since then) of these types."""
         listed = {"types": json.dumps(list(types)), "since": since}
@@ -158,7 +164,10 @@ class SqliteChores:
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
         with self._connection.write() as raw:
-            deleted = raw.execute(QUERIES.prune, bounds).rowcount
+            try:
+                deleted = raw.execute(QUERIES.prune, bounds).rowcount
+            except sqlite3.IntegrityError:
+                deleted = _prune_one_by_one(raw, bounds)
             raw.execute(QUERIES.prune_errors, {"before": failed_before})
         return deleted, row[0]
 
@@ -177,3 +186,12 @@ class SqliteChores:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _prune_one_by_one(raw: sqlite3.Connection, bounds: dict[str, float]) -> int:
+    """Rows of the application's own tables point at some of these jobs: those stay, the others go."""
+    deleted = 0
+    for (job_id,) in raw.execute(QUERIES.prunable, bounds).fetchall():
+        with contextlib.suppress(sqlite3.IntegrityError):
+            deleted += raw.execute(QUERIES.delete_finished, {"id": job_id}).rowcount
+    return deleted

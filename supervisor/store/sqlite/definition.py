@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -148,8 +149,7 @@ def _items(all_tokens: list[Token]) -> Iterator[list[Token]]:
 
 def _column(sql: str, item: list[Token]) -> Column:
     starts = _clause_starts(item)
-    bounds = zip(starts, [*starts[1:], len(item)], strict=True)
-    clauses = [item[start:end] for start, end in bounds]
+    clauses = [item[start:end] for start, end in pairwise([*starts, len(item)])]
     declared = item[1 : starts[0] if starts else len(item)]
     return Column(
         item[0].name,

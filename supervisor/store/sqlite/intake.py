@@ -6,12 +6,12 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
+from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, NewJob, Status, decoded
 from supervisor.store.base import SupervisorRecord
 from supervisor.store.sqlite import owner
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.settling import insertion
-
 
 _LOOK = 10.0  # seconds between two looks whether a supervisor lives
 
@@ -67,8 +67,11 @@ def _insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list
         cursor.execute(QUERIES.insert_job, parameters)
         if cursor.rowcount == 1 and cursor.lastrowid is not None:
             ids.append(cursor.lastrowid)
+        elif row := cursor.execute(QUERIES.find_unique, parameters).fetchone():
+            ids.append(row[0])
         else:
-            ids.append(cursor.execute(QUERIES.find_unique, parameters).fetchone()[0])
+            # On an adopted table; or, in autocommit, the job that was in the way has just finished.
+            raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
     return ids
 
 

@@ -309,6 +309,13 @@ WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
+-- name: prunable
+-- The same jobs by id, for when something points at one of them.
+SELECT id FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
 -- name: prune_until
 SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit);
 

@@ -68,9 +68,14 @@ def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
                     raw.execute(statement)
                 applied.append(migration.version)
         if applied:
-            raw.execute(QUERIES.set_meta, {"key": "schema_version", "value": str(plan[-1].version)})
-            raw.execute(QUERIES.set_meta, {"key": "oldest_writer", "value": str(plan[-1].version)})
+            stamp(raw, plan[-1].version)
     return applied
+
+
+def stamp(raw: sqlite3.Connection, current: int) -> None:
+    """Note the schema's version, and that no program that knows only an older one may write."""
+    for key in ("schema_version", "oldest_writer"):
+        raw.execute(QUERIES.set_meta, {"key": key, "value": str(current)})
 
 
 def version(connection: Connection) -> int:

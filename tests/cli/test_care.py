@@ -1,0 +1,275 @@
+"""`init`, `check`, `doctor`, `migrate`, `backup` and the steering commands, without a supervisor."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from supervisor.doctor import place
+
+from .conftest import CONFIGURATION, Run, command, execute
+
+
+def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, tmp_path: Path) -> None:
+    assert cli("init").code == 0
+    assert cli("check").out == "supervisor.toml: good; pools: greet\n"
+
+    again = cli("init")
+
+    assert (again.code, len(again.errors())) == (4, 1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["jobs.py", "supervisor.toml"]
+
+
+def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(
+        "[pools.a]\nhandler = 'jobs:missing'\n"
+        "[pools.b]\nhandler = 'nowhere:handle'\n"
+        "[pools.c]\nhandler = 'broken:handle'\n"
+        "[pools.d]\nhandler = 'deadly:handle'\nworker = 3\n"
+        "[pools.e]\nhandler = 'jobs:greet'\n"
+    )
+    (project / "broken.py").write_text("import no_such_library\n")
+    (project / "deadly.py").write_text("import os, sys\nsys.stderr.write('bye'); sys.stderr.flush()\nos.abort()\n")
+
+    ran = cli("check")
+
+    assert ran.code == 2
+    errors = ran.errors()
+    assert [error.split(" ")[:2] for error in errors] == [
+        ["supervisor.toml:2:", "pools.a.handler:"],
+        ["supervisor.toml:4:", "pools.b.handler:"],
+        ["supervisor.toml:6:", "pools.c.handler:"],
+        ["supervisor.toml:8:", "pools.d.handler:"],
+        ["supervisor.toml:9:", "pools.d.worker:"],
+    ]
+    assert "has no 'missing'" in errors[0]
+    assert "there is no module 'nowhere'" in errors[1]
+    assert "no module named 'no_such_library'" in errors[2]
+    assert "SIGABRT): bye" in errors[3]
+    document = cli("check", "--json")
+    assert (document.code, document.err) == (2, "")
+    assert document.document["problems"] == errors
+
+
+def test_check_imports_as_a_worker_would(cli: Run, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the pool's environment, the configuration's folder first on the path, and not the current one."""
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "here_only.py").write_text("def handle(payload, ctx): ...\n")
+    (project / "supervisor.toml").write_text(
+        CONFIGURATION + "env = { GREETING = 'Hello' }\n[pools.other]\nhandler = 'here_only:handle'\n"
+    )
+    (project / "jobs.py").write_text("import os\ngreet = {'Hello': print}[os.environ['GREETING']]\n")
+    monkeypatch.chdir(elsewhere)
+
+    ran = cli("check", "-c", "../supervisor.toml")
+
+    [error] = ran.errors()
+    assert "pools.other.handler" in error
+
+
+def test_check_does_not_wait_for_a_handler_that_never_ends_its_import(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(CONFIGURATION + "startup_timeout = '500ms'\n")
+    (project / "jobs.py").write_text("import time\ntime.sleep(60)\n")
+
+    [error] = cli("check").errors()
+
+    assert "startup_timeout" in error
+
+
+def test_the_doctor_is_content_with_a_fresh_project(cli: Run, database: Path) -> None:
+    ran = cli("doctor", "--json")
+
+    assert (ran.code, ran.document["ok"]) == (0, True)
+    levels = {finding["about"]: finding["level"] for finding in ran.document["findings"]}
+    assert {"python", "sqlite", "names", "clock", "configuration", "memory", "file system"} <= levels.keys()
+    assert levels["permissions"] == levels["database"] == levels["leftovers"] == "ok"
+    assert cli("doctor").code == 0
+
+
+def test_the_doctor_needs_neither_configuration_nor_database(cli: Run) -> None:
+    assert cli("doctor", "--database", "sqlite:///nowhere/jobs.db").code == 1
+    assert cli("doctor", "--database", "sqlite:///jobs.db").code == 0
+
+
+def test_the_doctor_names_faults_and_what_to_do(cli: Run, database: Path) -> None:
+    database.chmod(0o666)
+    (database.parent / "jobs.db-supervisor" / "owner-gone.lock").touch()
+
+    ran = cli("doctor", "--json")
+
+    assert ran.code == 1
+    [fault] = [finding for finding in ran.document["findings"] if finding["level"] == "fault"]
+    assert fault["about"] == "permissions"
+    assert "chmod o-w" in fault["advice"]
+
+
+def test_the_doctor_sees_another_program_s_table(cli: Run, database: Path) -> None:
+    with closing(sqlite3.connect(database.with_name("app.db"))) as connection:
+        connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY)")
+
+    ran = cli("doctor", "--database", "sqlite:///app.db")
+
+    assert ran.code == 1
+    assert "supervisor adopt" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [("/", "ext4"), ("/home/ada", "ext4"), ("/srv/data", "nfs4"), ("/srv/data/x", "nfs4"), ("/srv/database", "ext4")],
+)
+def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
+    mounts = "/dev/sda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /srv/data nfs4 rw 0 0\n"
+
+    assert place.kind_of(Path(folder), mounts) == kind
+
+
+def test_a_mount_point_with_a_space_and_one_above_another_are_understood(tmp_path: Path) -> None:
+    mounts = "/dev/sda / ext4 rw 0 0\nnas:/x /mnt/my\\040data cifs rw 0 0\ntmpfs /mnt/my\\040data tmpfs rw 0 0\n"
+
+    assert place.kind_of(Path("/mnt/my data/jobs"), mounts) == "tmpfs"
+
+
+def test_supervisord_in_the_same_environment_is_a_fault_at_start_too(
+    cli: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = project / "site" / "supervisor-4.2.5.dist-info"
+    theirs.mkdir(parents=True)
+    (theirs / "METADATA").write_text("Metadata-Version: 2.1\nName: supervisor\nVersion: 4.2.5\n")
+    monkeypatch.syspath_prepend(str(project / "site"))
+
+    assert cli("doctor").code == 1
+    ran = cli("run", "--burst")
+    assert ran.code == 2
+    [error] = ran.errors()
+    assert "pip uninstall supervisor" in error
+    assert not (project / "jobs.db").exists()
+
+
+def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
+    assert cli("migrate", "--json").document["applied"] == [1, 2, 3]
+    assert "up to date" in cli("migrate").out
+
+
+def test_adopt_takes_over_a_table_made_by_hand_and_says_what_must_change(cli: Run, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type TEXT, data TEXT, status TEXT, owner TEXT)")
+        connection.execute("INSERT INTO jobs VALUES (1, 'greet', '{}', 'pending', 'ada')")
+    (tmp_path / "app.sql").write_text(
+        "INSERT INTO jobs (type, payload)\n  VALUES ('greet', '{}');\n"
+        "INSERT INTO jobs (type, data) VALUES ('x', '1');\n"
+    )
+    options = ("--payload-column", "data", "--statements", "app.sql", "--database", "sqlite:///app.db")
+
+    ran = cli("adopt", *options, "--json")
+
+    assert (ran.code, ran.document["rows"], ran.document["extra_columns"]) == (0, 1, ["owner"]), ran
+    assert any("(type, data)" in change["statement"] for change in ran.document["needing_change"])
+    assert Path(ran.document["backup"]).is_file()
+    assert cli("enqueue", "greet", "--database", "sqlite:///app.db").out == "2\n"
+    assert cli("adopt", "--database", "sqlite:///app.db").code == 3
+
+
+@pytest.mark.parametrize("content", [b"SELECT", b"\xff;\n", None])
+def test_statements_that_cannot_be_read_stop_an_adoption(cli: Run, tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "app.sql").write_bytes(content)
+
+    ran = cli("adopt", "--statements", "app.sql", "--database", "sqlite:///app.db")
+
+    assert (ran.code, len(ran.errors())) == (2, 1)
+
+
+def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+
+    assert cli("backup", "copy.db").code == 0
+
+    assert execute(database.with_name("copy.db"), "SELECT count(*) FROM jobs") == [(1,)]
+
+
+def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
+    assert cli("pause", "greet").out == "greet is paused\n"
+    assert cli("pause", "greet").out == "greet was paused already\n"
+    assert cli("status", "--json").document["paused"] == ["greet"]
+    assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
+    assert cli("resume", "greet").out == "greet was not paused\n"
+
+
+def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
+    assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
+    assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
+    assert cli("scale", "greet", "auto").out == "greet scales by itself\n"
+    assert execute(database, "SELECT name FROM job_controls") == []
+
+
+def test_where_nothing_tells_the_pools_any_may_be_scaled_and_forgotten(cli: Run, database: Path) -> None:
+    url = f"sqlite:///{database}"
+
+    assert cli("scale", "anything", "3", "--database", url).code == 0
+    assert cli("scale", "anything", "auto").code == 0
+
+
+def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+
+    shown = cli("status")
+
+    assert "1 pending" in shown.out
+    assert "`supervisor run` starts one" in shown.out
+    document = cli("status", "--json").document
+    assert (document["running"], document["unhandled"]) == (False, [])
+
+
+def test_version_and_help_answer_at_once(cli: Run) -> None:
+    assert cli("--version").out.startswith("job-supervisor ")
+    assert cli().out == cli("--help").out
+    assert cli("jobs").out == cli("jobs", "-h").out
+
+
+# The interpreter may lie where only root can read, so everything is imported before it becomes nobody.
+AS_NOBODY = """
+import os, sys
+import supervisor.operating
+from supervisor.cli import main
+main(["enqueue", "greet", "--database", "sqlite:///nowhere.db"])
+main(["jobs", "list", "--database", sys.argv[-1]])
+sys.stderr.flush()
+os.setuid(65534)
+print("now", file=sys.stderr)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("mode", [0o600, 0o444])
+@pytest.mark.parametrize("arguments", [["enqueue", "greet"], ["pause", "greet"], ["jobs", "cancel", "1"]])
+def test_a_database_that_may_not_be_written_is_one_line(
+    cli: Run, database: Path, mode: int, arguments: list[str]
+) -> None:
+    cli("enqueue", "greet")
+    database.chmod(mode)
+    for folder in (database.parent, *database.parent.parents[:-2]):
+        folder.chmod(0o755)
+
+    ran = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, *arguments, "--database", f"sqlite:///{database}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert ran.returncode == 3, ran
+    [error] = ran.stderr.partition("now\n")[2].splitlines()
+    assert error.startswith("error: ")
+    assert execute(database, "SELECT status FROM jobs") == [("pending",)]
+
+
+def test_the_installed_command_and_the_module_are_the_same(project: Path) -> None:
+    assert command("--version", cwd=project).stdout.startswith("job-supervisor ")

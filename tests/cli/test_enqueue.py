@@ -1,0 +1,143 @@
+"""`enqueue` and what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, count, execute
+
+
+def test_the_id_is_printed_and_nothing_else(cli: Run, database: Path) -> None:
+    first, second = cli("enqueue", "greet", '{"name": "Ada"}'), cli("enqueue", "greet")
+
+    assert (first.code, first.out, first.err) == (0, "1\n", "")
+    assert second.out == "2\n"
+    assert execute(database, "SELECT payload FROM jobs ORDER BY id") == [('{"name":"Ada"}',), ("{}",)]
+
+
+def test_a_new_user_s_configured_database_is_made_at_the_first_job(cli: Run, project: Path) -> None:
+    assert cli("enqueue", "greet").out == "1\n"
+
+    assert (project / "jobs.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_every_option_reaches_its_column(cli: Run, database: Path) -> None:
+    ran = cli(
+        *("enqueue", "greet", "[1]", "--priority", "-5", "--at", "2030-01-31T08:00:00+01:00"),
+        *("--max-attempts", "3", "--requires", "gpu,tag@2", "--unique-key", "k", "--json"),
+    )
+
+    assert ran.document == {"id": 1}
+    columns = "payload, priority, scheduled_at, max_attempts, requires, unique_key"
+    assert execute(database, f"SELECT {columns} FROM jobs") == [("[1]", -5, 1896073200.0, 3, "gpu tag@2", "k")]
+
+
+def test_a_duplicate_of_a_unique_key_prints_the_existing_id(cli: Run, database: Path) -> None:
+    again = [cli("enqueue", "greet", "--unique-key", "cat").out for _ in range(2)]
+
+    assert again == ["1\n", "1\n"]
+    assert count(database) == 1
+
+
+def test_lines_of_standard_input_become_jobs_in_order(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "greet", "-", "--priority", "7", stdin='\ufeff{"n": 1}\n\n"zwei ü"\r\n3')
+
+    assert ran.out == "1\n2\n3\n"
+    rows = execute(database, "SELECT payload, priority FROM jobs ORDER BY id")
+    assert rows == [('{"n":1}', 7), ('"zwei ü"', 7), ("3", 7)]
+
+
+@pytest.mark.parametrize("lines", ["", "\n \n"])
+def test_no_lines_are_no_jobs_and_no_fault(cli: Run, database: Path, lines: str) -> None:
+    ran = cli("enqueue", "greet", "-", "--json", stdin=lines)
+
+    assert (ran.code, ran.document) == (0, {"ids": []})
+
+
+def test_a_refusal_by_the_database_undoes_every_line(cli: Run, database: Path) -> None:
+    execute(
+        database,
+        "CREATE TRIGGER no_threes BEFORE INSERT ON jobs WHEN NEW.payload = '3' "
+        "BEGIN SELECT RAISE(ABORT, 'no threes'); END",
+    )
+
+    ran = cli("enqueue", "greet", "-", stdin="1\n2\n3\n")
+
+    assert (ran.code, len(ran.errors())) == (3, 1)
+    assert count(database) == 0
+
+
+def test_options_before_the_command_count_too(cli: Run, tmp_path: Path, database: Path) -> None:
+    assert cli("--database", f"sqlite:///{database}", "enqueue", "greet").code == 0
+    assert cli("-c", "nope.toml", "enqueue", "greet", "-c", "supervisor.toml").code == 0
+    assert count(database) == 2
+
+
+def test_the_variable_names_the_configuration_where_the_folder_has_none(
+    cli: Run, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    monkeypatch.setenv("SUPERVISOR_CONFIG", str(database.parent / "supervisor.toml"))
+
+    assert cli("enqueue", "greet").code == 0
+    assert count(database) == 1
+
+
+def test_waiting_prints_the_result_of_a_finished_job(cli: Run, database: Path) -> None:
+    finished_at_once(database, "done", result='{"greeting": "Hello"}')
+
+    ran = cli("enqueue", "greet", "--wait")
+
+    assert (ran.code, ran.out) == (0, '1\n{"greeting": "Hello"}\n')
+    assert ran.err.startswith("note: no supervisor is running")
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "quarantined"])
+def test_waiting_for_a_job_that_does_not_succeed_fails(cli: Run, database: Path, status: str) -> None:
+    finished_at_once(database, status, error="no\ngreeting\x1b[31m")
+
+    ran = cli("enqueue", "greet", "--wait")
+
+    assert (ran.code, ran.out) == (1, "1\n")
+    assert f"error: job 1 is {status}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
+
+
+def test_waiting_with_json_prints_the_job_as_one_document(cli: Run, database: Path) -> None:
+    finished_at_once(database, "failed", error="no greeting")
+
+    ran = cli("enqueue", "greet", "--wait", "--json")
+
+    assert ran.code == 1
+    assert {key: ran.document[key] for key in ("id", "status", "last_error")} == {
+        "id": 1,
+        "status": "failed",
+        "last_error": "no greeting",
+    }
+
+
+def test_waiting_for_many_prints_their_results_in_order(cli: Run, database: Path) -> None:
+    finished_at_once(database, "done", result="1")
+
+    ran = cli("enqueue", "greet", "-", "--wait", "--json", stdin="1\n2\n")
+
+    assert [job["id"] for job in ran.document["jobs"]] == [1, 2]
+
+
+def test_waiting_ends_at_its_timeout_and_the_job_stays(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "greet", "--wait", "--timeout", "50ms")
+
+    assert (ran.code, ran.out) == (1, "1\n")
+    assert "error: job 1 has not finished within 0.05 s\n" in ran.err
+    assert count(database) == 1
+
+
+def finished_at_once(database: Path, status: str, *, result: str | None = None, error: str = "") -> None:
+    """Another program that settles every job as soon as it is there."""
+    stored = "NULL" if result is None else f"'{result}'"
+    execute(
+        database,
+        f"CREATE TRIGGER finisher AFTER INSERT ON jobs BEGIN UPDATE jobs SET status = '{status}', "
+        f"result = {stored}, last_error = '{error}' WHERE id = NEW.id; END",
+    )

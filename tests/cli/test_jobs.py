@@ -1,0 +1,249 @@
+"""`jobs`: what people see, and what they may change."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import COMMAND, Run, execute
+
+
+@pytest.fixture
+def with_status(cli: Run, database: Path) -> Callable[..., list[int]]:
+    """Enqueues a job for each status named, and puts it there as a foreign program may."""
+
+    def make(*statuses: str) -> list[int]:
+        ids = []
+        for status in statuses:
+            [job_id] = [int(cli("enqueue", "greet", '{"n": 1}').out)]
+            if status != "pending":
+                execute(database, "UPDATE jobs SET status = ? WHERE id = ?", status, job_id)
+            ids.append(job_id)
+        return ids
+
+    return make
+
+
+def statuses(database: Path) -> list[str]:
+    return [row[0] for row in execute(database, "SELECT status FROM jobs ORDER BY id")]
+
+
+def test_the_latest_jobs_come_first_and_the_way_to_older_ones_is_shown(
+    cli: Run, with_status: Callable[..., list[int]]
+) -> None:
+    with_status("pending", "failed", "done")
+
+    listed = cli("jobs", "list", "--limit", "2")
+
+    assert [line.split()[:3] for line in listed.out.splitlines()[1:3]] == [
+        ["3", "greet", "done"],
+        ["2", "greet", "failed"],
+    ]
+    assert listed.out.splitlines()[3] == "older ones: --before 2"
+    assert [job["id"] for job in cli("jobs", "list", "--before", "2", "--json").document] == [1]
+    assert [job["id"] for job in cli("jobs", "list", "--status", "failed", "--json").document] == [2]
+    assert cli("jobs", "list", "--type", "other").out == "no jobs\n"
+
+
+def test_a_list_fits_an_80_column_terminal(
+    cli: Run, with_status: Callable[..., list[int]], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_status("failed")
+    execute(database, "UPDATE jobs SET last_error = ?, type = ?", "why " * 200, "t" * 30)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = cli("jobs", "list").out.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert "t" * 30 in lines[1]
+    assert lines[1].endswith("…")
+
+
+def test_what_other_programs_have_stored_cannot_harm_a_terminal_or_a_reader(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("pending", "failed", "done")
+    execute(
+        database,
+        "UPDATE jobs SET payload = CAST(x'ff1b5b324a' AS TEXT), last_error = char(27) || '[2J' || char(10), "
+        "unique_key = CAST(x'fe' AS TEXT), created_at = 'yesterday', updated_at = x'ff', completed_at = 1e300",
+    )
+    execute(database, "UPDATE jobs SET result = ? WHERE id = 3", "[" * 5000 + "]" * 5000)
+    execute(database, "UPDATE jobs SET result = '[NaN, Infinity]' WHERE id = 2")
+    execute(database, "UPDATE jobs SET result = ? WHERE id = 1", "[" * 500 + "]" * 500)
+
+    shown = [cli("jobs", "list"), *(cli("jobs", "show", number) for number in (1, 2, 3))]
+
+    assert all(ran.code == 0 and "\x1b" not in ran.out for ran in shown)
+    listed = cli("jobs", "list", "--json")
+    assert [job["id"] for job in listed.document] == [3, 2, 1]
+    assert "NaN" not in cli("jobs", "show", 2, "--json").out.replace('"nan"', "")
+    assert cli("jobs", "show", 1, "--json").document["id"] == 1
+
+
+def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("failed")
+    execute(database, "UPDATE jobs SET created_at = 1000, scheduled_at = 1010, started_at = 1012")
+    execute(database, "UPDATE jobs SET completed_at = 1015.5")
+    execute(
+        database,
+        "INSERT INTO job_errors (job_id, attempt, kind, message, traceback, stderr, worker, duration, "
+        "created_at) VALUES (1, 1, 'exception', 'boom', ?, 'said', 'greet-1', 3.5, 1015.5)",
+        "Traceback:\n  line [bold]\x1b[31m\nValueError: boom",
+    )
+
+    shown = cli("jobs", "show", "1")
+
+    events = [line.split()[2:] for line in shown.out.partition("EVENT\n")[2].splitlines()[:4]]
+    assert events == [["–", "created"], ["+10s", "due"], ["+2s", "started"], ["+3.5s", "failed"]]
+    assert "Attempt 1" in shown.out
+    assert "line [bold]\\x1b[31m\nValueError: boom\nstderr:\nsaid" in shown.out
+    document = cli("jobs", "show", "1", "--json").document
+    assert [error["message"] for error in document["errors"]] == ["boom"]
+
+
+def test_retry_resets_the_counters_of_the_jobs_named(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("failed", "quarantined", "cancelled", "failed")
+    execute(database, "UPDATE jobs SET attempts = 5, crashes = 3")
+
+    ran = cli("jobs", "retry", "1", "2", "3", "3", "--yes")
+
+    assert (ran.code, ran.out) == (0, "3 jobs pending again\n")
+    rows = execute(database, "SELECT status, attempts, crashes FROM jobs ORDER BY id")
+    assert rows == [("pending", 0, 0)] * 3 + [("failed", 5, 3)]
+
+
+def test_retry_of_a_status_takes_its_jobs_alone(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("failed", "quarantined", "failed", "done")
+    execute(database, "UPDATE jobs SET type = 'other' WHERE id = 3")
+
+    ran = cli("jobs", "retry", "--all", "--status", "failed", "--type", "greet", "--json")
+
+    assert ran.document == {"retried": 1, "skipped": 0}
+    assert statuses(database) == ["pending", "quarantined", "failed", "done"]
+
+
+@pytest.mark.parametrize(
+    ("command", "state"),
+    [
+        ("retry", "pending"),
+        ("retry", "running"),
+        ("retry", "done"),
+        ("cancel", "done"),
+        ("cancel", "failed"),
+        ("delete", "pending"),
+        ("delete", "running"),
+    ],
+)
+def test_a_job_in_another_state_is_a_conflict_and_all_are_left_alone(
+    cli: Run, with_status: Callable[..., list[int]], database: Path, command: str, state: str
+) -> None:
+    fitting = {"retry": "failed", "cancel": "pending", "delete": "done"}[command]
+    with_status(fitting, state)
+
+    ran = cli("jobs", command, "1", "2", "--yes")
+
+    assert ran.code == 4
+    [error] = ran.errors()
+    assert error.startswith(f"job 2 is {state}; only ")
+    assert statuses(database) == [fitting, state]
+
+
+def test_a_retry_whose_unique_key_is_taken_is_a_conflict(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet", "--unique-key", "k")
+    execute(database, "UPDATE jobs SET status = 'failed'")
+    cli("enqueue", "greet", "--unique-key", "k")
+
+    by_id = cli("jobs", "retry", "1")
+    by_status = cli("jobs", "retry", "--all", "--status", "failed")
+
+    assert (by_id.code, len(by_id.errors())) == (4, 1)
+    assert (by_status.code, by_status.out) == (0, "0 jobs pending again, 1 skipped\n")
+
+
+def test_cancel_ends_pending_jobs_and_asks_running_ones_to_stop(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("pending", "running")
+
+    ran = cli("jobs", "cancel", "1", "2", "--yes", "--json")
+
+    assert ran.document == [{"id": 1, "status": "cancelled"}, {"id": 2, "status": "running"}]
+    [row] = execute(database, "SELECT status, cancel_requested_at > 0 FROM jobs WHERE id = 2")
+    assert row == ("running", 1)
+
+
+MANY = {
+    "retry": ["jobs", "retry", "1", "2"],
+    "retry all": ["jobs", "retry", "--all", "--status", "failed"],
+    "delete": ["jobs", "delete", "1", "2"],
+    "purge": ["purge", "--older-than", "0s"],
+}
+
+
+@pytest.mark.parametrize("arguments", MANY.values(), ids=MANY)
+def test_many_jobs_are_not_changed_by_a_script_without_yes(
+    cli: Run, with_status: Callable[..., list[int]], database: Path, arguments: list[str]
+) -> None:
+    with_status("failed", "failed")
+
+    ran = cli(*arguments)
+
+    assert ran.code == 2
+    [error] = ran.errors()
+    assert "2 jobs" in error
+    assert "--yes" in ran.err
+    assert statuses(database) == ["failed", "failed"]
+    assert cli(*arguments, "--yes").code == 0
+    assert statuses(database) != ["failed", "failed"]
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 2)])
+def test_at_a_terminal_it_asks_before_many_jobs_are_changed(
+    with_status: Callable[..., list[int]], database: Path, answer: str, code: int, left: int
+) -> None:
+    with_status("failed", "failed")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "jobs", "delete", "1", "2"], cwd=database.parent, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while b"delete 2 jobs?" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, f"{answer}\n".encode())
+        assert process.wait(timeout=30) == code
+    os.close(ours)
+    assert len(statuses(database)) == left
+
+
+def test_one_job_is_changed_without_being_asked(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("done")
+
+    assert cli("jobs", "delete", "1").out == "1 job deleted\n"
+    assert statuses(database) == []
+
+
+def test_purge_deletes_what_finished_long_ago_in_the_states_given(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("done", "done", "failed", "pending")
+    execute(database, "UPDATE jobs SET completed_at = 1000 WHERE id IN (1, 3)")
+
+    assert cli("purge", "--older-than", "7d", "--status", "done", "--json").document == {"deleted": 1}
+    assert statuses(database) == ["done", "failed", "pending"]
+    assert cli("purge", "--older-than", "7d").out == "1 job deleted\n"
+    assert statuses(database) == ["done", "pending"]

@@ -1,0 +1,233 @@
+"""The command as a process: pipes, Ctrl-C, terminals, and a running supervisor that is steered."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import COMMAND, command, execute
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+    """The condition's first true value; fails when the time is up."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.02)
+    return value
+
+
+def status(project: Path) -> dict[str, Any]:
+    ran = command("status", "--json", cwd=project)
+    return dict(json.loads(ran.stdout)) if ran.returncode == 0 else {"running": False, "pools": [], "workers": []}
+
+
+def enqueue(project: Path, *arguments: str) -> int:
+    ran = command("enqueue", "greet", *arguments, cwd=project)
+    assert ran.returncode == 0, ran
+    return int(ran.stdout.split()[0])
+
+
+def test_a_burst_runs_what_is_due_and_says_with_its_exit_code_how_it_went(project: Path) -> None:
+    enqueue(project, '{"name": "Ada"}')
+    assert command("run", "--burst", cwd=project).returncode == 0
+    enqueue(project, '{"boom": true}')
+
+    ran = command("run", "--burst", cwd=project)
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert execute(project / "jobs.db", "SELECT status FROM jobs") == [("done",), ("failed",)]
+    shown = command("jobs", "show", "2", cwd=project).stdout
+    assert 'File "' in shown
+    assert "ValueError: boom \\x1b[31m" in shown
+
+
+def test_a_running_supervisor_obeys_within_a_second(project: Path, started: Start) -> None:
+    supervisor = started("run")
+    wait_for(lambda: any(worker["state"] == "idle" for worker in status(project)["workers"]))
+
+    command("pause", "greet", cwd=project)
+    held = enqueue(project, '{"name": "Ada"}')
+    command("scale", "greet", "3", cwd=project)
+    asked = time.monotonic()
+    wait_for(lambda: len(status(project)["workers"]) == 3)
+    assert time.monotonic() - asked < 2.0  # looking costs a quarter of a second each time
+    assert json.loads(command("jobs", "show", str(held), "--json", cwd=project).stdout)["status"] == "pending"
+    [pool] = status(project)["pools"]
+    assert (pool["fixed"], pool["why"]) == (3, "an operator set 3")
+    assert "greet" in command("scale", "nope", "1", "--database", "sqlite:///jobs.db", cwd=project).stderr
+
+    command("resume", "greet", cwd=project)
+    command("scale", "greet", "auto", cwd=project)
+    waited = command("enqueue", "greet", "--wait", '{"name": "Bo"}', cwd=project)
+    assert (waited.returncode, waited.stderr) == (0, "")
+    assert waited.stdout.splitlines()[1] == '{"greeting": "Bo"}'
+
+    before = {worker["pid"] for worker in status(project)["workers"]}
+    assert str(supervisor.pid) in command("reload", cwd=project).stdout
+    wait_for(lambda: before.isdisjoint(worker["pid"] for worker in status(project)["workers"]))
+    (project / "supervisor.toml").write_text("[pools.greet]\nhandler = 3\n")
+    refused = command("reload", "--database", "sqlite:///jobs.db", cwd=project)
+    assert refused.returncode == 2
+    assert "supervisor.toml:2: pools.greet.handler" in refused.stderr
+
+
+def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project: Path, started: Start) -> None:
+    started("run")
+    job = enqueue(project, '{"sleep": 30}')
+    command("pause", "other", cwd=project)
+    command("enqueue", "unknown.type", cwd=project)
+    view = wait_for(lambda: next((w for w in status(project)["workers"] if w["job"] == job), None))
+    assert (view["pool"], view["state"], view["progress"]) == ("greet", "busy", 0.5)
+    assert view["memory"] > 1 << 20
+    assert view["beat_age"] < 10
+
+    shown = command("status", cwd=project, env=os.environ | {"COLUMNS": "80"}).stdout
+
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(rf"greet-1 +{view['pid']} +busy .* job {job} for", shown)
+    assert "no pool takes unknown.type" in shown
+    assert re.search(r"^other +0 paused", shown, re.MULTILINE)
+    assert command("jobs", "cancel", str(job), cwd=project).stdout == f"{job} is running and was asked to stop\n"
+    wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs")[0] == ("cancelled",))
+
+
+def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> None:
+    supervisor = started("run")
+    wait_for(lambda: status(project)["running"])
+    supervisor.kill()
+    supervisor.wait()
+
+    view = wait_for(lambda: (found := status(project)) and not found["running"] and found)
+
+    assert [entry["alive"] for entry in view["supervisors"]] == [False]
+    assert command("reload", cwd=project).returncode == 1
+    found = json.loads(command("doctor", "--json", cwd=project).stdout)["findings"]
+    assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
+
+
+def test_a_burst_at_a_terminal_draws_a_bar_and_leaves_no_thread(project: Path) -> None:
+    (project / "jobs.py").write_text(
+        "import os, time\n"
+        "def greet(payload, ctx):\n"
+        "    time.sleep(0.1)\n"
+        "    return len(os.listdir(f'/proc/{os.getppid()}/task'))\n"
+    )
+    for _ in range(4):
+        enqueue(project)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([COMMAND, "run", "--burst"], cwd=project, stderr=theirs, stdout=theirs) as process:
+        os.close(theirs)
+        drawn = b""
+        while True:
+            try:
+                drawn += os.read(ours, 65536)
+            except OSError:
+                break
+        assert process.wait(timeout=30) == 0
+    os.close(ours)
+    assert re.search(rb"\r\x1b\[2K.*4/4.* in \d+\.\d s", drawn)
+    assert re.search(rb"1 busy", drawn)
+    assert execute(project / "jobs.db", "SELECT DISTINCT result FROM jobs") == [("1",)]
+
+
+def test_no_bar_is_drawn_where_there_is_no_terminal(project: Path) -> None:
+    enqueue(project)
+
+    ran = command("run", "--burst", cwd=project)
+
+    assert "\r" not in ran.stderr
+    assert all(line.startswith("{") for line in ran.stderr.splitlines())
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault(database: Path) -> None:
+    for _ in range(3):
+        execute(database, "INSERT INTO jobs (type, payload) VALUES ('greet', json_quote(hex(randomblob(60000))))")
+
+    ran = subprocess.run(
+        ["bash", "-c", f"{COMMAND} jobs list --json | head -c 1; echo $PIPESTATUS"],
+        cwd=database.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (ran.stdout, ran.stderr) == ("[0\n", "")
+
+
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_an_output_that_cannot_be_written_is_one_line(database: Path, redirection: str) -> None:
+    ran = subprocess.run(
+        ["bash", "-c", f"{COMMAND} status {redirection}; echo $? >&2"],
+        cwd=database.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+
+    assert ran.stderr in ("0\n", "error: No space left on device\n1\n")
+
+
+def test_a_latin_terminal_gets_what_it_can_show(database: Path) -> None:
+    execute(database, "INSERT INTO jobs (type, payload) VALUES ('greet', '\"→ é \\ud800\"')")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1", "LC_ALL": "C"}
+
+    listed = subprocess.run([COMMAND, "jobs", "list"], cwd=database.parent, env=environment, capture_output=True)
+    document = subprocess.run(
+        [COMMAND, "jobs", "list", "--json"], cwd=database.parent, env=environment, capture_output=True
+    )
+
+    assert (listed.returncode, listed.stderr) == (0, b"")
+    assert document.stdout.isascii()
+    assert json.loads(document.stdout)[0]["payload"] == "→ é \ud800"
+
+
+def test_ctrl_c_while_waiting_for_a_job_is_one_line(project: Path, started: Start) -> None:
+    process = started("enqueue", "greet", "--wait")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("note: no supervisor is running")
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+def test_ctrl_c_while_reading_jobs_enqueues_none_of_them(project: Path, started: Start) -> None:
+    process = started("enqueue", "greet", "-")
+    assert process.stdin is not None
+    process.stdin.write("1\n2")
+    process.stdin.flush()
+    wait_for(lambda: unread(process.stdin) == 0)
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+
+    assert (process.returncode, said) == (130, "interrupted\n")
+    assert not (project / "jobs.db").exists()
+
+
+def unread(pipe: Any) -> int:
+    """Bytes that the reader of a pipe has not taken yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_a_python_process_may_be_asked_as_a_module(project: Path) -> None:
+    ran = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
+
+    assert ran.stdout == "supervisor.toml: good; pools: greet\n"

@@ -1,0 +1,146 @@
+"""What the conformance suite says about an engine, in few words. Times are Unix seconds of our own."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.domain.job import Claim, Job, NewJob, Status
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Failure, Settlement, done, failed
+from supervisor.store.base import (
+    Chores,
+    Claims,
+    Engine,
+    Exchange,
+    Intake,
+    Operations,
+    SupervisorRecord,
+    Wanted,
+    WorkerRecord,
+)
+
+T0 = 1_000_000.0  # when jobs become due, unless a test says otherwise
+NOW = T0 + 1000.0
+LOCK = 60.0
+POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10.0, jitter=0.0)
+BROKEN = Failure("exception", "ValueError: no such picture", traceback="line 1")
+
+
+@dataclass
+class Desk:
+    """One engine with its roles opened once."""
+
+    engine: Engine
+    intake: Intake
+    claims: Claims
+    chores: Chores
+    operations: Operations
+    _open: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, engine: Engine) -> Desk:
+        engine.migrate()
+        roles = engine.intake(), engine.claims(), engine.chores(), engine.operations()
+        return cls(engine, *roles, list(roles))
+
+    def close(self) -> None:
+        for role in self._open:
+            role.close()
+
+    # Jobs
+
+    def put(self, type_: str = "tag", at: float = T0, payload: str = "{}", **fields: Any) -> int:
+        return self.intake.enqueue([NewJob(type_, payload, scheduled_at=at, **fields)])[0]
+
+    def job(self, job_id: int) -> Job:
+        job = self.intake.job(job_id)
+        assert job is not None
+        return job
+
+    def status(self, job_id: int) -> Status:
+        return self.job(job_id).status
+
+    # Claims
+
+    def claim(
+        self,
+        types: Iterable[str] = ("tag",),
+        want: int = 1,
+        *,
+        owner: str = "w1",
+        now: float = NOW,
+        capabilities: str = "",
+        lock_time: float = LOCK,
+    ) -> list[Claim]:
+        wanted = Wanted(tuple(types), capabilities)
+        return self.claims.exchange(owner, [], wanted, want, lock_time, now).claims
+
+    def one(self, **options: Any) -> Claim:
+        claims = self.claim(**options)
+        assert len(claims) == 1
+        return claims[0]
+
+    def settle(self, *settlements: Settlement, owner: str = "w1", now: float = NOW) -> list[int]:
+        """Returns the ids of the jobs whose claim was lost."""
+        return self.claims.exchange(owner, settlements, Wanted(()), 0, LOCK, now).lost
+
+    def exchange(self, *settlements: Settlement, want: int, now: float = NOW) -> Exchange:
+        return self.claims.exchange("w1", settlements, Wanted(("tag",)), want, LOCK, now)
+
+    def finish(self, job_id: int, status: Status = Status.DONE, *, at: float = NOW) -> None:
+        """Bring a pending job of its own type to an end."""
+        type_ = self.job(job_id).type
+        claim = next(c for c in self.claim([type_], 1000, owner="finisher", now=at) if c.job_id == job_id)
+        end = {
+            Status.DONE: lambda: done(claim, '"ok"', started_at=at),
+            Status.FAILED: lambda: failed(claim, BROKEN, POLICY, chance=0.5, permanent=True),
+            Status.QUARANTINED: lambda: Settlement(
+                job_id, claim.token, Status.QUARANTINED, crashes=1, attempts=-1, failure=BROKEN
+            ),
+        }[status]()
+        assert self.settle(end, owner="finisher", now=at) == []
+        self.settle(*_back(self.chores.held_by("finisher")), owner="finisher", now=at)
+
+
+def _back(claims: Iterable[Claim]) -> list[Settlement]:
+    return [Settlement(c.job_id, c.token, Status.PENDING, attempts=-1) for c in claims]
+
+
+_numbers = itertools.count(1)
+
+
+def worker_record(incarnation: str, supervisor: str = "s1", **fields: Any) -> WorkerRecord:
+    values = {"pool": "tag", "name": f"tag-{next(_numbers)}", "pid": 1, "slot": 0, "policy": "{}"}
+    return WorkerRecord(incarnation, supervisor, started_at=T0, **(values | fields))
+
+
+def supervisor_record(identity: str, engine: Engine, lock: str, **fields: Any) -> SupervisorRecord:
+    values = {
+        "pid": 1,
+        "host": "here",
+        "machine_id": engine.machine_id,
+        "boot_id": engine.boot_id,
+        "owner_lock": lock,
+        "scoreboard": "/nowhere",
+        "config": "supervisor.toml",
+        "version": "0",
+        "started_at": T0,
+    }
+    return SupervisorRecord(identity, **(values | fields))
+
+
+def until(condition: Callable[[], object], patience: float = 20.0) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.002)
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]

@@ -1,0 +1,564 @@
+"""Taking over a `jobs` table that an application made by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.job import Status
+from supervisor.domain.settlement import done
+from supervisor.engine import open_engine
+from supervisor.store.base import AdoptReport, Wanted
+from tests.store.kit import Desk, python, until
+
+PLAIN = """CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY,
+  type TEXT NOT NULL,                 -- tag, caption, nsfw
+  payload TEXT,
+  status TEXT NOT NULL DEFAULT 'pending',
+  attempts INTEGER NOT NULL DEFAULT 0,
+  last_error TEXT,
+  created_at TEXT DEFAULT CURRENT_TIMESTAMP,
+  updated_at TEXT DEFAULT CURRENT_TIMESTAMP
+)"""
+CLAIM = (
+    "UPDATE jobs SET status='running', attempts=attempts+1, updated_at=CURRENT_TIMESTAMP "
+    "WHERE id=(SELECT id FROM jobs WHERE status='pending' ORDER BY id LIMIT 1) RETURNING *"
+)
+DONE = "UPDATE jobs SET status='done', updated_at=CURRENT_TIMESTAMP WHERE id=?"
+FAILED = "UPDATE jobs SET status='failed', last_error=?, updated_at=CURRENT_TIMESTAMP WHERE id=?"
+
+
+class App:
+    """The application: a database made by hand, and its own plain connection to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.db = sqlite3.connect(path, timeout=20, isolation_level=None)
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        return self.db.execute(sql, parameters).fetchall()
+
+    def adopt(self, **options: Any) -> AdoptReport:
+        return open_engine(f"sqlite:///{self.path}").adopt(**options)
+
+    def refusal(self, **options: Any) -> str:
+        before = "\n".join(self.db.iterdump()), sorted(p.name for p in self.path.parent.iterdir())
+        with pytest.raises(StoreError) as refused:
+            self.adopt(**options)
+        assert ("\n".join(self.db.iterdump()), sorted(p.name for p in self.path.parent.iterdir())) == before
+        return str(refused.value)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    app = App(tmp_path / "app.db")
+    yield app
+    app.db.close()
+
+
+@contextlib.contextmanager
+def desk(app: App) -> Iterator[Desk]:
+    opened = Desk.at(open_engine(f"sqlite:///{app.path}"))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def fill(app: App, count: int = 1000) -> None:
+    statuses = ["pending", "running", "done", "failed"]
+    app.db.executemany(
+        "INSERT INTO jobs (type, payload, status, attempts, last_error, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, '2024-05-01 10:00:00', '2024-05-02 10:00:00')",
+        [(["tag", "caption", "nsfw"][n % 3], json.dumps({"n": n}), statuses[n % 4], n % 5, None) for n in range(count)],
+    )
+
+
+class TestWhatIsKept:
+    def test_every_row_is_kept_and_running_ones_become_pending(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app)
+        before = app.run("SELECT * FROM jobs ORDER BY id")
+
+        report = app.adopt()
+
+        old = "id, type, payload, status, attempts, last_error, created_at, updated_at"
+        after = app.run(f"SELECT {old} FROM jobs ORDER BY id")
+        recovered = [(*row[:3], "pending", *row[4:]) if row[3] == "running" else row for row in before]
+        assert after == recovered
+        assert (report.rows, report.recovered, report.needing_change) == (1000, 250, ())
+        assert [row[:8] for row in app.run("SELECT * FROM jobs ORDER BY id")] == recovered
+
+    def test_the_backup_is_the_database_as_it_was(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app, 50)
+        before = list(app.db.iterdump())
+
+        report = app.adopt()
+
+        assert report.backup.name.startswith("app.db.before-adopt-")
+        with contextlib.closing(sqlite3.connect(report.backup)) as backup:
+            assert list(backup.iterdump()) == before
+
+    def test_old_jobs_are_due_at_once_in_the_order_of_their_ids(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app, 40)
+        app.adopt()
+
+        with desk(app) as opened:
+            now = app.run("SELECT max(scheduled_at) FROM jobs")[0][0]
+            ids = [claim.job_id for claim in opened.claim(["tag", "caption", "nsfw"], 100, now=now)]
+
+        assert ids == [n + 1 for n in range(40) if n % 4 in (0, 1)]
+
+    def test_payloads_of_any_kind_are_kept_byte_for_byte(self, app: App) -> None:
+        app.run("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type, payload, status)")
+        odd = [None, b"\xff\x00raw", 5, 1.5, "{not json", "\x00"]
+        app.db.executemany("INSERT INTO jobs (type, payload, status) VALUES ('t', ?, 'pending')", [(p,) for p in odd])
+        app.run("INSERT INTO jobs (type, payload, status) VALUES ('t', CAST(x'c328' AS TEXT), 'pending')")
+
+        app.adopt()
+
+        kept = app.run("SELECT CAST(payload AS BLOB) FROM jobs ORDER BY id")
+        assert [row[0] for row in kept] == [
+            b"{}", b"\xff\x00raw", b"5", b"1.5", b"{not json", b"\x00", b"\xc3\x28",
+        ]  # fmt: skip
+        with desk(app) as opened:
+            claims = opened.claim(["t"], 100, now=2e9)
+        assert [claim.payload for claim in claims] == [
+            "{}", b"\xff\x00raw", "5", "1.5", "{not json", "\x00", b"\xc3\x28",
+        ]  # fmt: skip
+
+    def test_columns_indexes_triggers_views_keys_and_the_sequence_of_the_application_are_kept(self, app: App) -> None:
+        app.db.executescript("""
+            PRAGMA foreign_keys = ON;
+            CREATE TABLE users (id INTEGER PRIMARY KEY, name);
+            CREATE TABLE log (what);
+            CREATE TABLE jobs (
+              "id" INTEGER PRIMARY KEY AUTOINCREMENT, type VARCHAR(50) NOT NULL, payload TEXT NOT NULL,
+              status TEXT DEFAULT 'pending' CHECK (status IN ('pending','running','done','failed')),
+              owner INTEGER REFERENCES users (id) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED,
+              [odd, name] TEXT COLLATE NOCASE DEFAULT ('a,b'), /* a comment, with a comma */
+              size GENERATED ALWAYS AS (length(payload)) VIRTUAL,
+              CONSTRAINT no_twins UNIQUE (type, owner), -- the last
+              CHECK (owner > 0)
+            );
+            CREATE TABLE results (job INTEGER REFERENCES jobs (id) ON DELETE CASCADE, text);
+            CREATE INDEX by_owner ON jobs (owner) WHERE owner IS NOT NULL;
+            CREATE TRIGGER noted AFTER INSERT ON jobs BEGIN INSERT INTO log VALUES (NEW.type); END;
+            CREATE TRIGGER elsewhere AFTER INSERT ON results
+              BEGIN UPDATE jobs SET status = 'done' WHERE id = NEW.job; END;
+            CREATE VIEW waiting AS SELECT id, type FROM jobs WHERE status = 'pending';
+            INSERT INTO users VALUES (7, 'me');
+            INSERT INTO jobs (type, payload, owner) VALUES ('tag', '{}', 7), ('tag', '{}', NULL), ('x', '{}', 7);
+            INSERT INTO results VALUES (1, 'r');
+            DELETE FROM jobs WHERE id = 3;
+        """)
+        others = "SELECT name, sql FROM sqlite_schema WHERE name IN ('results', 'by_owner', 'noted', 'elsewhere', 'waiting') ORDER BY name"
+        before = app.run(others)
+
+        report = app.adopt()
+
+        assert app.run(others) == before
+        assert report.extra_columns == ("owner", "odd, name", "size")
+        assert app.run('SELECT owner, "odd, name", size FROM jobs') == [(7, "a,b", 2), (None, "a,b", 2)]
+        assert app.run("SELECT * FROM waiting") == [(2, "tag")]  # the result's trigger finished the other
+        app.run("INSERT INTO jobs (type, payload) VALUES ('y', '{}')")
+        assert app.run("SELECT max(id) FROM jobs") == [(4,)]  # 3 is never given again
+        assert app.run("SELECT what FROM log") == [("tag",), ("tag",), ("x",), ("y",)]
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            app.run("INSERT INTO jobs (type, payload, owner) VALUES ('tag', '{}', 7)")
+        with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+            app.run("INSERT INTO jobs (type, payload, owner) VALUES ('tag', '{}', -7)")
+        app.run("DELETE FROM users")
+        assert app.run("SELECT owner FROM jobs WHERE id = 1") == [(None,)]
+        app.run("DELETE FROM jobs WHERE id = 1")
+        assert app.run("SELECT count(*) FROM results") == [(0,)]
+        assert app.run("PRAGMA foreign_key_check") == []
+        assert app.run("PRAGMA integrity_check") == [("ok",)]
+
+    def test_the_database_has_what_a_fresh_one_has(self, app: App, tmp_path: Path) -> None:
+        app.run(PLAIN)
+        app.adopt()
+        fresh = open_engine(f"sqlite:///{tmp_path}/fresh.db")
+        fresh.migrate()
+
+        query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'jobs_times%' AND name <> 'jobs' ORDER BY name"
+        with contextlib.closing(sqlite3.connect(tmp_path / "fresh.db")) as model:
+            assert app.run(query) == model.execute(query).fetchall()
+            assert (
+                app.run("SELECT * FROM job_meta ORDER BY key")
+                == model.execute("SELECT * FROM job_meta ORDER BY key").fetchall()
+            )
+            names = "SELECT name FROM pragma_table_info('jobs')"
+            assert sorted(app.run(names)) == sorted(model.execute(names).fetchall())
+        assert open_engine(f"sqlite:///{app.path}").migrate() == []
+
+
+class TestTimes:
+    def test_when_a_finished_job_ended_is_converted_from_text(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app, 8)
+        app.adopt()
+
+        ended = {row for row in app.run("SELECT status, round(completed_at, 3) FROM jobs")}
+        assert ended == {("pending", None), ("done", 1714644000.0), ("failed", 1714644000.0)}
+
+    @pytest.mark.parametrize(
+        ("value", "form"),
+        [
+            ("2024-05-01 10:00:00", "____-__-__ __:__:__"),
+            ("2024-05-01T10:00:00", "____-__-__T__:__:__"),
+            ("2024-05-01T10:00:00.123456+00:00", "____-__-__T__:__:__.___+00:00"),
+            ("2024-05-01T10:00:00Z", "____-__-__T__:__:__Z"),
+        ],
+    )
+    def test_what_we_write_into_its_columns_has_the_form_that_the_application_writes(
+        self, app: App, value: str, form: str
+    ) -> None:
+        app.run(PLAIN)
+        app.run("INSERT INTO jobs (type, created_at, updated_at) VALUES ('tag', ?, ?)", [value, value])
+        app.adopt()
+
+        with desk(app) as opened:
+            opened.put()
+            claims = opened.claim(want=2, now=2e9)
+            opened.settle(*(done(claim, None) for claim in claims), now=2e9)
+
+        like = app.run("SELECT created_at LIKE ?, updated_at LIKE ? FROM jobs WHERE id = 2", [form, form])
+        assert like == [(1, 1)]
+        assert app.run("SELECT created_at FROM jobs WHERE id = 1") == [(value,)]
+        assert app.run("SELECT updated_at LIKE '2033-05-18%' FROM jobs") == [(1,), (1,)]
+
+    def test_the_applications_own_cleaning_deletes_only_what_is_old(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app, 4)
+        app.adopt()
+        with desk(app) as opened:
+            job_id = opened.put()
+            claim = next(c for c in opened.claim(want=9, now=time.time()) if c.job_id == job_id)
+            opened.settle(done(claim, None), now=time.time())
+
+        app.run("DELETE FROM jobs WHERE status = 'done' AND updated_at < datetime('now', '-7 days')")
+
+        assert app.run("SELECT id FROM jobs WHERE status = 'done'") == [(job_id,)]
+
+    def test_milliseconds_stay_milliseconds(self, app: App) -> None:
+        app.run(PLAIN.replace("TEXT DEFAULT CURRENT_TIMESTAMP", "INTEGER"))
+        app.run("INSERT INTO jobs (type, updated_at) VALUES ('tag', 1714644000123)")
+        app.adopt()
+        with desk(app) as opened:
+            opened.one(now=2e9)
+
+        assert app.run("SELECT updated_at FROM jobs") == [(2_000_000_000_000,)]
+
+    def test_a_delay_in_a_column_of_our_name_is_respected(self, app: App) -> None:
+        app.run("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type, payload, status, scheduled_at)")
+        times = ["2033-05-18 03:33:20", 2e9, 2_000_000_000_000, None]
+        app.db.executemany(
+            "INSERT INTO jobs (type, status, scheduled_at) VALUES ('t', 'pending', ?)", [(t,) for t in times]
+        )
+        report = app.adopt()
+
+        *delayed, at_once = [row[0] for row in app.run("SELECT scheduled_at FROM jobs ORDER BY id")]
+        assert delayed == [pytest.approx(2e9)] * 3
+        assert at_once < 2e9
+        assert {change.statement.split(" WHERE")[0] for change in report.needing_change} == {
+            "UPDATE jobs SET \"scheduled_at\" = '2033-05-18 03:33:20'",
+            'UPDATE jobs SET "scheduled_at" = 2000000000000',
+        }
+
+
+class TestGuarantees:
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [
+            ("type", "TAG"),
+            ("type", b"tag"),
+            ("status", "finished"),
+            ("status", None),
+            ("priority", 101),
+            ("priority", 1.5),
+            ("priority", "high"),
+            ("requires", b"gpu"),
+            ("scheduled_at", "2024-05-01 10:00:00"),
+            ("scheduled_at", 1714644000123),
+            ("scheduled_at", None),
+            ("max_attempts", 0),
+            ("attempts", "three"),
+            ("claim_token", "x"),
+            ("lock_expires_at", "tomorrow"),
+            ("completed_at", "2024-05-01 10:00:00"),
+            ("unique_key", b"k"),
+        ],
+    )
+    def test_an_adopted_table_refuses_what_ours_refuses(
+        self, app: App, column: str, value: object, tmp_path: Path
+    ) -> None:
+        app.run(PLAIN.replace("status TEXT NOT NULL DEFAULT 'pending'", "status TEXT NOT NULL"))
+        app.adopt()
+        open_engine(f"sqlite:///{tmp_path}/ours.db").migrate()
+        with contextlib.closing(sqlite3.connect(tmp_path / "ours.db")) as ours:
+            for database in (app.db, ours):
+                database.execute("INSERT INTO jobs (type, payload, status) VALUES ('tag', '{}', 'pending')")
+                with pytest.raises(sqlite3.IntegrityError):
+                    database.execute(f"UPDATE jobs SET {column} = ?", [value])
+
+    def test_the_applications_poller_and_our_workers_never_run_a_job_twice(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app)
+        app.adopt()
+        todo = {row[0] for row in app.run("SELECT id FROM jobs WHERE status = 'pending'")}
+        theirs: list[int] = []
+        ours: list[int] = []
+
+        def poll() -> None:
+            with contextlib.closing(sqlite3.connect(app.path, timeout=20, isolation_level=None)) as db:
+                while rows := db.execute(CLAIM).fetchall():
+                    theirs.append(rows[0][0])
+                    db.execute(DONE, [rows[0][0]])
+
+        poller = threading.Thread(target=poll)
+        with desk(app) as opened:
+            wanted = Wanted(("tag", "caption", "nsfw"))
+            poller.start()
+            until(lambda: theirs)
+            settlements: list[Any] = []
+            while True:
+                exchange = opened.claims.exchange("w1", settlements, wanted, 3, 60, 4e9)
+                assert exchange.lost == []
+                if not exchange.claims:
+                    break
+                ours += [claim.job_id for claim in exchange.claims]
+                settlements = [done(claim, None) for claim in exchange.claims]
+            poller.join(30)
+
+        assert theirs
+        assert ours
+        assert sorted(theirs + ours) == sorted(todo)
+        assert app.run(
+            "SELECT DISTINCT status FROM jobs WHERE id IN (SELECT id FROM jobs WHERE status <> 'failed')"
+        ) == [("done",)]
+
+    def test_a_claim_of_the_application_is_stamped_and_its_settlement_counts(self, app: App) -> None:
+        app.run(PLAIN)
+        app.run("INSERT INTO jobs (type) VALUES ('tag')")
+        app.adopt()
+
+        assert app.run(CLAIM)[0][:5] == (1, "tag", "{}", "running", 1)
+        assert app.run("SELECT locked_by, claim_token, lock_expires_at > 1e9 FROM jobs") == [("foreign", 1, 1)]
+        app.run(FAILED, ["no such file", 1])
+
+        with desk(app) as opened:
+            job = opened.job(1)
+        assert (job.status, job.last_error, job.locked_by) == (Status.FAILED, "no such file", None)
+
+    def test_the_applications_reset_at_start_releases_none_of_ours(self, app: App) -> None:
+        app.run(PLAIN)
+        app.run("INSERT INTO jobs (type) VALUES ('tag')")
+        app.adopt()
+        with desk(app) as opened:
+            claim = opened.one(now=4e9)
+            app.run("UPDATE jobs SET status = 'pending' WHERE status = 'running'")
+            assert opened.settle(done(claim, None)) == []
+
+
+class TestOldStatements:
+    def test_an_explicit_null_that_the_old_table_took_becomes_the_default(self, app: App) -> None:
+        app.run(PLAIN)
+        app.adopt()
+
+        app.run("INSERT INTO jobs (type, payload) VALUES ('tag', NULL)")
+
+        assert app.run("SELECT payload FROM jobs") == [("{}",)]
+
+    def test_statements_that_no_longer_work_are_listed_with_the_reason(self, app: App) -> None:
+        app.run(PLAIN)
+        fill(app, 10)
+        given = [
+            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "UPDATE jobs SET status = 'archived' WHERE status = 'pending'",
+            "SELECT * FROM jobs WHERE id = :id",
+            "DELETE FROM jobs",
+            "COMMIT",
+        ]
+
+        report = app.adopt(statements=given)
+
+        assert {change.statement: change.reason.split(":")[0] for change in report.needing_change} == {
+            given[0]: "table jobs has 23 columns but 8 values were supplied",
+            given[1]: "CHECK constraint failed",
+            "COMMIT": "not authorized",
+        }
+        assert app.run("SELECT count(*) FROM jobs") == [(10,)]
+
+    def test_a_payload_of_another_name_is_renamed_and_what_names_the_old_one_is_listed(self, app: App) -> None:
+        app.run(PLAIN.replace("payload", "data"))
+        app.run("CREATE INDEX by_data ON jobs (data)")
+        app.run("INSERT INTO jobs (type, data) VALUES ('tag', '[1]')")
+
+        report = app.adopt(payload_column="data")
+
+        assert app.run("SELECT payload FROM jobs") == [("[1]",)]
+        assert [change.reason for change in report.needing_change] == [
+            "table jobs has no column named data",
+            "no such column: data",
+        ]
+
+    def test_constraints_that_cannot_stay_are_named(self, app: App) -> None:
+        app.run(
+            PLAIN.replace("last_error TEXT", "last_error TEXT NOT NULL DEFAULT ''").replace(
+                "DEFAULT 'pending'", "DEFAULT 'pending' CHECK (status <> 'cancelled')"
+            )
+        )
+        notes = "\n".join(app.adopt().notes)
+
+        assert "`last_error` gave up NOT NULL" in notes
+        assert "`status` gave up CHECK (status <> 'cancelled')" in notes
+
+    def test_a_column_that_only_the_application_can_fill_is_named(self, app: App) -> None:
+        app.run(PLAIN.replace("last_error TEXT,", "last_error TEXT, owner INTEGER NOT NULL,"))
+        app.run("INSERT INTO jobs (type, owner) VALUES ('tag', 7)")
+
+        report = app.adopt()
+
+        assert any("NOT NULL constraint failed: jobs.owner" in note for note in report.notes)
+        assert report.needing_change == ()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("sql", "reason"),
+        [
+            (PLAIN.replace("id INTEGER", "id TEXT"), "it needs a column `id INTEGER PRIMARY KEY`"),
+            (PLAIN.replace("INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY DESC"), "it needs a column `id INTEGER"),
+            (PLAIN + " WITHOUT ROWID", "WITHOUT ROWID"),
+            (PLAIN.replace("payload", "data"), "name it with --payload-column"),
+            (PLAIN.replace("last_error", "locked_by"), "`locked_by` would be taken for a claim"),
+            (PLAIN.replace("status", "state"), "it has no column `status`"),
+            ("CREATE VIEW jobs AS SELECT 1 AS id", "no ordinary table"),
+            ("CREATE TABLE other (id)", "there is no table `jobs`"),
+            (PLAIN + "; CREATE INDEX jobs_due ON jobs (type)", "index `jobs_due` is needed"),
+            (PLAIN + "; CREATE TABLE job_errors (x)", "table `job_errors` is needed"),
+            (PLAIN + "; INSERT INTO jobs (type) VALUES ('TAG'), ('TAG'), ('a b')", "'TAG' (2 rows), 'a b' (1 row)"),
+            (PLAIN + "; INSERT INTO jobs (type, status) VALUES ('t', 'queued')", "'queued' (1 row)"),
+            (
+                PLAIN.replace("attempts", "priority") + "; INSERT INTO jobs (type, priority) VALUES ('t', 500)",
+                "`priority` holds what job-supervisor cannot take: 500 (1 row)",
+            ),
+            (
+                PLAIN.replace("created_at TEXT", "scheduled_at TEXT")
+                + "; INSERT INTO jobs (type, scheduled_at) VALUES ('t', 'soon')",
+                "'soon' (1 row)",
+            ),
+        ],
+    )
+    def test_other_shapes_are_refused_with_the_reason_and_nothing_is_touched(
+        self, app: App, sql: str, reason: str
+    ) -> None:
+        app.db.executescript(sql)
+
+        assert reason in app.refusal()
+
+    @pytest.mark.parametrize(
+        ("sql", "reason"),
+        [
+            ("CREATE TRIGGER t AFTER UPDATE ON jobs BEGIN SELECT app_function(NEW.id); END", "no such function"),
+            (
+                "CREATE TRIGGER t BEFORE UPDATE ON jobs WHEN NEW.status = 'done' AND NEW.result IS NOT NULL "
+                "BEGIN SELECT RAISE(ABORT, 'no results here'); END",
+                "no results here",
+            ),
+        ],
+    )
+    def test_a_table_on_which_our_workers_could_not_work_is_refused(self, app: App, sql: str, reason: str) -> None:
+        app.run(PLAIN.replace("last_error TEXT", "last_error TEXT, result TEXT"))
+        fill(app, 10)
+        app.run(sql)
+        before = list(app.db.iterdump())
+
+        with pytest.raises(StoreError, match=reason):
+            app.adopt()
+
+        assert list(app.db.iterdump()) == before
+        assert not list(app.path.parent.glob("*.before-adopt*"))
+
+    def test_a_table_of_ours_is_not_adopted_again(self, app: App) -> None:
+        app.run(PLAIN)
+        app.adopt()
+
+        assert "nothing to adopt" in app.refusal()
+
+    def test_what_we_refuse_to_migrate_says_that_it_can_be_adopted(self, app: App) -> None:
+        app.run(PLAIN)
+
+        with pytest.raises(StoreError, match="supervisor adopt"):
+            open_engine(f"sqlite:///{app.path}").migrate()
+
+
+# Dies by SIGKILL as the connection that adopts begins its nth statement.
+KILLED = """
+import os, signal, sqlite3, sys
+from supervisor.engine import open_engine
+
+url, at, seen = sys.argv[1], int(sys.argv[2]), 0
+
+def statement(sql):
+    global seen
+    seen += 1
+    if seen == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def connect(*arguments, **options):
+    connection = opened(*arguments, **options)
+    connection.set_trace_callback(statement)
+    return connection
+
+opened, sqlite3.connect = sqlite3.connect, connect
+open_engine(url).adopt()
+print(seen)
+"""
+
+
+def test_killed_at_any_point_the_table_is_wholly_old_or_wholly_adopted(app: App, tmp_path: Path) -> None:
+    app.run(PLAIN)
+    fill(app, 200)
+    old = list(app.db.iterdump())
+    app.db.close()
+
+    def attempt(number: int, at: int) -> tuple[subprocess.CompletedProcess[str], list[str], str]:
+        folder = tmp_path / f"copy-{number}"
+        folder.mkdir()
+        shutil.copy(app.path, folder / "app.db")
+        ended = subprocess.run(
+            python("-c", KILLED, f"sqlite:///{folder}/app.db", str(at)), capture_output=True, text=True, timeout=60
+        )
+        with contextlib.closing(sqlite3.connect(folder / "app.db")) as db:
+            return ended, list(db.iterdump()), db.execute("PRAGMA integrity_check").fetchone()[0]
+
+    whole, adopted, _ = attempt(0, 0)
+    total = int(whole.stdout)
+    assert total > 40
+    assert adopted != old
+    outcomes = set()
+    for number, at in enumerate([total // 8 * part for part in range(3, 8)] + [total - 1, total], 1):
+        ended, left, health = attempt(number, at)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert health == "ok"
+        assert left == old or "CREATE TABLE jobs_before_adopt" not in "\n".join(left)
+        assert left == old or any("schema_version" in line for line in left)
+        outcomes.add(left == old)
+    assert True in outcomes

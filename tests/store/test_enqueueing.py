@@ -1,0 +1,134 @@
+"""Putting jobs in: exactly what was given, exactly once a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.domain.job import NewJob, Status
+from supervisor.domain.settlement import Settlement, done
+from tests.store.kit import NOW, T0, Desk
+
+
+def test_a_job_is_stored_as_it_was_given(desk: Desk) -> None:
+    job_id = desk.put(
+        "tag",
+        payload='{"path":"cat.jpg"}',
+        priority=7,
+        requires="cpu gpu",
+        max_attempts=4,
+        unique_key="cat.jpg",
+    )
+
+    job = desk.job(job_id)
+    assert (job.id, job.type, job.payload, job.status) == (job_id, "tag", {"path": "cat.jpg"}, Status.PENDING)
+    assert (job.priority, job.requires, job.scheduled_at) == (7, "cpu gpu", T0)
+    assert (job.max_attempts, job.unique_key) == (4, "cat.jpg")
+    assert (job.attempts, job.crashes, job.locked_by, job.result, job.last_error) == (0, 0, None, None, None)
+
+
+def test_a_job_without_a_time_is_due_at_once(desk: Desk) -> None:
+    [job_id] = desk.intake.enqueue([NewJob("tag", "{}")])
+
+    job = desk.job(job_id)
+    assert job.scheduled_at == job.created_at
+    assert [claim.job_id for claim in desk.claim(now=job.scheduled_at)] == [job_id]
+
+
+def test_many_jobs_get_ids_in_the_order_given_and_run_in_that_order(desk: Desk) -> None:
+    jobs = [NewJob("tag", str(n), scheduled_at=T0) for n in range(500)]
+
+    ids = desk.intake.enqueue(jobs)
+
+    assert ids == sorted(set(ids))
+    assert [desk.job(job_id).payload for job_id in ids] == list(range(500))
+    assert [claim.job_id for claim in desk.claim(want=500)] == ids
+
+
+def test_nothing_of_a_batch_is_written_when_one_job_is_refused(desk: Desk) -> None:
+    with pytest.raises(Exception, match=r"(?i)check|constraint"):
+        desk.intake.enqueue([NewJob("tag", "{}"), NewJob("tag", "{}", priority=101)])
+
+    assert desk.operations.counts() == []
+
+
+def test_ids_are_never_used_again(desk: Desk) -> None:
+    first = desk.put()
+    desk.finish(first)
+    assert desk.operations.delete([first]) == 1
+
+    assert desk.put() > first
+
+
+def test_an_unknown_id_has_no_job_and_no_status(desk: Desk) -> None:
+    assert desk.intake.job(77) is None
+    assert desk.intake.status(77) is None
+
+
+@pytest.mark.parametrize("payload", ["{broken", "", "5", "[1, null]", "\x00", '"ä\u2028"'])
+def test_text_of_any_kind_comes_through_to_the_worker(desk: Desk, payload: str) -> None:
+    desk.put(payload=payload)
+
+    assert desk.one().payload == payload
+
+
+class TestUniqueKeys:
+    def test_a_duplicate_returns_the_existing_jobs_id(self, desk: Desk) -> None:
+        first = desk.put(unique_key="k")
+
+        assert desk.put(unique_key="k", payload="[2]") == first
+        assert desk.intake.enqueue([NewJob("tag", "{}", unique_key="k")] * 3) == [first] * 3
+        assert desk.operations.counts() == [("tag", Status.PENDING, 1)]
+
+    def test_a_duplicate_within_one_batch_returns_the_same_id(self, desk: Desk) -> None:
+        one, two, other = desk.intake.enqueue([NewJob("tag", "{}", unique_key=key) for key in ("k", "k", "other")])
+
+        assert one == two != other
+
+    def test_a_key_holds_for_its_type_alone(self, desk: Desk) -> None:
+        assert desk.put("tag", unique_key="k") != desk.put("caption", unique_key="k")
+
+    def test_jobs_without_a_key_never_clash(self, desk: Desk) -> None:
+        assert desk.put() != desk.put()
+
+    def test_a_running_job_keeps_its_key_and_a_finished_one_gives_it_up(self, desk: Desk) -> None:
+        first = desk.put(unique_key="k")
+        claim = desk.one()
+        assert desk.put(unique_key="k") == first
+
+        desk.settle(done(claim, None))
+
+        assert desk.put(unique_key="k") != first
+
+    def test_a_job_that_is_to_be_cancelled_keeps_its_key_until_it_has_stopped(self, desk: Desk) -> None:
+        first = desk.put(unique_key="k")
+        claim = desk.one()
+        desk.operations.cancel(first, NOW)
+        assert desk.put(unique_key="k") == first
+
+        desk.settle(Settlement(first, claim.token, Status.CANCELLED))
+
+        assert desk.put(unique_key="k") != first
+
+    def test_a_job_may_enqueue_its_own_key_again_with_its_completion(self, desk: Desk) -> None:
+        first = desk.put(unique_key="k")
+        claim = desk.one()
+
+        desk.settle(done(claim, None, children=(NewJob("tag", "[2]", unique_key="k", scheduled_at=T0),)))
+
+        again = desk.one()
+        assert (again.job_id != first, again.payload) == (True, "[2]")
+
+    def test_a_bulk_retry_skips_jobs_whose_key_is_taken(self, desk: Desk) -> None:
+        failed = []
+        for _ in range(2):
+            failed.append(desk.put(unique_key="k"))
+            desk.finish(failed[-1], Status.FAILED)
+        free = desk.put()
+        desk.finish(free, Status.FAILED)
+
+        assert desk.operations.retry([*failed, free], NOW) == 2
+        assert [desk.status(job_id) for job_id in [*failed, free]] == [
+            Status.PENDING,
+            Status.FAILED,
+            Status.PENDING,
+        ]

@@ -1,0 +1,192 @@
+"""The end of a run: one recorded outcome a job, and only by the claim that is current."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.settlement import (
+    MAX_MESSAGE,
+    Failure,
+    Settlement,
+    cancelled,
+    crashed,
+    done,
+    failed,
+    released,
+)
+from tests.store.kit import BROKEN, NOW, POLICY, T0, Desk
+
+
+def fail(claim: Claim, **options: object) -> Settlement:
+    return failed(claim, BROKEN, POLICY, chance=0.5, **options)  # type: ignore[arg-type]
+
+
+class TestEnds:
+    def test_done_records_the_result_and_ends_the_claim(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.settle(done(desk.one(), '{"tags":["cat"]}', started_at=NOW + 1, progress=1.0), now=NOW + 3)
+
+        job = desk.job(job_id)
+        assert (job.status, job.result, job.progress) == (Status.DONE, {"tags": ["cat"]}, 1.0)
+        assert (job.started_at, job.completed_at, job.attempts) == (NOW + 1, NOW + 3, 1)
+        assert (job.locked_by, job.locked_at, job.lock_expires_at, job.last_error) == (None,) * 4
+
+    def test_a_failed_attempt_is_due_again_after_its_delay(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.settle(fail(desk.one()))
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.scheduled_at) == (Status.PENDING, 1, NOW + 10)
+        assert (job.last_error, job.completed_at, job.locked_by) == (BROKEN.message, None, None)
+        assert desk.claim(now=NOW + 9.9) == []
+        assert desk.one(now=NOW + 10).attempt == 2
+
+    def test_with_its_attempts_used_up_a_job_is_failed(self, desk: Desk) -> None:
+        job_id = desk.put()
+        for attempt in (1, 2, 3):
+            claim = desk.one(now=NOW + 100 * attempt)
+            assert claim.attempt == attempt
+            desk.settle(fail(claim), now=NOW + 100 * attempt)
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.completed_at) == (Status.FAILED, 3, NOW + 300)
+        assert [a.attempt for a in desk.operations.attempts(job_id)] == [1, 2, 3]
+
+    def test_a_jobs_own_limit_goes_before_the_pools(self, desk: Desk) -> None:
+        job_id = desk.put(max_attempts=1)
+        desk.settle(fail(desk.one()))
+
+        assert desk.status(job_id) is Status.FAILED
+
+    def test_each_failed_attempt_is_kept_with_its_details(self, desk: Desk) -> None:
+        job_id = desk.put()
+        failure = Failure("exit", "x" * 5000, "trace", 3, "SIGKILL", "tail", 1 << 30, 1.5)
+        desk.settle(failed(desk.one(), failure, POLICY, chance=0.5))
+
+        [attempt] = desk.operations.attempts(job_id)
+        assert (attempt.job_id, attempt.attempt, attempt.kind) == (job_id, 1, "exit")
+        assert len(attempt.message) == MAX_MESSAGE
+        assert (attempt.traceback, attempt.exit_code, attempt.signal) == ("trace", 3, "SIGKILL")
+        assert (attempt.stderr, attempt.peak_memory, attempt.duration) == ("tail", 1 << 30, 1.5)
+        assert attempt.created_at == NOW
+
+    def test_a_release_gives_the_attempt_back_and_keeps_the_place(self, desk: Desk) -> None:
+        job_id, later = desk.put(), desk.put()
+        desk.settle(released(desk.one()))
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.scheduled_at) == (Status.PENDING, 0, T0)
+        assert [claim.job_id for claim in desk.claim(want=2)] == [job_id, later]
+
+    def test_a_crash_is_charged_as_a_crash_and_gives_the_attempt_back(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.settle(crashed(desk.one(), BROKEN, POLICY, 3, chance=0.5))
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.crashes, job.scheduled_at) == (Status.PENDING, 0, 1, T0)
+        assert desk.one().crashes == 1
+
+    def test_crashes_used_up_quarantine_a_job(self, desk: Desk) -> None:
+        job_id = desk.put()
+        for _ in range(3):
+            desk.settle(crashed(desk.one(now=NOW + 1000), BROKEN, POLICY, 3, chance=0.5), now=NOW)
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.crashes) == (Status.QUARANTINED, 0, 3)
+        assert desk.claim(now=NOW + 1e6) == []
+
+    def test_a_cancelled_run_ends_cancelled_and_is_no_failure(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        desk.operations.cancel(job_id, NOW)
+        desk.settle(cancelled(claim))
+
+        assert desk.status(job_id) is Status.CANCELLED
+        assert desk.operations.attempts(job_id) == []
+
+    def test_success_clears_the_last_error_and_keeps_the_attempts(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.settle(fail(desk.one()))
+        desk.settle(done(desk.one(now=NOW + 100), None))
+
+        assert desk.job(job_id).last_error is None
+        assert len(desk.operations.attempts(job_id)) == 1
+
+    def test_children_are_inserted_with_the_completion(self, desk: Desk) -> None:
+        desk.put()
+        desk.settle(done(desk.one(), None, children=(NewJob("caption", "[1]"), NewJob("caption", "[2]"))))
+
+        assert desk.operations.counts() == [("caption", Status.PENDING, 2), ("tag", Status.DONE, 1)]
+
+
+def ends(claim: Claim) -> dict[str, Settlement]:
+    return {
+        "done": done(claim, '"late"'),
+        "done with children": done(claim, '"late"', children=(NewJob("child", "{}"),)),
+        "failed": fail(claim, permanent=True),
+        "released": released(claim),
+        "crashed": crashed(claim, BROKEN, POLICY, 3, chance=0.5),
+        "cancelled": cancelled(claim),
+    }
+
+
+class TestLostClaims:
+    @pytest.mark.parametrize("end", ["done", "done with children", "failed", "released", "crashed", "cancelled"])
+    def test_a_stale_settlement_after_a_reclaim_changes_nothing(self, desk: Desk, end: str) -> None:
+        job_id = desk.put()
+        stale = desk.one()
+        desk.settle(released(stale))
+        current = desk.one()
+        before = desk.job(job_id)
+
+        assert desk.settle(ends(stale)[end]) == [job_id]
+
+        assert desk.job(job_id) == before
+        assert desk.operations.attempts(job_id) == []
+        assert desk.operations.counts() == [("tag", Status.RUNNING, 1)]
+        assert desk.settle(done(current, '"current"')) == []
+
+    @pytest.mark.parametrize("end", ["done", "done with children", "failed", "released", "crashed", "cancelled"])
+    def test_another_workers_claim_cannot_be_settled(self, desk: Desk, end: str) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        before = desk.job(job_id)
+
+        assert desk.settle(ends(claim)[end], owner="w2") == [job_id]
+        assert desk.job(job_id) == before
+
+    @pytest.mark.parametrize("first", ["done", "failed", "cancelled"])
+    @pytest.mark.parametrize("second", ["done", "done with children", "failed", "released"])
+    def test_a_claim_is_settled_at_most_once(self, desk: Desk, first: str, second: str) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        assert desk.settle(ends(claim)[first]) == []
+        before = desk.job(job_id)
+
+        assert desk.settle(ends(claim)[second]) == [job_id]
+        assert desk.job(job_id) == before
+
+    def test_a_job_that_is_gone_is_a_lost_claim(self, desk: Desk) -> None:
+        ghost = Claim(4711, 1, "tag", "{}", 1, None, 0)
+
+        assert desk.settle(done(ghost, None), fail(ghost)) == [4711, 4711]
+
+    def test_one_lost_claim_among_many_costs_the_others_nothing(self, desk: Desk) -> None:
+        jobs = [desk.put() for _ in range(10)]
+        claims = desk.claim(want=10)
+        desk.settle(released(claims[3]))
+        again = desk.one(owner="w2")
+        assert again.job_id == jobs[3]
+
+        assert desk.settle(*(done(claim, None) for claim in claims)) == [jobs[3]]
+
+        statuses = [desk.status(job_id) for job_id in jobs]
+        assert statuses == [Status.RUNNING if n == 3 else Status.DONE for n in range(10)]
+
+    def test_a_settlement_given_twice_counts_once(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+
+        assert desk.settle(done(claim, None), done(claim, None)) == [job_id]
+        assert desk.status(job_id) is Status.DONE

@@ -1,0 +1,167 @@
+"""`supervisor.testing`: what users' own tests rely on."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import Context, Fail, Queue, Retry
+from supervisor.domain.retry import RetryPolicy
+from supervisor.testing import context, run_due
+from supervisor.worker.loader import HandlerError
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Any:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    yield queue
+    queue.close()
+
+
+def double(payload: Any, ctx: Context) -> Any:
+    return payload * 2
+
+
+def test_due_jobs_are_run_best_first_and_returned_as_they_ended(queue: Queue) -> None:
+    low = queue.enqueue("double", 1, priority=-1)
+    high = queue.enqueue("double", 2, priority=1)
+    queue.enqueue("other", 3)
+
+    jobs = run_due(queue, {"double": double})
+
+    assert [(job.id, job.status, job.result, job.attempts) for job in jobs] == [
+        (high, "done", 4, 1),
+        (low, "done", 2, 1),
+    ]
+    assert queue.job(3).status == "pending"
+
+
+def test_a_database_s_url_and_a_handler_s_name_will_do(queue: Queue) -> None:
+    queue.enqueue("sqrt", 9)
+
+    [job] = run_due(queue.url, {"sqrt": "tests.unit.test_testing:double"})
+
+    assert job.result == 18
+
+
+def test_a_class_is_set_up_once_and_torn_down(queue: Queue) -> None:
+    life: list[str] = []
+
+    class Counter:
+        def setup(self, ctx: Context) -> None:
+            life.append(f"setup {ctx.job_id} {ctx.options['unit']}")
+
+        def handle(self, payload: Any, ctx: Context) -> None:
+            life.append(f"handle {ctx.job_id} {ctx.attempt}")
+
+        def teardown(self, ctx: Context) -> None:
+            life.append("teardown")
+
+    queue.enqueue_many("count", [{}, {}])
+    run_due(queue, {"count": Counter}, options={"unit": "pieces"})
+
+    assert life == ["setup 0 pieces", "handle 1 1", "handle 2 1", "teardown"]
+
+
+def test_a_coroutine_is_awaited(queue: Queue) -> None:
+    async def later(payload: Any, ctx: Context) -> str:
+        return "late"
+
+    queue.enqueue("later")
+
+    assert [job.result for job in run_due(queue, {"later": later})] == ["late"]
+
+
+def test_a_failed_job_waits_for_its_next_attempt_and_now_brings_it(queue: Queue) -> None:
+    def fail(payload: Any, ctx: Context) -> None:
+        raise ValueError(f"attempt {ctx.attempt}")
+
+    queue.enqueue("fail")
+    policy = RetryPolicy(max_attempts=2, base=60.0, jitter=0.0)
+
+    [first] = run_due(queue, {"fail": fail}, retry=policy)
+    assert (first.status, first.last_error) == ("pending", "ValueError: attempt 1")
+    assert run_due(queue, {"fail": fail}, retry=policy) == []
+    [last] = run_due(queue, {"fail": fail}, retry=policy, now=time.time() + 61)
+    assert (last.status, last.last_error) == ("failed", "ValueError: attempt 2")
+
+
+def test_fail_and_retry_decide_as_in_a_worker(queue: Queue) -> None:
+    def decide(payload: str, ctx: Context) -> None:
+        if payload == "fail":
+            raise Fail("never")
+        raise Retry("later", after="1h")
+
+    queue.enqueue_many("decide", ["fail", "retry"])
+
+    failed, retried = run_due(queue, {"decide": decide})
+
+    assert (failed.status, failed.last_error) == ("failed", "never")
+    assert retried.status == "pending"
+    assert retried.scheduled_at > time.time() + 3500
+
+
+def test_a_delayed_job_runs_when_its_time_has_come(queue: Queue) -> None:
+    queue.enqueue("double", 1, delay="10m")
+
+    assert run_due(queue, {"double": double}) == []
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=11)
+    assert [job.result for job in run_due(queue, {"double": double}, now=later)] == [2]
+    with pytest.raises(ValueError, match="time zone"):
+        run_due(queue, {"double": double}, now=datetime.datetime(2030, 1, 1))
+
+
+def test_what_handlers_enqueue_runs_too_and_limit_ends_what_has_no_end(queue: Queue) -> None:
+    def again(payload: int, ctx: Context) -> int:
+        ctx.enqueue("again", payload + 1)
+        return payload
+
+    queue.enqueue("again", 0)
+
+    jobs = run_due(queue, {"again": again}, limit=3)
+
+    assert [job.result for job in jobs] == [0, 1, 2]
+    assert queue.job(4).status == "pending"
+
+
+def test_jobs_that_require_more_than_there_is_are_left_alone(queue: Queue) -> None:
+    queue.enqueue("double", 1, requires="gpu")
+
+    assert run_due(queue, {"double": double}) == []
+    assert len(run_due(queue, {"double": double}, capabilities=("cpu", "gpu"))) == 1
+
+
+def test_ctrl_c_in_a_handler_comes_through_and_charges_nothing(queue: Queue) -> None:
+    def interrupted(payload: Any, ctx: Context) -> None:
+        raise KeyboardInterrupt
+
+    job_id = queue.enqueue("interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_due(queue, {"interrupted": interrupted})
+    job = queue.job(job_id)
+    assert (job.status, job.attempts) == ("pending", 0)
+
+
+def test_a_handler_that_cannot_be_used_is_named(queue: Queue) -> None:
+    with pytest.raises(HandlerError, match="no_such_module"):
+        run_due(queue, {"x": "no_such_module:handle"})
+
+
+def test_a_handler_may_be_called_with_a_context_of_its_own() -> None:
+    def handle(payload: Any, ctx: Context) -> str:
+        ctx.progress(0.25, "a quarter")
+        ctx.enqueue("next", {"of": ctx.job_id})
+        ctx.extend("5m")
+        return "cancelled" if ctx.cancelled else f"{ctx.type} {ctx.attempt} {ctx.options['k']}"
+
+    ctx = context(job_id=7, type="tag", attempt=2, options={"k": 1})
+
+    assert handle({}, ctx) == "tag 2 1"
+    assert ctx.reported == 0.25
+    assert [(job.type, job.payload) for job in ctx.children] == [("next", '{"of":7}')]
+    assert handle({}, context(cancelled=True)) == "cancelled"
