@@ -16,6 +16,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
@@ -49,8 +50,7 @@ def adopt(place: Place, *, payload_column: str | None, tried: Sequence[str]) -> 
         connection.raw.execute("PRAGMA foreign_keys = OFF")
         with connection.write() as raw:
             # Inside the transaction, so that the copy holds exactly what is adopted.
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-            backup = place.database.with_name(f"{place.database.name}.before-adopt-{stamp}")
+            backup = _free_name(place)
             schema.back_up(reader, backup)
             try:
                 return _Adoption(raw, payload_column).run(backup, tried)
@@ -60,6 +60,14 @@ def adopt(place: Place, *, payload_column: str | None, tried: Sequence[str]) -> 
     finally:
         reader.close()
         connection.close()
+
+
+def _free_name(place: Place) -> Path:
+    """An earlier attempt of the same second may have been killed after its backup."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    first = place.database.with_name(f"{place.database.name}.before-adopt-{stamp}")
+    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], others) if not path.exists())
 
 
 def _look_first(place: Place, payload_column: str | None) -> None:
@@ -254,8 +262,8 @@ class _Adoption:
                 continue
             value = SQL.as_time.format(column=quoted(name))
             query = SQL.delayed_elsewhere.format(table=self._old.table, value=value)
-            count = self._raw.execute(query, {"now": self._now}).fetchone()[0]
-            yield f"`{name}` is kept, but job-supervisor goes by scheduled_at: {count} delayed jobs are due now"
+            delayed = self._raw.execute(query, {"now": self._now}).fetchone()[0]
+            yield f"`{name}` is kept, but job-supervisor goes by scheduled_at: {delayed} delayed jobs are due now"
 
     # Times as the application writes them
 

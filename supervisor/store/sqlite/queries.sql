@@ -224,6 +224,12 @@ WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
   AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, requires)) LIMIT 1;
 
+-- name: holding
+-- Whether any worker of a supervisor holds a claim.
+SELECT 1 FROM job_workers w JOIN jobs j INDEXED BY jobs_running
+  ON j.status = 'running' AND j.locked_by = w.incarnation
+WHERE w.supervisor = :supervisor LIMIT 1;
+
 -- name: count_pending
 SELECT count(*) FROM jobs INDEXED BY jobs_due
 WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types));

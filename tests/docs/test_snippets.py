@@ -1,0 +1,187 @@
+"""What the documents show works: their commands run, their programs run or compile, their files load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor import Queue, Status
+from supervisor.config import load
+from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
+
+PATIENCE = 30.0  # seconds for one block
+
+
+def environment() -> dict[str, str]:
+    """Ours, with the command `supervisor` of this interpreter first and no configuration from outside."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SUPERVISOR_CONFIG"}
+    return inherited | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def execute(block: Block, folder: Path, command: list[str]) -> str:
+    """Run a block in a folder; it must succeed. Returns what it printed."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # a supervisor in it, too
+        output, errors = process.communicate()
+    assert process.returncode == 0, f"{block}\n{output}\n{errors}"
+    return output
+
+
+def perform(block: Block, folder: Path) -> str:
+    """Run a block as its language asks."""
+    if block.language == "sql":
+        with contextlib.closing(sqlite3.connect(folder / "app.db", timeout=5)) as connection:
+            connection.executescript(block.text)
+        return ""
+    if block.language == "python":
+        program = folder / f"test_block_{block.line}.py"
+        program.write_text(block.text)
+        tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if "def test_" in block.text else []
+        return execute(block, folder, [sys.executable, *tests, program.name])
+    return execute(block, folder, ["bash", "-euo", "pipefail", "-c", block.text])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
+    Queue(f"sqlite:///{tmp_path}/app.db").enqueue("tag")  # the tables, for blocks in SQL
+    for block in blocks(document=document):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+        elif block.runs and not needs_missing_sqlite(block):
+            perform(block, tmp_path)
+    if any(needs_missing_sqlite(block) for block in blocks("sh", document=document)):
+        pytest.skip("there is no sqlite3 shell here for some of the blocks; the others were run")
+
+
+def needs_missing_sqlite(block: Block) -> bool:
+    return block.runs and shutil.which("sqlite3") is None and re.search(r"^sqlite3 ", block.text, re.M) is not None
+
+
+def test_the_first_job_of_the_readme_ends_as_it_shows(tmp_path: Path) -> None:
+    [first, *_] = [block for block in blocks("sh", document=ROOT / "README.md") if block.runs]
+    printed = perform(first, tmp_path)
+    shown = next(block for block in blocks("text", document=ROOT / "README.md"))
+    for line in shown.text.splitlines():
+        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+
+
+@contextlib.contextmanager
+def supervised(folder: Path) -> Iterator[None]:
+    """A starter in the folder, and its supervisor running."""
+    command = [sys.executable, "-m", "supervisor"]
+    subprocess.run([*command, "init"], cwd=folder, check=True, capture_output=True)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "run"], cwd=folder, stderr=log, env=environment())
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while '"recovered"' not in (folder / "log").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+
+
+def test_the_operators_commands_of_the_readme_work_on_a_running_supervisor(tmp_path: Path) -> None:
+    [block] = [block for block in blocks("sh") if block.mark == "run: supervised"]
+    with supervised(tmp_path):
+        printed = perform(block, tmp_path)
+    assert "greet is set to 4" in printed
+    assert (tmp_path / "copy.db").exists()
+
+
+def test_a_foreign_claim_as_the_readme_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    job = queue.enqueue("report")
+    [block] = [b for b in blocks("sql", document=ROOT / "README.md") if "RETURNING id, payload" in b.text]
+    perform(block, tmp_path)
+    claimed = queue.job(job)
+    assert (claimed.status, claimed.locked_by, claimed.attempts) == (Status.RUNNING, "foreign", 1)
+
+
+def test_a_foreign_worker_as_the_schema_page_shows_it_settles_its_own_claim(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    job = queue.enqueue("tag")
+    [block] = [b for b in blocks("sql", document=ROOT / "docs/schema.md") if "claim_token" in b.text]
+    perform(block, tmp_path)
+    settled = queue.job(job)
+    assert (settled.status, settled.result) == (Status.DONE, {"tags": []})
+
+
+def test_node_enqueues_with_the_statement_of_the_readme(tmp_path: Path) -> None:
+    [block] = blocks("js")
+    statements = re.findall(r'prepare\("([^"]+)"\)', block.text)
+    assert statements
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    queue.enqueue("makes-the-tables")
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
+        for statement in statements:
+            job = connection.execute(statement, ("tag", '{"path":"cat.jpg"}')).lastrowid
+            assert job is not None
+            assert queue.job(job).payload == {"path": "cat.jpg"}
+    if shutil.which("node") is None:
+        pytest.skip("there is no node here")
+    (tmp_path / "enqueue.js").write_text(block.text)
+    execute(block, tmp_path, ["node", "--check", "enqueue.js"])
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_configurations_load(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "supervisor.toml").write_text(block.text)
+    assert load(tmp_path / "supervisor.toml").pools
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_shell_commands_parse(block: Block, tmp_path: Path) -> None:
+    execute(block, tmp_path, ["bash", "-n", "-c", block.text])
+
+
+@pytest.mark.parametrize("block", blocks("sql"), ids=str)
+def test_every_sql_block_is_run(block: Block) -> None:
+    assert block.runs
+
+
+def test_the_faults_shown_are_those_that_are_reported(tmp_path: Path) -> None:
+    [block] = blocks("text", document=ROOT / "docs/configuration.md")
+    (tmp_path / "supervisor.toml").write_text(
+        '\n\n[pools.tag]\nhandler = "jobs:Tagger"\ntimeout = 500\nwokers = 3\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "supervisor", "status"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr == block.text

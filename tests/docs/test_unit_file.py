@@ -1,0 +1,103 @@
+"""deploy/job-supervisor.service: what the supervisor relies on stands there, and systemd accepts it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import shape
+from supervisor.domain.duration import seconds
+from tests.docs.markdown import ROOT
+
+UNIT = ROOT / "deploy" / "job-supervisor.service"
+
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here"
+)
+
+
+def parsed(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Sections, keys and their values; a key may stand there more than once."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            assert line.endswith("]")
+            section = sections.setdefault(line[1:-1], defaultdict(list))
+        else:
+            key, equals, value = line.partition("=")
+            assert equals, line
+            section[key].append(value)
+    return sections
+
+
+@pytest.fixture(scope="module")
+def service() -> dict[str, list[str]]:
+    sections = parsed(UNIT)
+    assert list(sections) == ["Unit", "Service", "Install"]
+    return sections["Service"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("Type", "notify"),
+        ("NotifyAccess", "main"),
+        ("KillMode", "mixed"),
+        ("KillSignal", "SIGTERM"),
+        ("ExecReload", "/bin/kill -HUP $MAINPID"),
+        ("Restart", "on-failure"),
+        ("RuntimeDirectory", "job-supervisor"),
+        ("RuntimeDirectoryPreserve", "yes"),  # recovery reads the scoreboard of the run before
+        ("StateDirectory", "job-supervisor"),
+        ("OOMPolicy", "continue"),  # one worker's death must not end the service
+        ("NoNewPrivileges", "yes"),
+        ("PrivateTmp", "yes"),
+        ("ProtectSystem", "strict"),
+    ],
+)
+def test_what_the_supervisor_relies_on_is_set(service: dict[str, list[str]], key: str, value: str) -> None:
+    assert service[key] == [value]
+
+
+def test_the_service_has_a_user_and_may_write_beside_its_database(service: dict[str, list[str]]) -> None:
+    assert service["User"] != ["root"]
+    assert service["ReadWritePaths"]
+    assert service["ExecStart"][0].split()[1:] == ["run", "--config", "supervisor.toml"]
+
+
+def test_a_stop_is_given_more_time_than_running_jobs_are(service: dict[str, list[str]]) -> None:
+    [limit] = service["TimeoutStopSec"]
+    assert float(limit) >= shape.PoolTable.model_fields["shutdown_grace"].default + 10
+
+
+def test_the_watchdog_is_slower_than_the_supervisors_loop(service: dict[str, list[str]]) -> None:
+    [limit] = service["WatchdogSec"]
+    assert seconds(float(limit)) >= 10
+
+
+def test_what_breaks_supervisors_or_handlers_is_left_off(service: dict[str, list[str]]) -> None:
+    assert "ProcSubset" not in service  # hides the boot's id, by which supervisors judge each other
+    assert "MemoryDenyWriteExecute" not in service  # breaks ML runtimes
+
+
+@needs_systemd_analyze
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    text = UNIT.read_text(encoding="utf-8")
+    unit.write_text(text.replace("/srv/app/venv/bin/supervisor", shutil.which("true") or "/bin/true"))
+    ran = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=20, check=False)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    assert "job-supervisor" not in ran.stderr
+
+
+@needs_systemd_analyze
+def test_the_unit_is_as_hard_as_it_is_said_to_be() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=15", "--no-pager", str(UNIT)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert ran.returncode == 0, ran.stdout[-300:]

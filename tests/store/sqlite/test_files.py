@@ -1,0 +1,349 @@
+"""What is special to SQLite: transactions of the caller's, forks, the log, modes, the writers' lock, backups."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.job import NewJob, Status
+from supervisor.domain.settlement import done
+from supervisor.store.base import Engine, Wanted
+from supervisor.store.migrate import Migration, shipped
+from supervisor.store.sqlite import SqliteEngine, schema
+from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.place import Place
+from tests.store.kit import NOW, Desk, python, supervisor_record
+
+
+class TestTheCallersOwnTransaction:
+    def test_a_job_exists_if_and_only_if_the_transaction_commits(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute("CREATE TABLE pictures (path)")
+        for end in ("ROLLBACK", "COMMIT"):
+            foreign.execute("BEGIN")
+            foreign.execute("INSERT INTO pictures VALUES ('cat.jpg')")
+            [job_id] = desk.intake.enqueue([NewJob("tag", "{}")], connection=foreign)
+            assert desk.intake.job(job_id) is None
+            foreign.execute(end)
+            there = end == "COMMIT"
+            assert (desk.intake.job(job_id) is not None) is there
+            assert foreign.execute("SELECT count(*) FROM pictures").fetchone() == (int(there),)
+
+    def test_the_drivers_implicit_transactions_do_too(self, desk: Desk, path: Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            desk.intake.enqueue([NewJob("tag", "{}")] * 3, connection=connection)
+            assert connection.in_transaction
+            connection.rollback()
+            ids = desk.intake.enqueue([NewJob("tag", "{}")] * 3, connection=connection)
+            connection.commit()
+
+        assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
+
+    def test_a_duplicate_returns_the_existing_id_whatever_the_callers_row_factory(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        first = desk.put(unique_key="k")
+        foreign.row_factory = lambda _, row: {"row": row}
+
+        assert desk.intake.enqueue([NewJob("tag", "{}", unique_key="k")], connection=foreign) == [first]
+
+    def test_the_writers_lock_is_never_taken_on_it(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        with held_lock(desk.engine):
+            began = time.monotonic()
+            desk.intake.enqueue([NewJob("tag", "{}")], connection=foreign)
+            assert time.monotonic() - began < 0.5
+
+
+class TestForks:
+    @pytest.mark.parametrize("role", ["intake", "claims", "chores", "operations"])
+    def test_a_forked_child_is_refused_and_does_the_parent_no_harm(self, desk: Desk, role: str) -> None:
+        job_id = desk.put()
+        calls = {
+            "intake": lambda: desk.intake.status(job_id),
+            "claims": lambda: desk.claim(),
+            "chores": lambda: desk.chores.supervisors(),
+            "operations": lambda: desk.operations.counts(),
+        }
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                calls[role]()
+            except StoreError as error:
+                code = 0 if "before a fork" in str(error) else 2
+            finally:
+                desk.close()
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        assert desk.one().job_id == job_id
+        assert desk.operations.counts() == [("tag", Status.RUNNING, 1)]
+
+
+class TestTheLog:
+    def test_the_database_is_in_wal_mode(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        assert foreign.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+    def test_enqueues_are_synced_and_claims_are_not(self, desk: Desk) -> None:
+        def synchronous(role: object) -> int:
+            return role._connection.raw.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
+
+        assert [synchronous(r) for r in (desk.intake, desk.operations)] == [2, 2]
+        assert [synchronous(r) for r in (desk.claims, desk.chores)] == [1, 1]
+
+    def test_only_the_maintainer_empties_the_log(self, desk: Desk) -> None:
+        ids = [desk.put(payload='"' + "x" * 4000 + '"') for _ in range(200)]
+        grown = desk.chores.log_size()
+        for claim in desk.claim(want=200):
+            desk.settle(done(claim, None))
+        assert desk.chores.log_size() > grown > 0
+
+        assert desk.chores.checkpoint() == 0
+        assert desk.status(ids[0]) is Status.DONE
+
+    def test_a_reader_keeps_what_it_reads_in_the_log(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.put()
+        foreign.execute("BEGIN")
+        foreign.execute("SELECT * FROM jobs").fetchall()
+        desk.put()
+
+        assert desk.chores.checkpoint() > 0
+        foreign.execute("COMMIT")
+        assert desk.chores.checkpoint() == 0
+
+
+class TestFiles:
+    def test_a_new_database_and_all_beside_it_belong_to_their_owner_alone(self, desk: Desk, path: Path) -> None:
+        desk.put()
+
+        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.rglob("*")}
+        assert modes.pop("jobs.db-supervisor") == 0o700
+        assert set(modes.values()) == {0o600}, modes
+
+    def test_files_beside_an_existing_database_take_its_mode(self, tmp_path: Path) -> None:
+        path = tmp_path / "shared.db"
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE pictures (path)")
+        path.chmod(0o660)
+        SqliteEngine(f"sqlite:///{path}").migrate()
+
+        folder = path.with_name("shared.db-supervisor")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o770
+        assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o660}
+
+    def test_a_link_and_its_target_are_one_database(self, desk: Desk, path: Path, tmp_path: Path) -> None:
+        link = tmp_path / "link.db"
+        link.symlink_to(path)
+
+        assert SqliteEngine(f"sqlite:///{link}").url == desk.engine.url
+
+    @pytest.mark.parametrize("url", ["sqlite://jobs.db", "sqlite:///", "sqlite:///:memory:", "jobs.db"])
+    def test_what_is_no_url_is_refused(self, url: str) -> None:
+        with pytest.raises(StoreError, match="no SQLite URL"):
+            SqliteEngine(url)
+
+    def test_a_database_that_is_not_there_is_made_only_by_who_may(self, tmp_path: Path) -> None:
+        engine = SqliteEngine(f"sqlite:///{tmp_path}/none.db")
+
+        for role in (engine.claims, engine.chores, engine.operations, lambda: engine.intake(create=False)):
+            with pytest.raises(StoreError, match="no such database"):
+                role()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_that_is_no_database_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "text.db").write_text("hello, I am not a database at all" * 100)
+
+        with pytest.raises(StoreError, match="no SQLite database"):
+            SqliteEngine(f"sqlite:///{tmp_path}/text.db").migrate()
+
+
+@contextlib.contextmanager
+def held_lock(engine: Engine):  # type: ignore[no-untyped-def]
+    """Somebody holds the writers' lock file and does not let go."""
+    with (engine.folder / "write.lock").open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class TestTheWritersLock:
+    def test_whoever_waits_too_long_goes_on_without_it(self, desk: Desk) -> None:
+        with held_lock(desk.engine):
+            began = time.monotonic()
+            desk.put()
+            assert 0.5 < time.monotonic() - began < 4
+
+    def test_reading_and_an_empty_claim_never_wait_for_it(self, desk: Desk) -> None:
+        job_id = desk.put("other")
+        with held_lock(desk.engine):
+            began = time.monotonic()
+            assert desk.claim() == []
+            assert desk.status(job_id) is Status.PENDING
+            assert desk.chores.renew(["w1"], NOW, NOW) == 0
+            assert time.monotonic() - began < 0.5
+
+    def test_it_is_free_again_when_its_holder_is_killed(self, desk: Desk) -> None:
+        program = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.flock(f,2); print(1,flush=True); sys.stdin.read()"
+        lock = str(desk.engine.folder / "write.lock")
+        with subprocess.Popen(python("-c", program, lock), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+        began = time.monotonic()
+        desk.put()
+        assert time.monotonic() - began < 0.5
+
+    def test_a_foreign_writer_that_holds_on_is_reported_as_busy(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.claims._connection.raw.execute("PRAGMA busy_timeout = 50")  # type: ignore[attr-defined]
+        desk.put()
+        foreign.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreBusy, match="write lock"):
+            desk.one()
+
+        foreign.execute("COMMIT")
+        assert desk.one().token == 1
+
+
+class TestSchema:
+    def test_migrating_step_by_step_makes_the_same_schema_as_at_once(self, tmp_path: Path) -> None:
+        plan = shipped("supervisor.store.sqlite")
+
+        def schema_after(name: str, steps: list[list[Migration]]) -> list[tuple[str, ...]]:
+            connection = Connection(Place(tmp_path / name), synchronous="NORMAL", create=True)
+            for step in steps:
+                schema.migrate(connection, step)
+            rows = connection.rows("SELECT type, name, sql FROM sqlite_schema ORDER BY name")
+            rows += connection.rows("SELECT * FROM job_meta ORDER BY key")
+            connection.close()
+            return rows
+
+        one_by_one = [plan[: count + 1] for count in range(len(plan))]
+        assert schema_after("steps.db", one_by_one) == schema_after("once.db", [plan])
+
+    def test_migrating_again_changes_nothing(self, desk: Desk) -> None:
+        assert desk.engine.migrate() == []
+
+    def test_two_that_migrate_at_once_make_one_schema(self, path: Path) -> None:
+        barrier, applied = threading.Barrier(4), list[int]()
+
+        def migrate() -> None:
+            engine = SqliteEngine(f"sqlite:///{path}")
+            barrier.wait()
+            applied.extend(engine.migrate())
+
+        path.touch(mode=0o600)
+        threads = [threading.Thread(target=migrate) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(applied) == [m.version for m in shipped("supervisor.store.sqlite")]
+
+    def test_an_older_schema_is_backed_up_first_and_its_jobs_stay(self, desk: Desk, path: Path) -> None:
+        job_id = desk.put()
+        plan = [*shipped("supervisor.store.sqlite")]
+        plan.append(Migration(len(plan) + 1, "next.sql", "ALTER TABLE jobs ADD COLUMN colour TEXT;"))
+        connection = Connection(Place(path), synchronous="FULL")
+
+        assert schema.migrate(connection, plan) == [plan[-1].version]
+
+        connection.close()
+        [backup] = path.parent.glob(f"jobs.db.before-{plan[-1].version}-*")
+        assert desk.status(job_id) is Status.PENDING
+        with contextlib.closing(sqlite3.connect(backup)) as copy:
+            assert copy.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+            assert copy.execute("SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'colour'").fetchone() == (
+                0,
+            )
+
+    def test_a_migration_that_fails_leaves_everything_as_it_was(self, desk: Desk, path: Path) -> None:
+        plan = [*shipped("supervisor.store.sqlite")]
+        plan.append(Migration(len(plan) + 1, "bad.sql", "CREATE TABLE fine (x);\nCREATE TABLE jobs (x);"))
+        connection = Connection(Place(path), synchronous="FULL")
+
+        with pytest.raises(StoreError):
+            schema.migrate(connection, plan)
+
+        assert connection.rows("SELECT name FROM sqlite_schema WHERE name = 'fine'") == []
+        assert schema.version(connection) == len(plan) - 1
+        connection.close()
+
+    @pytest.mark.parametrize(("oldest", "refused"), [(99, True), (1, False)])
+    def test_a_newer_schema_is_refused_only_if_it_says_that_we_are_too_old(
+        self, desk: Desk, foreign: sqlite3.Connection, oldest: int, refused: bool
+    ) -> None:
+        foreign.execute("UPDATE job_meta SET value = '99' WHERE key = 'schema_version'")
+        foreign.execute("UPDATE job_meta SET value = ? WHERE key = 'oldest_writer'", [str(oldest)])
+
+        if refused:
+            with pytest.raises(StoreError, match="upgrade"):
+                desk.engine.migrate()
+        else:
+            assert desk.engine.migrate() == []
+
+
+class TestBackups:
+    def test_a_backup_taken_amid_writes_is_whole(self, desk: Desk, path: Path, tmp_path: Path) -> None:
+        ids = [desk.put() for _ in range(100)]
+        target = tmp_path / "copy.db"
+        stop = threading.Event()
+
+        def write() -> None:
+            with contextlib.closing(SqliteEngine(desk.engine.url).intake()) as intake:
+                while not stop.is_set():
+                    intake.enqueue([NewJob("tag", "{}")])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            SqliteEngine(desk.engine.url).back_up(target)
+        finally:
+            stop.set()
+            writer.join(20)
+
+        with contextlib.closing(sqlite3.connect(target)) as copy:
+            assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            assert copy.execute("SELECT count(*) FROM jobs").fetchone()[0] >= len(ids)
+        assert not target.with_name("copy.db-wal").exists()
+        assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+    def test_a_backup_never_overwrites_a_file(self, desk: Desk, tmp_path: Path) -> None:
+        target = tmp_path / "precious"
+        target.write_text("mine")
+
+        with pytest.raises(StoreError, match="exists already"):
+            SqliteEngine(desk.engine.url).back_up(target)
+        assert target.read_text() == "mine"
+
+    def test_a_backup_that_cannot_be_written_leaves_nothing(self, desk: Desk, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="backup failed"):
+            SqliteEngine(desk.engine.url).back_up(tmp_path / "no" / "copy.db")
+
+    def test_the_owners_of_an_old_backup_are_dead(self, desk: Desk, tmp_path: Path, engine: Engine) -> None:
+        desk.chores.register(supervisor_record("s1", engine, str(engine.folder / "owner-s1.lock")))
+        desk.put()
+        desk.one()
+        SqliteEngine(desk.engine.url).back_up(tmp_path / "copy.db")
+
+        restored = SqliteEngine(f"sqlite:///{tmp_path}/copy.db").chores()
+        [record] = restored.supervisors()
+        assert restored.owner_lives(record) is False
+        assert len(restored.held_by("w1")) == 1
+        restored.close()
+
+
+def test_a_wanted_without_types_claims_nothing(desk: Desk) -> None:
+    desk.put()
+
+    assert desk.claims.exchange("w1", [], Wanted(()), 10, 60, NOW).claims == []

@@ -1,0 +1,248 @@
+"""Programs that know nothing of claims work on our table with plain SQL, beside our workers."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.domain.policy import JobPolicy, settle_expired
+from supervisor.domain.settlement import done, released
+from tests.store.kit import NOW, Desk
+
+CLAIM = (
+    "UPDATE jobs SET status='running', attempts=attempts+1 "
+    "WHERE id=(SELECT id FROM jobs WHERE status='pending' ORDER BY id LIMIT 1) RETURNING *"
+)
+RESET = "UPDATE jobs SET status='pending' WHERE status='running'"
+
+
+def settle(foreign: sqlite3.Connection, job_id: int, status: str = "done") -> int:
+    return foreign.execute("UPDATE jobs SET status=? WHERE id=?", [status, job_id]).rowcount
+
+
+def take_back(desk: Desk, now: float) -> int:
+    seen = desk.chores.expired(now, 100)
+    return sum(desk.chores.reclaim(row, lambda c, o: settle_expired(c, o, JobPolicy(), 0.5), now) for row in seen)
+
+
+class TestEnqueueing:
+    def test_a_bare_insert_is_a_complete_enqueue(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        before = time.time()
+        foreign.execute("INSERT INTO jobs (type, payload) VALUES ('tag', '{\"path\":\"cat.jpg\"}')")
+
+        job = desk.job(1)
+        assert (job.status, job.payload) == (Status.PENDING, {"path": "cat.jpg"})
+        assert before - 1 < job.scheduled_at < time.time() + 1
+        assert desk.one(now=time.time() + 1).job_id == 1
+
+    def test_a_type_alone_is_enough(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute("INSERT INTO jobs (type) VALUES ('tag')")
+
+        assert desk.one(now=4e9).payload == "{}"
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [
+            ("status", "finished"),
+            ("type", "TAG"),
+            ("type", ""),
+            ("type", "a b"),
+            ("type", "x" * 101),
+            ("priority", 101),
+            ("priority", -101),
+            ("scheduled_at", 1714644000123),  # milliseconds
+            ("scheduled_at", -1),
+            ("scheduled_at", "2024-05-01 10:00:00"),
+            ("scheduled_at", None),
+            ("max_attempts", 0),
+            ("payload", None),
+            ("payload", b"{}"),
+        ],
+    )
+    def test_what_no_job_can_have_is_refused(
+        self, desk: Desk, foreign: sqlite3.Connection, column: str, value: object
+    ) -> None:
+        with pytest.raises(sqlite3.IntegrityError):
+            foreign.execute(
+                f"INSERT INTO jobs ({', '.join({'type': 0, column: 0})}) VALUES ({'?' if column == 'type' else '?, ?'})",
+                [value] if column == "type" else ["tag", value],
+            )
+        assert desk.operations.counts() == []
+
+    @pytest.mark.parametrize("value", ["2024-05-01 10:00:00", 1714644000123, None, b"x", 1.5])
+    def test_created_and_updated_take_anything(self, desk: Desk, foreign: sqlite3.Connection, value: object) -> None:
+        foreign.execute("INSERT INTO jobs (type, created_at, updated_at) VALUES ('tag', ?, ?)", [value, value])
+
+        assert (desk.job(1).created_at, desk.job(1).updated_at) == (value, value)
+        assert desk.settle(done(desk.one(now=4e9), None)) == []
+
+    @pytest.mark.parametrize("raw", [b"\xff\xfe", b'{"path": "\xc3\x28"}', b"{broken", b""])
+    def test_bytes_of_any_kind_come_through_and_can_be_settled(
+        self, desk: Desk, foreign: sqlite3.Connection, raw: bytes
+    ) -> None:
+        foreign.execute("INSERT INTO jobs (type, payload) VALUES ('tag', CAST(? AS TEXT))", [raw])
+
+        claim = desk.one(now=4e9)
+        payload = claim.payload if isinstance(claim.payload, bytes) else claim.payload.encode()
+        assert payload == raw
+        assert desk.operations.jobs(status=None, type=None, before=None, limit=1)[0].id == claim.job_id
+        assert desk.settle(done(claim, None)) == []
+
+
+class TestForeignClaims:
+    def test_a_claim_is_stamped_with_an_owner_a_token_and_an_expiry(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id = desk.put()
+        assert foreign.execute(CLAIM).fetchone()[0] == job_id
+
+        job = desk.job(job_id)
+        assert (job.status, job.locked_by, job.claim_token, job.attempts) == (Status.RUNNING, "foreign", 1, 1)
+        assert job.lock_expires_at == pytest.approx(time.time() + 3600, abs=5)
+        assert job.started_at == pytest.approx(time.time(), abs=5)
+
+    def test_ours_never_get_a_job_that_it_holds(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.put()
+        foreign.execute(CLAIM).fetchall()
+
+        assert desk.claim(want=10, now=4e9) == []
+        assert take_back(desk, time.time()) == 0
+
+    def test_it_never_gets_a_job_that_ours_hold(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.put()
+        desk.one()
+
+        assert foreign.execute(CLAIM).fetchall() == []
+
+    @pytest.mark.parametrize("status", ["done", "failed"])
+    def test_its_settlement_leaves_the_row_as_ours_would(
+        self, desk: Desk, foreign: sqlite3.Connection, status: str
+    ) -> None:
+        job_id = desk.put()
+        foreign.execute(CLAIM).fetchall()
+        settle(foreign, job_id, status)
+
+        job = desk.job(job_id)
+        assert (job.status.value, job.locked_by, job.lock_expires_at) == (status, None, None)
+        assert job.completed_at == pytest.approx(time.time(), abs=5)
+
+    def test_after_its_expiry_ours_run_it_and_its_late_settlement_does_not_count(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id = desk.put()
+        foreign.execute(CLAIM).fetchall()
+        foreign.execute("UPDATE jobs SET lock_expires_at = 5 WHERE id = ?", [job_id])
+        assert take_back(desk, NOW) == 1
+        claim = desk.one(now=4e9)
+        assert claim.token == 3
+
+        assert settle(foreign, job_id, "failed") == 0
+        assert desk.settle(done(claim, '"ours"')) == []
+        assert settle(foreign, job_id, "failed") == 0
+
+        assert (desk.job(job_id).status, desk.job(job_id).result) == (Status.DONE, "ours")
+
+    def test_its_own_reset_at_start_puts_back_its_claims_and_none_of_ours(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        theirs, ours = desk.put(), desk.put()
+        foreign.execute(CLAIM).fetchall()
+        claim = desk.one()
+        before = desk.job(ours)
+
+        assert foreign.execute(RESET).rowcount == 1
+
+        assert (desk.status(theirs), desk.job(theirs).locked_by) == (Status.PENDING, None)
+        assert desk.job(ours) == before
+        assert desk.settle(done(claim, None)) == []
+
+    def test_one_outcome_is_recorded_even_where_two_programs_settle(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id = desk.put()
+        desk.settle(done(desk.one(), '"ours"'))
+
+        assert [settle(foreign, job_id, status) for status in ("failed", "cancelled")] == [0, 0]
+        assert desk.status(job_id) is Status.DONE
+
+    def test_it_may_put_a_failed_job_back(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        job_id = desk.put()
+        desk.finish(job_id, Status.FAILED)
+
+        assert settle(foreign, job_id, "pending") == 1
+        assert desk.job(job_id).completed_at is None
+        assert desk.one(now=4e9).job_id == job_id
+
+
+class TestMeddling:
+    def test_a_running_row_deleted_by_hand_is_a_lost_claim(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.put()
+        claim = desk.one()
+        foreign.execute("DELETE FROM jobs")
+
+        assert desk.settle(done(claim, None)) == [claim.job_id]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "locked_by = NULL",
+            "locked_by = 'me'",
+            "claim_token = claim_token + 1",
+            "status = 'pending', locked_by = NULL, claim_token = claim_token + 1",
+        ],
+    )
+    def test_a_claim_cleared_by_hand_is_lost(self, desk: Desk, foreign: sqlite3.Connection, change: str) -> None:
+        desk.put()
+        claim = desk.one()
+        foreign.execute(f"UPDATE jobs SET {change}")
+
+        assert desk.settle(done(claim, None)) == [claim.job_id]
+        assert desk.settle(released(claim)) == [claim.job_id]
+
+    def test_a_row_marked_running_without_a_claim_is_found_and_taken_back(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        foreign.execute("INSERT INTO jobs (type, status) VALUES ('tag', 'running')")
+
+        assert take_back(desk, NOW) == 1
+        assert desk.one(now=4e9).job_id == 1
+
+    def test_foreign_keys_of_an_application_do_not_stop_the_pruning_of_other_jobs(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        foreign.execute("CREATE TABLE results (job INTEGER REFERENCES jobs (id))")
+        pointed_at, free = desk.put(), desk.put()
+        desk.settle(*(done(claim, None) for claim in desk.claim(want=2)))
+        foreign.execute("INSERT INTO results VALUES (?)", [pointed_at])
+
+        assert desk.chores.prune(0, 100, NOW + 1, NOW + 1) == (1, free)
+        assert desk.intake.job(pointed_at)
+
+    def test_errors_of_jobs_deleted_without_foreign_keys_are_pruned(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id, _ = desk.put(), desk.put("other")
+        desk.finish(job_id, Status.FAILED)
+        foreign.execute("PRAGMA foreign_keys = OFF")
+        foreign.execute("DELETE FROM jobs WHERE id = ?", [job_id])
+        assert len(desk.operations.attempts(job_id)) == 1
+
+        desk.chores.prune(0, 100, NOW + 1, NOW + 1)
+
+        assert desk.operations.attempts(job_id) == []
+
+
+def test_a_unique_rule_of_the_application_refuses_with_a_clear_error(desk: Desk, foreign: sqlite3.Connection) -> None:
+    from supervisor.domain.errors import Conflict
+
+    foreign.execute("CREATE UNIQUE INDEX no_twins ON jobs (type, payload)")
+    desk.put(payload="[1]")
+    parts: list[Any] = [desk.put(payload="[2]")]
+
+    with pytest.raises(Conflict, match="UNIQUE rule"):
+        desk.put(payload="[1]")
+    assert [job.id for job in desk.operations.jobs(status=None, type=None, before=None, limit=9)][0] == parts[0]

@@ -1,0 +1,172 @@
+"""The hot statements use their index, and what a claim costs does not grow with rows it cannot take.
+
+Costs are counted in steps of SQLite's virtual machine, not in time, so they are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.domain.capability import covers
+from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite import SqliteEngine
+
+LARGE = 100_000
+SMALL = 1_000
+PARAMETER = re.compile(r":(\w+)")
+
+
+def planned(connection: sqlite3.Connection, name: str) -> list[str]:
+    sql = QUERIES.statements[name]
+    named = {key: "[]" if key in ("types", "ids") else None for key in PARAMETER.findall(sql)}
+    parameters: Any = named or [None] * sql.count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    SqliteEngine(f"sqlite:///{path}").migrate()
+    connection = connected(path)
+    yield connection
+    connection.close()
+
+
+def connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.create_function("covers", 2, covers, deterministic=True)
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("groups", "jobs_due"),
+        ("claim_group", "jobs_due"),
+        ("peek_group", "jobs_due"),
+        ("count_group", "jobs_due"),
+        ("find_unique", "jobs_unique_key"),
+        ("held_by", "jobs_running"),
+        ("expired", "jobs_running"),
+        ("needs_renewal", "jobs_running"),
+        ("renew", "jobs_running"),
+        ("cancels", "jobs_running"),
+        ("unhandled", "jobs_due"),
+        ("awaiting_retry", "jobs_due"),
+        ("count_pending", "jobs_due"),
+        ("list_unsuccessful", "jobs_unsuccessful"),
+        ("unsuccessful_since", "jobs_unsuccessful"),
+        ("settle_done", "PRIMARY KEY"),
+        ("settle", "PRIMARY KEY"),
+        ("claim_ids", "PRIMARY KEY"),
+        ("job", "PRIMARY KEY"),
+        ("job_status", "PRIMARY KEY"),
+        ("prune", "PRIMARY KEY"),
+        ("prune_until", "PRIMARY KEY"),
+        ("job_errors", "job_errors_job"),
+        ("failures_by_type", "job_errors_time"),
+        ("workers_of", "job_workers_supervisor"),
+    ],
+)
+def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
+    database: sqlite3.Connection, name: str, index: str
+) -> None:
+    plan = planned(database, name)
+
+    assert any(index in step for step in plan), plan
+    full = [step for step in plan if re.match(r"SCAN (jobs|j|e|job_errors|job_workers)\b(?!.*USING)", step)]
+    assert full == [], plan
+
+
+@pytest.mark.parametrize("name", ["groups", "claim_group", "peek_group", "unhandled"])
+def test_rows_come_out_of_the_index_in_their_order(database: sqlite3.Connection, name: str) -> None:
+    plan = planned(database, name)
+
+    assert not any("TEMP B-TREE" in step for step in plan), plan
+
+
+# What a claim costs
+
+
+def steps(connection: sqlite3.Connection, work: Callable[[], object]) -> int:
+    count = 0
+
+    def tick() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    connection.set_progress_handler(tick, 1)
+    work()
+    connection.set_progress_handler(None, 1)
+    return count
+
+
+def claim(connection: sqlite3.Connection) -> list[int]:
+    """What a worker's exchange runs for its best group."""
+    wanted = {"types": '["tag", "caption"]', "capabilities": "cpu"}
+    due = [row for row in connection.execute(QUERIES.groups, wanted) if row[3] <= 1000]
+    best = max(due, key=lambda row: row[2])
+    group = dict(zip(("type", "requires", "priority"), best, strict=False))
+    mark = {"owner": "w1", "now": 1000.0, "expires_at": 1060.0, "want": 5}
+    return sorted(row[0] for row in connection.execute(QUERIES.claim_group, group | mark))
+
+
+def fill(connection: sqlite3.Connection, kind: str, count: int) -> None:
+    row = {
+        "finished": "'tag', 'done', 0, '', 0",
+        "failed": "'tag', 'failed', 0, '', 0",
+        "delayed at a higher priority": "'tag', 'pending', 50, '', 2000 + n",
+        "of other types": "'other', 'pending', 0, '', n % 900",
+        "beyond our capabilities": "'tag', 'pending', 50, 'gpu', n % 900",
+        "due, in the same group": "'tag', 'pending', 0, '', 900",
+        "held by others": "'tag', 'running', 0, '', 0",
+    }[kind]
+    connection.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT ?) "
+        f"INSERT INTO jobs (type, status, priority, requires, scheduled_at) SELECT {row} FROM numbers",
+        [count],
+    )
+
+
+def cost(path: Path, kind: str, count: int) -> int:
+    SqliteEngine(f"sqlite:///{path}").migrate()
+    connection = connected(path)
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN")
+    for _ in range(10):
+        connection.execute("INSERT INTO jobs (type, scheduled_at) VALUES ('tag', 1)")
+    fill(connection, kind, count)
+    connection.execute("COMMIT")
+    try:
+        claimed: list[int] = []
+        used = steps(connection, lambda: claimed.extend(claim(connection)))
+        assert claimed == [1, 2, 3, 4, 5]
+        return used
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "finished",
+        "failed",
+        "delayed at a higher priority",
+        "of other types",
+        "beyond our capabilities",
+        "due, in the same group",
+        "held by others",
+    ],
+)
+def test_a_claim_costs_the_same_beside_a_hundred_times_as_many_rows(tmp_path: Path, kind: str) -> None:
+    small = cost(tmp_path / "small.db", kind, SMALL)
+    large = cost(tmp_path / "large.db", kind, LARGE)
+
+    assert large <= small * 1.3, (small, large)

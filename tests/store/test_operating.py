@@ -1,0 +1,197 @@
+"""What people do with jobs: list, retry, cancel, delete, pause, scale, reload, look."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.domain.errors import Conflict, JobNotFound
+from supervisor.domain.job import Status
+from supervisor.domain.settlement import crashed, done
+from supervisor.store.base import Filter
+from tests.store.kit import BROKEN, NOW, POLICY, Desk
+
+
+def listed(desk: Desk, **options: object) -> list[int]:
+    which = {"status": None, "type": None, "before": None, "limit": 100} | options
+    return [job.id for job in desk.operations.jobs(**which)]  # type: ignore[arg-type]
+
+
+class TestListing:
+    def test_the_latest_come_first_and_pages_follow_each_other(self, desk: Desk) -> None:
+        ids = [desk.put() for _ in range(10)]
+
+        pages, before = [], None
+        while page := listed(desk, before=before, limit=4):
+            pages.append(page)
+            before = page[-1]
+        assert sum(pages, []) == ids[::-1]
+        assert [len(page) for page in pages] == [4, 4, 2]
+
+    @pytest.mark.parametrize("status", [Status.DONE, Status.FAILED, Status.QUARANTINED])
+    def test_by_status_and_type(self, desk: Desk, status: Status) -> None:
+        ids = [desk.put(type_) for type_ in ("a", "b", "a")]
+        for job_id in ids:
+            desk.finish(job_id, status)
+        desk.put("a")
+
+        assert listed(desk, status=status) == ids[::-1]
+        assert listed(desk, status=status, type="a") == [ids[2], ids[0]]
+        assert listed(desk, status=status, before=ids[2], limit=1) == [ids[1]]
+        assert listed(desk, status=Status.CANCELLED) == []
+
+    def test_ids_by_status_type_and_age(self, desk: Desk) -> None:
+        old, new, other = desk.put("a"), desk.put("b"), desk.put("c")
+        for job_id, at in ((old, NOW), (new, NOW + 9), (other, NOW)):
+            desk.finish(job_id, at=at)
+        waiting = desk.put("a")
+
+        assert desk.operations.ids(Filter((Status.DONE,))) == [old, new, other]
+        assert desk.operations.ids(Filter((Status.DONE, Status.PENDING), type="a")) == [old, waiting]
+        assert desk.operations.ids(Filter((Status.DONE,), finished_before=NOW + 5)) == [old, other]
+
+    def test_counts_by_type_and_status(self, desk: Desk) -> None:
+        desk.finish(desk.put("a"))
+        desk.put("a")
+        desk.put("b")
+
+        assert sorted(desk.operations.counts()) == [
+            ("a", Status.DONE, 1),
+            ("a", Status.PENDING, 1),
+            ("b", Status.PENDING, 1),
+        ]
+
+
+class TestRetry:
+    @pytest.mark.parametrize("status", [Status.FAILED, Status.QUARANTINED])
+    def test_a_retried_job_is_as_new_and_due_at_once(self, desk: Desk, status: Status) -> None:
+        job_id = desk.put()
+        desk.finish(job_id, status)
+
+        assert desk.operations.retry([job_id], NOW + 5) == 1
+
+        job = desk.job(job_id)
+        assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+        assert (job.scheduled_at, job.completed_at, job.result) == (NOW + 5, None, None)
+        assert desk.one(now=NOW + 5).attempt == 1
+
+    def test_only_unsuccessful_jobs_are_retried(self, desk: Desk) -> None:
+        finished, running = desk.put("a"), desk.put("b")
+        desk.finish(finished)
+        desk.claim(["b"])
+        waiting = desk.put("c")
+
+        assert desk.operations.retry([finished, running, waiting, 4711], NOW) == 0
+
+    def test_a_cancelled_job_can_be_retried(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.operations.cancel(job_id, NOW)
+
+        assert desk.operations.retry([job_id], NOW) == 1
+        assert desk.job(job_id).cancel_requested_at is None
+
+    def test_more_jobs_than_fit_into_one_transaction(self, desk: Desk) -> None:
+        for _ in range(1100):
+            desk.put()
+        for claim in desk.claim(want=1100):
+            desk.operations.cancel(claim.job_id, NOW)
+        # All of them running: none may be retried or deleted.
+        ids = desk.operations.ids(Filter((Status.RUNNING,)))
+        assert (desk.operations.retry(ids, NOW), desk.operations.delete(ids)) == (0, 0)
+        desk.settle(*(done(claim, None) for claim in desk.chores.held_by("w1")))
+
+        assert desk.operations.delete(ids) == 1100
+
+
+class TestCancelAndDelete:
+    def test_a_pending_job_is_cancelled_at_once(self, desk: Desk) -> None:
+        job_id = desk.put()
+
+        assert desk.operations.cancel(job_id, NOW) is Status.CANCELLED
+
+        assert (desk.status(job_id), desk.job(job_id).completed_at) == (Status.CANCELLED, NOW)
+        assert desk.claim() == []
+
+    def test_a_running_job_is_asked_to_stop_and_keeps_its_status(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+
+        assert desk.operations.cancel(job_id, NOW) is Status.RUNNING
+        assert desk.operations.cancel(job_id, NOW + 5) is Status.RUNNING
+
+        job = desk.job(job_id)
+        assert (job.status, job.cancel_requested_at) == (Status.RUNNING, NOW)
+        assert desk.settle(done(claim, None)) == []
+
+    def test_a_wish_to_cancel_ends_with_the_run_it_was_meant_for(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.operations.cancel(desk.one().job_id, NOW)
+        desk.settle(crashed(desk.chores.held_by("w1")[0], BROKEN, POLICY, 3, chance=0.5))
+
+        assert desk.job(job_id).cancel_requested_at is None
+
+    def test_what_has_finished_or_never_was_cannot_be_cancelled(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.finish(job_id)
+
+        with pytest.raises(Conflict, match="done"):
+            desk.operations.cancel(job_id, NOW)
+        with pytest.raises(JobNotFound):
+            desk.operations.cancel(4711, NOW)
+
+    def test_only_finished_jobs_are_deleted_with_their_errors(self, desk: Desk) -> None:
+        failed_id, waiting = desk.put("a"), desk.put("b")
+        desk.finish(failed_id, Status.FAILED)
+        running = desk.put("c")
+        desk.claim(["c"])
+
+        assert desk.operations.delete([failed_id, waiting, running, 4711]) == 1
+
+        assert desk.intake.job(failed_id) is None
+        assert desk.operations.attempts(failed_id) == []
+        assert listed(desk) == [running, waiting]
+
+
+class TestControls:
+    def test_pausing_scaling_and_reloading_are_seen_by_everybody(self, desk: Desk) -> None:
+        desk.operations.pause("tag", NOW)
+        desk.operations.pause("tag", NOW)
+        desk.operations.scale("tag", 3, NOW)
+        desk.operations.scale("tag", 4, NOW)
+        desk.operations.request_reload(NOW)
+        desk.operations.request_reload(NOW)
+
+        controls = desk.chores.controls()
+        assert controls == desk.operations.controls()
+        assert (controls.paused, dict(controls.sizes), controls.reloads) == ({"tag"}, {"tag": 4}, 2)
+
+    def test_a_pool_is_given_back_to_automatic_scaling(self, desk: Desk) -> None:
+        desk.operations.scale("tag", 3, NOW)
+        desk.operations.scale("tag", None, NOW)
+
+        assert dict(desk.chores.controls().sizes) == {}
+
+    def test_resuming_says_whether_it_was_paused(self, desk: Desk) -> None:
+        desk.operations.pause("tag", NOW)
+
+        assert [desk.operations.resume("tag") for _ in range(2)] == [True, False]
+
+
+class TestLooking:
+    def test_failures_are_counted_by_type_since_a_time(self, desk: Desk) -> None:
+        for type_, at in (("a", NOW), ("b", NOW), ("a", NOW + 5), ("b", NOW - 50)):
+            job_id = desk.put(type_)
+            desk.finish(job_id, Status.FAILED, at=at)
+
+        assert desk.operations.failures(NOW) == [("a", 2), ("b", 1)]
+
+    def test_speeds_come_from_done_jobs_slowest_first(self, desk: Desk) -> None:
+        for type_, seconds in (("quick", 1.0), ("slow", 9.0), ("quick", 3.0)):
+            desk.put(type_)
+            claim = desk.one(types=[type_])
+            desk.settle(done(claim, None, started_at=NOW), now=NOW + seconds)
+
+        speeds = desk.operations.speeds()
+        assert [(s.type, s.count, s.mean, s.longest) for s in speeds] == [
+            ("slow", 1, 9.0, 9.0),
+            ("quick", 2, 2.0, 3.0),
+        ]

@@ -1,0 +1,115 @@
+"""Whose jobs may be taken: judged with real processes that live, die and are somewhere else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.store.base import Engine, SupervisorRecord
+from tests.store.kit import Desk, python, supervisor_record, until
+
+# Holds the ownership of the supervisor named in its second argument until it is told to go.
+OWNER = """
+import sys
+from supervisor.engine import open_engine
+
+lock = open_engine(sys.argv[1]).claim_ownership(sys.argv[2])
+print(lock.path, flush=True)
+if sys.stdin.readline() == "release\\n":
+    lock.release()
+    print("released", flush=True)
+    sys.stdin.readline()
+"""
+
+
+class Owner:
+    def __init__(self, engine: Engine) -> None:
+        self.process = subprocess.Popen(
+            python("-c", OWNER, engine.url, "s1"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.path = self.process.stdout.readline().strip()
+        self.record = supervisor_record("s1", engine, self.path, pid=self.process.pid)
+
+    def tell(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def owner(desk: Desk) -> Iterator[Owner]:
+    owner = Owner(desk.engine)
+    yield owner
+    owner.end()
+
+
+def judged(desk: Desk, record: SupervisorRecord) -> bool | None:
+    verdict = desk.chores.owner_lives(record)
+    assert desk.operations.owner_lives(record) is verdict
+    return verdict
+
+
+def test_an_owner_lives_for_as_long_as_its_process_however_often_it_is_asked(desk: Desk, owner: Owner) -> None:
+    assert [judged(desk, owner.record) for _ in range(5)] == [True] * 5
+
+
+def test_a_stopped_owner_lives(desk: Desk, owner: Owner) -> None:
+    owner.process.send_signal(signal.SIGSTOP)
+    try:
+        assert judged(desk, owner.record) is True
+    finally:
+        owner.process.send_signal(signal.SIGCONT)
+
+
+def test_a_killed_owner_is_dead_at_once(desk: Desk, owner: Owner) -> None:
+    owner.process.kill()
+    owner.process.wait()
+
+    until(lambda: judged(desk, owner.record) is False, 2.0)
+
+
+def test_an_owner_that_has_let_go_is_dead(desk: Desk, owner: Owner) -> None:
+    assert owner.tell("release") == "released"
+
+    assert judged(desk, owner.record) is False
+
+
+def test_an_owner_whose_file_is_gone_is_dead(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"))
+
+    assert judged(desk, record) is False
+
+
+def test_an_owner_of_another_boot_of_this_machine_is_dead(desk: Desk, owner: Owner, engine: Engine) -> None:
+    if not engine.machine_id:
+        pytest.skip("this machine has no id")
+    record = supervisor_record("s1", engine, owner.path, boot_id="another")
+
+    assert judged(desk, record) is False
+
+
+def test_an_owner_on_another_machine_is_judged_by_its_lock_alone(desk: Desk, owner: Owner, engine: Engine) -> None:
+    record = supervisor_record("s1", engine, owner.path, machine_id="another", boot_id="another")
+
+    assert judged(desk, record) is True
+
+
+def test_forgetting_a_dead_supervisor_leaves_nothing_of_it(desk: Desk, owner: Owner) -> None:
+    desk.chores.register(owner.record)
+    owner.end()
+
+    desk.chores.forget_supervisor("s1")
+
+    assert desk.chores.supervisors() == []
+    assert judged(desk, owner.record) is False
+    assert not list(desk.engine.folder.glob("owner-*"))
