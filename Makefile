@@ -5,8 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 IMAGES ?=
 WORKERS ?= 2
+SECONDS ?= 600
+SEED ?=
 
-.PHONY: install demo test lint types coverage bench clean
+.PHONY: install demo test lint types soak bench clean
 
 install: $(VENV)/.installed
 
@@ -37,8 +39,13 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+# Random faults for a while, then the ledger; SEED repeats a run.
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 bench: $(VENV)/.installed
 	$(BIN)/python bench/throughput.py
+	$(BIN)/python bench/latency.py
 
 clean:
 	rm -rf $(VENV) .demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

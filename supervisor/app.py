@@ -15,7 +15,8 @@ from supervisor.config import Settings, load
 from supervisor.doctor.environment import names
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
-from supervisor.processes.supervisor import Observer, Supervisor
+from supervisor.processes.burst import Observer
+from supervisor.processes.supervisor import Supervisor
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure

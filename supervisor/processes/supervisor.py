@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from supervisor.config.settings import PoolSettings, Settings
@@ -17,6 +16,7 @@ from supervisor.domain.errors import ConfigError
 from supervisor.maintenance.maintainer import Orders, Ward
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.processes import autopsy
+from supervisor.processes.burst import Burst, Observer
 from supervisor.processes.oversight import enforce_deadline, judge_beat, watch_memory
 from supervisor.processes.pool import Pool, Waiting
 from supervisor.processes.upkeep import Upkeep
@@ -25,28 +25,13 @@ from supervisor.store.base import Engine, OwnerLock, SupervisorRecord, Wanted
 from supervisor.system import kernel, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
-from supervisor.system.scoreboard import Cancel, Scoreboard, State
+from supervisor.system.scoreboard import Cancel, Scoreboard
 from supervisor.system.systemd import Notifier
 from supervisor.telemetry import events
 
 TICK = 1.0  # seconds between two looks at the scoreboard
 MEMORY_TICK = 10.0
-_BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and the children's ends
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a burst is, for a progress bar."""
-
-    pending: int
-    failed: int
-    done: int
-    workers: int
-    busy: int
-
-
-Observer = Callable[[Progress], None]
 
 
 class Supervisor:
@@ -70,7 +55,7 @@ class Supervisor:
         self._owner = owner
         self._record = record
         self._load = reload
-        self._burst = burst
+        self._burst = Burst() if burst else None
         self._observer = observer
         self._log = events(process="supervisor")
         self._notifier = Notifier()
@@ -83,8 +68,7 @@ class Supervisor:
         self._stop_by = 0.0
         self._next_tick = self._next_memory = 0.0
         self._ticking = False
-        self._ready = self._gave_up = False
-        self._failed = self._pending = 0
+        self._ready = False
         self._posted: dict[str, Any] = {}
 
     def run(self) -> int:
@@ -103,7 +87,7 @@ class Supervisor:
             self._rescale()
             self._publish()
         self._leave()
-        return 1 if self._burst and (self._failed or self._gave_up) else 0
+        return self._burst.exit_code if self._burst else 0
 
     # Start
 
@@ -141,7 +125,7 @@ class Supervisor:
             wards={name: _ward(pool) for name, pool in self._pools.items() if not pool.closing},
             keep_done=self._settings.retention.done,
             keep_failed=self._settings.retention.failed,
-            burst=self._burst,
+            burst=self._burst is not None,
             since=self._record.started_at,
         )
         self._upkeep.start(orders, time.monotonic())
@@ -220,19 +204,13 @@ class Supervisor:
             worker.slot.request_cancel(job, token, Cancel.REQUESTED)
             worker.enforcement.cancel(job, token, time.monotonic())
 
-    def _follow_burst(self, burst: Mapping[str, Any]) -> None:
-        self._pending, self._failed = burst["pending"], burst["failed"]
-        if self._stopping:
-            return
-        hopeless = [p for p in self._pools.values() if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
-        unsettled = self._upkeep.unacknowledged or any(w.dead_at is not None for w in self._workforce)
-        if hopeless:
-            self._gave_up = True
-            problem = hopeless[0].restarts.problem
-            self._log.error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
-            self._stop("the burst cannot go on")
-        elif burst["over"] and not unsettled:
-            self._stop("the burst is over")
+    def _follow_burst(self, news: Mapping[str, Any]) -> None:
+        if self._burst is not None and not self._stopping:
+            dying = any(worker.dead_at is not None for worker in self._workforce)
+            unsettled = dying or bool(self._upkeep.unacknowledged)
+            why = self._burst.follow(news, self._pools.values(), unsettled=unsettled)
+            if why:
+                self._stop(why)
 
     def _mark_time(self) -> None:
         """Most looks at the scoreboard are made once a tick; idle, that is once a second."""
@@ -309,18 +287,8 @@ class Supervisor:
             if bulletin != self._posted:
                 self._posted = bulletin
                 self._board.post(bulletin)
-        if self._observer is not None:
-            self._observer(self._progress())
-
-    def _progress(self) -> Progress:
-        slots = [worker.slot.read() for worker in self._workforce]
-        return Progress(
-            pending=self._pending,
-            failed=self._failed,
-            done=self._workforce.finished_jobs + sum(slot.done for slot in slots),
-            workers=len(slots),
-            busy=sum(slot.state is State.BUSY for slot in slots),
-        )
+        if self._observer is not None and self._burst is not None:
+            self._observer(self._burst.progress(self._workforce))
 
     # Reload and stop
 

@@ -59,9 +59,7 @@ def blocks(*languages: str, document: Path | None = None) -> list[Block]:
         for match in _FENCE.finditer(text):
             if not languages or match["language"] in languages:
                 line = text.count("\n", 0, match.start("text")) + 1
-                found.append(
-                    Block(path, line, match["language"], match["mark"] or "", textwrap.dedent(match["text"]))
-                )
+                found.append(Block(path, line, match["language"], match["mark"] or "", textwrap.dedent(match["text"])))
     return found
 
 

@@ -119,7 +119,10 @@ def test_the_make_targets_shown_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.M))
     for document in DOCUMENTS:
-        shown = [*spans(prose(document)), *(line for b in blocks("sh", document=document) for line in b.text.split("\n"))]
+        shown = [
+            *spans(prose(document)),
+            *(line for b in blocks("sh", document=document) for line in b.text.split("\n")),
+        ]
         for line in shown:
             if line.startswith("make "):
                 assert {word for word in line.split()[1:] if "=" not in word} <= targets, line

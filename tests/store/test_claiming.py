@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from supervisor.domain.job import Status
+from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import done
 from tests.store.kit import LOCK, NOW, T0, Desk
 
@@ -136,8 +136,6 @@ class TestExchange:
         assert desk.status(first) is Status.DONE
 
     def test_a_child_of_a_completion_can_be_claimed_in_the_same_exchange(self, desk: Desk) -> None:
-        from supervisor.domain.job import NewJob
-
         desk.put()
         claim = desk.one()
 
@@ -146,8 +144,6 @@ class TestExchange:
         assert [c.payload for c in exchange.claims] == ["[2]"]
 
     def test_an_exchange_that_fails_changes_nothing(self, desk: Desk) -> None:
-        from supervisor.domain.job import NewJob
-
         first = desk.put()
         claim = desk.one()
         refused = done(claim, None, children=(NewJob("tag", "{}", priority=101),))

@@ -170,11 +170,6 @@ WHERE id = :id AND status = 'running' AND locked_by IS NULL;
 SELECT id, claim_token, locked_by FROM jobs INDEXED BY jobs_running
 WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
 
--- name: fail_interrupted
--- Start-up recovery of a pool with recover = "failed": for a person to look at.
-UPDATE jobs SET status = 'failed', completed_at = :now, claim_token = claim_token + 1
-WHERE id = :id AND status = 'pending';
-
 
 -- The registry -------------------------------------------------------------------------------------
 

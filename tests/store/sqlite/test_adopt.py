@@ -167,7 +167,10 @@ class TestWhatIsKept:
             INSERT INTO results VALUES (1, 'r');
             DELETE FROM jobs WHERE id = 3;
         """)
-        others = "SELECT name, sql FROM sqlite_schema WHERE name IN ('results', 'by_owner', 'noted', 'elsewhere', 'waiting') ORDER BY name"
+        others = (
+            "SELECT name, sql FROM sqlite_schema "
+            "WHERE name IN ('results', 'by_owner', 'noted', 'elsewhere', 'waiting') ORDER BY name"
+        )
         before = app.run(others)
 
         report = app.adopt()
@@ -196,7 +199,10 @@ class TestWhatIsKept:
         fresh = open_engine(f"sqlite:///{tmp_path}/fresh.db")
         fresh.migrate()
 
-        query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'jobs_times%' AND name <> 'jobs' ORDER BY name"
+        query = (
+            "SELECT type, name, tbl_name, sql FROM sqlite_schema "
+            "WHERE name NOT LIKE 'jobs_times%' AND name <> 'jobs' ORDER BY name"
+        )
         with contextlib.closing(sqlite3.connect(tmp_path / "fresh.db")) as model:
             assert app.run(query) == model.execute(query).fetchall()
             assert (
@@ -214,7 +220,7 @@ class TestTimes:
         fill(app, 8)
         app.adopt()
 
-        ended = {row for row in app.run("SELECT status, round(completed_at, 3) FROM jobs")}
+        ended = set(app.run("SELECT status, round(completed_at, 3) FROM jobs"))
         assert ended == {("pending", None), ("done", 1714644000.0), ("failed", 1714644000.0)}
 
     @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from supervisor.domain.capability import covers
-from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite import SqliteEngine
+from supervisor.store.sqlite.connection import QUERIES
 
 LARGE = 100_000
 SMALL = 1_000

@@ -1,0 +1,61 @@
+"""A burst: run until nothing is due or delayed for another attempt, then stop. How far it is, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.processes.pool import Pool
+from supervisor.processes.workforce import Workforce
+from supervisor.system.scoreboard import State
+from supervisor.telemetry import events
+
+_BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a burst is, for a progress bar."""
+
+    pending: int
+    failed: int
+    done: int
+    workers: int
+    busy: int
+
+
+Observer = Callable[[Progress], None]
+
+
+class Burst:
+    """What the maintainer tells of a burst, weighed against what the supervisor knows."""
+
+    def __init__(self) -> None:
+        self._pending = self._failed = 0
+        self._gave_up = False
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self._failed or self._gave_up else 0
+
+    def follow(self, news: Mapping[str, Any], pools: Iterable[Pool], *, unsettled: bool) -> str:
+        """Take in the news; returns why to stop, or "". `unsettled`: some death has not been dealt with."""
+        self._pending, self._failed = news["pending"], news["failed"]
+        hopeless = [p for p in pools if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
+        if hopeless:
+            self._gave_up = True
+            problem = hopeless[0].restarts.problem
+            events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
+            return "the burst cannot go on"
+        return "the burst is over" if news["over"] and not unsettled else ""
+
+    def progress(self, workforce: Workforce) -> Progress:
+        slots = [worker.slot.read() for worker in workforce]
+        return Progress(
+            pending=self._pending,
+            failed=self._failed,
+            done=workforce.finished_jobs + sum(slot.done for slot in slots),
+            workers=len(slots),
+            busy=sum(slot.state is State.BUSY for slot in slots),
+        )

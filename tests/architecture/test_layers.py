@@ -1,0 +1,225 @@
+"""Imports point down, and only one place knows an engine. Read from the source, so nothing is loaded."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("supervisor", "handlers")
+
+# What each part may import of the others. Every part may import itself.
+ALLOWED: dict[str, set[str]] = {
+    "domain": set(),
+    "system": set(),  # the edge to Linux: it knows no job and no database
+    "telemetry": set(),
+    "config": {"domain"},
+    "store": {"domain"},
+    "worker": {"config", "domain", "store.base", "system", "telemetry"},
+    "maintenance": {"domain", "store.base", "system", "telemetry"},
+    "processes": {"config", "domain", "engine", "maintenance", "store.base", "system", "telemetry", "worker"},
+    "engine": {"domain", "store.base", "store.sqlite"},
+    "client": {"domain", "engine", "store.base"},
+    "starter": {"config", "domain"},
+    "app": {"config", "domain", "engine", "maintenance", "processes", "store.base", "system", "telemetry"},
+    "cli": {"app", "client", "config", "domain", "engine", "starter", "store.base", "system", "telemetry"},
+    "__main__": {"cli"},
+}
+# Nothing that a worker's or the supervisor's image need not carry, and nothing that makes a fork unsafe.
+HEAVY = {
+    "fastapi", "jinja2", "numpy", "onnx", "onnxruntime", "prometheus_client", "pydantic", "rich", "starlette",
+    "torch", "transformers", "typer", "uvicorn",
+}  # fmt: skip
+SQL = re.compile(
+    r"\b(SELECT\s.+\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM"
+    r"|CREATE\s+(UNIQUE\s+)?(TABLE|INDEX|TRIGGER|VIEW)|ALTER\s+TABLE|DROP\s+(TABLE|INDEX|TRIGGER))\b",
+    re.DOTALL,
+)
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+    when: str  # "typing" (under TYPE_CHECKING), "use" (inside a function), or "load"
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[Import]:
+    def walk(node: ast.AST, when: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inner = when
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and when == "load":
+                inner = "use"
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                inner = "typing"
+            if isinstance(child, ast.Import):
+                yield from (Import(name.name, child.lineno, when) for name in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: imports are absolute"
+                assert child.module
+                for name in child.names:
+                    # `from supervisor.store import base` means the module base, if there is one.
+                    whole = f"{child.module}.{name.name}"
+                    yield Import(whole if is_module(whole) else child.module, child.lineno, when)
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "load")
+
+
+def is_module(name: str) -> bool:
+    place = ROOT.joinpath(*name.split("."))
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+
+
+def part(module: str) -> str:
+    """supervisor.store.sqlite.owner → store.sqlite; supervisor.worker.hand → worker."""
+    names = module.split(".")[1:]
+    return ".".join(names[:2]) if names[0] == "store" and len(names) > 1 else names[0] if names else ""
+
+
+def shown(path: Path, line: int, what: str) -> str:
+    return f"{path.relative_to(ROOT)}:{line}: {what}"
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for path in sources("supervisor"):
+        own = path.relative_to(ROOT / "supervisor").with_suffix("").parts[0]
+        if own == "__init__":
+            continue
+        assert own in ALLOWED, f"{own} has no place among the layers yet: give it one in ALLOWED"
+        for found in imports(path):
+            if not found.module.startswith("supervisor."):
+                continue
+            other = part(found.module)
+            if other.split(".")[0] != own and other not in ALLOWED[own]:
+                wrong.append(shown(path, found.line, f"{own} imports {found.module}"))
+    assert wrong == []
+
+
+def test_only_the_engine_module_knows_an_engine() -> None:
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in sources(*PACKAGES)
+        for found in imports(path)
+        if found.module.startswith("supervisor.store.sqlite")
+        and path != ROOT / "supervisor" / "engine.py"
+        and "sqlite" not in path.parts
+    ]
+    assert wrong == []
+
+
+def test_handlers_import_only_the_public_api() -> None:
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in sources("handlers")
+        for found in imports(path)
+        if found.module.startswith("supervisor.") and found.when != "typing"
+    ]
+    assert wrong == []
+
+
+def test_handlers_are_never_imported_by_name() -> None:
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in sources("supervisor")
+        for found in imports(path)
+        if found.module.split(".")[0] == "handlers"
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ["processes", "worker", "maintenance", "domain", "store", "system"])
+def test_what_is_forked_loads_no_heavy_library(package: str) -> None:
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in sources(f"supervisor/{package}")
+        for found in imports(path)
+        if found.when == "load" and found.module.split(".")[0] in HEAVY
+    ]
+    assert wrong == []
+
+
+def test_the_domain_and_the_store_need_only_the_standard_library() -> None:
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in [*sources("supervisor/domain", "supervisor/store"), ROOT / "supervisor" / "client.py"]
+        for found in imports(path)
+        if found.module.split(".")[0] not in {*sys.stdlib_module_names, "supervisor"}
+    ]
+    assert wrong == []
+
+
+LOOK = """
+import sys
+{statement}
+foreign = sorted(
+    name for name, module in sys.modules.items()
+    if "site-packages" in (getattr(module, "__file__", None) or "") and name.split(".")[0] not in before
+)
+print(*foreign)
+"""
+
+
+def loaded_by(statement: str) -> list[str]:
+    """What a fresh interpreter has loaded from site-packages after a statement, apart from its own start."""
+    program = f"import sys\nbefore = {{name.split('.')[0] for name in sys.modules}}\n{LOOK.format(statement=statement)}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+    )
+    return ended.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import supervisor; supervisor.Queue",
+        "from supervisor import Queue, Retry, Fail, Job, Status, InvalidJob, StoreError",
+        "from supervisor import Queue; Queue('sqlite:////nowhere/jobs.db')",
+    ],
+)
+def test_whoever_only_enqueues_loads_nothing_beyond_the_standard_library(statement: str) -> None:
+    assert loaded_by(statement) == []
+
+
+def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
+    statement = f"from supervisor import Queue; Queue('sqlite:///{tmp_path}/jobs.db').enqueue('tag', {{'a': 1}})"
+
+    assert loaded_by(statement) == []
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text of a module but its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield node.lineno, node.value
+
+
+def test_sql_stands_in_sql_files() -> None:
+    wrong = [
+        shown(path, line, text[:60]) for path in sources("supervisor") for line, text in texts(path) if SQL.search(text)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_can_be_read_in_one_sitting(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400

@@ -1,0 +1,155 @@
+"""What may enter the queue: anything else is refused, with the field's name, before anything is written."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)  # fmt: skip
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc"), inner), max_leaves=20)
+
+
+def refused(**arguments: Any) -> InvalidJob:
+    arguments = {"type": "tag"} | arguments
+    with pytest.raises(InvalidJob) as error:
+        new_job(**arguments)
+    assert isinstance(error.value, ValueError)
+    return error.value
+
+
+@given(values)
+def test_any_json_is_stored_so_that_it_reads_back_the_same(value: Any) -> None:
+    assert json.loads(new_job("tag", value).payload) == ({} if value is None else value)
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz0123456789_.-", min_size=1, max_size=100))
+def test_types_of_the_allowed_characters_are_taken(type_: str) -> None:
+    assert new_job(type_).type == type_
+
+
+@pytest.mark.parametrize("type_", ["", "TAG", "a b", "ä", "x" * 101, "tag\n", None, 5, b"tag", "a/b", "a'b"])
+def test_other_types_are_refused(type_: object) -> None:
+    assert refused(type=type_).field == "type"
+
+
+def cycle() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        math.nan, math.inf, {"x": -math.inf}, {1, 2}, b"x", object(), cycle(), "\ud800", {"\udfff": 1},
+        {(1, 2): 3}, nested(65), nested(100_000), "x" * MAX_PAYLOAD_BYTES, "ä" * (MAX_PAYLOAD_BYTES // 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_is_no_json_or_too_large_or_too_deep_is_refused(payload: object) -> None:
+    assert refused(payload=payload).field == "payload"
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    assert new_job("tag", nested(64)).payload == "[" * 64 + "]" * 64
+    assert len(new_job("tag", "x" * (MAX_PAYLOAD_BYTES - 2)).payload) == MAX_PAYLOAD_BYTES
+    assert encode("result", [{"a": [1]}] * 100).count("[") == 101  # many brackets, but not deep
+
+
+@pytest.mark.parametrize("priority", [-101, 101, 1.0, True, "5", None, math.nan])
+def test_a_priority_outside_its_range_is_refused(priority: object) -> None:
+    assert refused(priority=priority).field == "priority"
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_a_priority_within_its_range_is_kept(priority: int) -> None:
+    assert new_job("tag", priority=priority).priority == priority
+
+
+@pytest.mark.parametrize("attempts", [0, -1, 1.5, True, "3", 10**7])
+def test_a_limit_of_attempts_outside_its_range_is_refused(attempts: object) -> None:
+    assert refused(max_attempts=attempts).field == "max_attempts"
+
+
+@pytest.mark.parametrize(
+    ("requires", "stored"),
+    [
+        ("", ""),
+        ("b a b", "a b"),
+        ("gpu,cpu", "cpu gpu"),
+        (["b", "a"], "a b"),
+        (("tag@2",), "tag@2"),
+        (iter("ba"), "a b"),
+    ],
+)
+def test_requirements_are_stored_as_a_sorted_set(requires: Any, stored: str) -> None:
+    assert new_job("tag", requires=requires).requires == stored
+
+
+@pytest.mark.parametrize("requires", [5, ["a b"], [""], ["ä"], [1], ["x" * 101], "a\x00b", None])
+def test_other_requirements_are_refused(requires: Any) -> None:
+    assert refused(requires=requires).field == "requires"
+
+
+def test_a_delay_counts_from_now() -> None:
+    before = time.time()
+    due = new_job("tag", delay="10s").scheduled_at
+
+    assert due is not None
+    assert before + 10 <= due <= time.time() + 10
+
+
+def test_a_time_with_its_zone_is_that_moment() -> None:
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    at = datetime.datetime(2033, 5, 18, 5, 33, 20, tzinfo=zone)
+
+    assert new_job("tag", at=at).scheduled_at == new_job("tag", at=2_000_000_000).scheduled_at == 2e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"delay": "soon"}, "delay"),
+        ({"delay": -1}, "delay"),
+        ({"delay": math.nan}, "delay"),
+        ({"delay": 1e11}, "delay"),
+        ({"delay": True}, "delay"),
+        ({"delay": "1s", "at": 5}, "delay"),
+        ({"at": datetime.datetime(2033, 5, 18)}, "at"),
+        ({"at": "2033-05-18"}, "at"),
+        ({"at": -1}, "at"),
+        ({"at": 1714644000123}, "at"),
+        ({"at": math.inf}, "at"),
+        ({"at": True}, "at"),
+        ({"unique_key": ""}, "unique_key"),
+        ({"unique_key": 5}, "unique_key"),
+        ({"unique_key": "x" * 1001}, "unique_key"),
+        ({"unique_key": "\ud800"}, "unique_key"),
+    ],
+)
+def test_the_refusal_names_the_field(arguments: dict[str, Any], field: str) -> None:
+    error = refused(**arguments)
+
+    assert error.field == field
+    assert str(error).startswith(f"{field}: ")
+    str(error).encode("utf-8")

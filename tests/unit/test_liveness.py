@@ -1,0 +1,38 @@
+"""A late beat alone condemns nobody; no beat and no CPU does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.liveness import Signs, Verdict, judge
+
+LATE = Signs(at=200.0, beat=100.0, cpu=50.0, state="R")
+EARLIER = replace(LATE, at=160.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "earlier", "verdict"),
+    [
+        (replace(LATE, beat=199.0), None, Verdict.WELL),
+        (replace(LATE, beat=199.0, state="T"), EARLIER, Verdict.WELL),
+        (replace(LATE, beat=190.0), EARLIER, Verdict.WELL),
+        (LATE, None, Verdict.BUSY),  # seen late for the first time
+        (replace(LATE, cpu=60.0), EARLIER, Verdict.BUSY),  # native code holds the interpreter's lock
+        (LATE, EARLIER, Verdict.STUCK),
+        (replace(LATE, cpu=50.01), EARLIER, Verdict.STUCK),  # waking and sleeping is no work
+        (LATE, replace(LATE, at=195.0), Verdict.BUSY),  # not watched for long enough
+        (replace(LATE, state="T"), None, Verdict.STOPPED),
+        (replace(LATE, state="t"), EARLIER, Verdict.STOPPED),
+    ],
+)
+def test_the_verdict_follows_the_signs(now: Signs, earlier: Signs | None, verdict: Verdict) -> None:
+    assert judge(now, earlier, 60.0) is verdict
+
+
+@given(st.floats(0, 1e6), st.floats(0, 59.9), st.sampled_from("RSDTtZ"))
+def test_a_fresh_beat_is_always_well(at: float, age: float, state: str) -> None:
+    assert judge(Signs(at + age, at, 0, state), None, 60.0) is Verdict.WELL

@@ -1,0 +1,47 @@
+"""Numbered migrations, and scripts split into statements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.store.migrate import migrations, shipped, statements
+
+
+def files(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).write_text(f"-- {name}\n", encoding="utf-8")
+    return folder
+
+
+def test_migrations_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    found = migrations(files(tmp_path, "0002_b.sql", "0001_a.sql", "README", "0003_c.sql", "notes.sql"))
+
+    assert [(m.version, m.name) for m in found] == [(1, "0001_a.sql"), (2, "0002_b.sql"), (3, "0003_c.sql")]
+
+
+@pytest.mark.parametrize("names", [("0002_b.sql",), ("0001_a.sql", "0003_c.sql"), ("0001_a.sql", "0001_b.sql")])
+def test_numbers_with_gaps_or_twice_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="numbered one by one"):
+        migrations(files(tmp_path, *names))
+
+
+def test_ours_can_be_read_to_the_end() -> None:
+    for migration in shipped("supervisor.store.sqlite"):
+        assert list(statements(migration.sql))
+
+
+def test_a_triggers_inner_semicolons_do_not_end_it() -> None:
+    trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN\n  SELECT 1;\n  SELECT 2;\nEND;\n"
+
+    assert list(statements("CREATE TABLE a (x);\n" + trigger)) == ["CREATE TABLE a (x);\n", trigger]
+
+
+def test_a_script_that_ends_in_a_statement_is_refused() -> None:
+    with pytest.raises(ValueError, match="middle of a statement"):
+        list(statements("CREATE TABLE a (x);\nCREATE TABLE"))
+
+
+def test_a_comment_at_the_end_is_no_statement() -> None:
+    assert len(list(statements("SELECT 1;\n\n-- the end\n"))) == 1

@@ -1,0 +1,88 @@
+"""What a dead worker's claims become, by the policy kept with it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.job import Claim, Status
+from supervisor.domain.policy import JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Failure
+
+HELD = [Claim(n, 10 + n, "tag", "{}", 1, None, 0) for n in (1, 2, 3)]
+BROKEN = Failure("crash", "killed by SIGKILL")
+POLICY = JobPolicy(RetryPolicy(max_attempts=3, jitter=0), max_crashes=2)
+
+
+@given(
+    st.builds(
+        JobPolicy,
+        st.builds(RetryPolicy, st.integers(1, 99), st.sampled_from(["exponential", "linear", "fixed"])),
+        st.integers(1, 99),
+        st.sampled_from(["pending", "failed"]),
+    )
+)
+def test_a_policy_survives_its_row(policy: JobPolicy) -> None:
+    assert JobPolicy.decode(policy.encode()) == policy
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"retry": 5}', '{"retry": {"nope": 1}}', "null", "\x00"])
+def test_anything_unreadable_is_the_default_policy(text: str) -> None:
+    assert JobPolicy.decode(text) == JobPolicy()
+
+
+@pytest.mark.parametrize(
+    ("charge", "status", "attempts", "crashes"),
+    [
+        ("crash", Status.PENDING, -1, 1),
+        ("attempt", Status.PENDING, 0, 0),
+        ("cancel", Status.CANCELLED, 0, 0),
+        ("nothing", Status.PENDING, -1, 0),
+    ],
+)
+def test_only_the_job_that_had_begun_is_charged(charge: str, status: Status, attempts: int, crashes: int) -> None:
+    settled = settle_held(HELD, (2, 12), charge, BROKEN, POLICY, 0.5)  # type: ignore[arg-type]
+
+    assert [s.job_id for s in settled] == [1, 2, 3]
+    assert (settled[1].status, settled[1].attempts, settled[1].crashes) == (status, attempts, crashes)
+    for other in (settled[0], settled[2]):
+        assert (other.status, other.attempts, other.crashes) == (Status.PENDING, -1, 0)
+
+
+@pytest.mark.parametrize("begun", [None, (2, 11), (4, 14)])
+def test_a_death_in_a_run_no_longer_current_charges_nobody(begun: tuple[int, int] | None) -> None:
+    settled = settle_held(HELD, begun, "crash", BROKEN, POLICY, 0.5)
+
+    assert [(s.attempts, s.crashes) for s in settled] == [(-1, 0)] * 3
+
+
+def test_where_nobody_can_tell_the_first_in_order_had_begun() -> None:
+    assert [s.crashes for s in settle_interrupted(HELD, None, POLICY, 0.5)] == [1, 0, 0]
+    assert settle_interrupted([], None, POLICY, 0.5) == []
+
+
+def test_where_the_scoreboard_tells_that_nothing_had_begun_nobody_is_charged() -> None:
+    assert [s.crashes for s in settle_interrupted(HELD, (0, 0), POLICY, 0.5)] == [0, 0, 0]
+
+
+def test_recover_failed_leaves_the_interrupted_job_for_a_person() -> None:
+    settled = settle_interrupted(HELD, (2, 12), JobPolicy(recover="failed"), 0.5)
+
+    assert [s.status for s in settled] == [Status.PENDING, Status.FAILED, Status.PENDING]
+
+
+def test_a_poisoned_job_cannot_loop_across_restarts() -> None:
+    last = HELD[0]._replace(crashes=1)
+
+    assert settle_interrupted([last], None, POLICY, 0.5)[0].status is Status.QUARANTINED
+
+
+def test_an_expired_claim_is_a_crash_and_a_foreign_one_gives_no_attempt_back() -> None:
+    ours = settle_expired(HELD[0], "w1", POLICY, 0.5)
+    foreign = settle_expired(HELD[0], "foreign", POLICY, 0.5)
+
+    assert (ours.attempts, ours.crashes) == (-1, 1)
+    assert (foreign.attempts, foreign.crashes) == (0, 1)
+    assert settle_expired(HELD[0]._replace(crashes=1), "foreign", POLICY, 0.5).status is Status.QUARANTINED

@@ -1,0 +1,58 @@
+"""Named SQL: statements by their names, without comments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.store.queries import Queries, load
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "some_queries"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "some_queries", raising=False)
+    return folder
+
+
+def loaded(package: Path, text: str) -> Queries:
+    (package / "queries.sql").write_text(text, encoding="utf-8")
+    return load("some_queries")
+
+
+def test_statements_are_attributes_without_comments_and_semicolons(package: Path) -> None:
+    queries = loaded(
+        package, "-- A file.\n\n-- name: one\n-- Why.\nSELECT 1\n  -- and how\n  FROM t;\n\n-- name: two\nSELECT 2;\n"
+    )
+
+    assert queries.one == "SELECT 1\n  FROM t"
+    assert queries.two == "SELECT 2"
+
+
+def test_an_unknown_name_is_an_attribute_error(package: Path) -> None:
+    with pytest.raises(AttributeError, match="no statement is named 'three'"):
+        loaded(package, "-- name: one\nSELECT 1;").three  # noqa: B018
+
+
+def test_two_statements_of_one_name_are_refused(package: Path) -> None:
+    with pytest.raises(ValueError, match="share a name"):
+        loaded(package, "-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;")
+
+
+@pytest.mark.parametrize("filename", ["queries.sql", "adopt.sql"])
+def test_every_shipped_statement_is_used(filename: str) -> None:
+    queries = load("supervisor.store.sqlite", filename)
+    folder = Path(__file__).parents[2] / "supervisor" / "store" / "sqlite"
+    code = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+
+    unused = [
+        name
+        for name in queries.statements
+        if f".{name}" not in code and not (name.startswith("as_") and 'f"as_{' in code)
+    ]
+    assert unused == []

@@ -1,0 +1,67 @@
+"""When a failed or crashed job runs again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.retry import RetryPolicy, crash_delay
+
+policies = st.builds(
+    RetryPolicy,
+    max_attempts=st.integers(1, 10**6),
+    backoff=st.sampled_from(["exponential", "linear", "fixed"]),
+    base=st.floats(0, 1e6),
+    max=st.floats(0, 1e7),
+    jitter=st.floats(0, 1),
+)
+chances = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"),
+    [
+        ("exponential", [2, 4, 8, 16, 32, 60, 60]),
+        ("linear", [2, 4, 6, 8, 10, 12, 14]),
+        ("fixed", [2, 2, 2, 2, 2, 2, 2]),
+    ],
+)
+def test_each_backoff_grows_as_its_name_says_up_to_its_maximum(backoff: str, delays: list[float]) -> None:
+    policy = RetryPolicy(backoff=backoff, base=2, max=60, jitter=0)  # type: ignore[arg-type]
+
+    assert [policy.delay(failures, 0.5) for failures in range(1, 8)] == delays
+
+
+@given(policies, st.integers(1, 10**9), chances)
+def test_a_delay_is_finite_and_within_the_jitter_around_the_maximum(
+    policy: RetryPolicy, failures: int, chance: float
+) -> None:
+    delay = policy.delay(failures, chance)
+
+    assert math.isfinite(delay)
+    assert 0 <= delay <= policy.max * (1 + policy.jitter)
+
+
+@given(policies, st.integers(1, 1000))
+def test_without_luck_either_way_the_delay_never_shrinks(policy: RetryPolicy, failures: int) -> None:
+    assert policy.delay(failures + 1, 0.5) >= policy.delay(failures, 0.5)
+
+
+def test_jitter_spreads_to_both_sides() -> None:
+    policy = RetryPolicy(backoff="fixed", base=10, jitter=0.2)
+
+    assert [policy.delay(1, chance) for chance in (0.0, 0.5, 1.0)] == pytest.approx([8, 10, 12])
+
+
+@pytest.mark.parametrize(("own", "limit"), [(None, 5), (1, 1), (9, 9)])
+def test_a_jobs_own_limit_goes_before_the_pools(own: int | None, limit: int) -> None:
+    assert RetryPolicy(max_attempts=5).attempts_for(own) == limit
+
+
+def test_the_first_crash_costs_no_delay_and_later_ones_back_off() -> None:
+    policy = RetryPolicy(base=2, jitter=0)
+
+    assert [crash_delay(policy, crashes, 0.5) for crashes in (0, 1, 2, 3, 4)] == [0, 0, 2, 4, 8]

@@ -1,0 +1,105 @@
+"""How many workers a pool should have, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.scaling import Load, ScalingPolicy, decide
+
+POLICY = ScalingPolicy(min_workers=1, max_workers=8, scale_down_delay=30)
+IDLE = Load(due=0, busy=0, size=1, target=1, now=1000, needed_at=0, shrunk_at=0)
+
+
+@pytest.mark.parametrize(
+    ("load", "target", "reason"),
+    [
+        (IDLE, 1, "min_workers = 1"),
+        (replace(IDLE, due=5), 5, "5 due, 0 busy"),
+        (replace(IDLE, due=5, busy=2, size=2, target=2), 7, "5 due, 2 busy"),
+        (replace(IDLE, due=100), 8, "max_workers = 8"),
+        (replace(IDLE, due=1), 1, "is enough"),
+        (replace(IDLE, fixed=3), 3, "an operator set 3"),
+        (replace(IDLE, due=100, size=4, target=4, drain_rate=1000.0), 4, "done within"),
+    ],
+)
+def test_the_target_follows_the_load_and_says_why(load: Load, target: int, reason: str) -> None:
+    decision = decide(load, POLICY)
+
+    assert decision.target == target
+    assert reason in decision.reason
+
+
+def test_an_old_job_is_not_put_off_by_a_good_drain_rate() -> None:
+    load = replace(IDLE, due=5, drain_rate=1000.0)
+
+    assert decide(load, POLICY).target == 1
+    assert decide(replace(load, oldest_age=5.0), POLICY).target == 5
+
+
+def test_several_jobs_may_share_a_worker() -> None:
+    assert decide(replace(IDLE, due=21), replace(POLICY, jobs_per_worker=10)).target == 3
+
+
+def test_it_goes_down_one_step_after_a_delay_without_need() -> None:
+    load = replace(IDLE, size=5, target=5, needed_at=980, shrunk_at=0)
+
+    assert decide(load, POLICY).target == 5
+    assert decide(replace(load, now=1010), POLICY).target == 4
+    assert decide(replace(load, now=1010, shrunk_at=1000), POLICY).target == 5
+
+
+def test_a_pool_may_go_down_to_nothing_and_wakes_on_the_first_job() -> None:
+    policy = replace(POLICY, min_workers=0)
+    asleep = replace(IDLE, size=0, target=0)
+
+    assert decide(replace(IDLE, size=1, target=1), policy).target == 0
+    assert decide(asleep, policy).target == 0
+    assert decide(replace(asleep, due=1), policy).target == 1
+
+
+def test_it_never_grows_beyond_its_memory() -> None:
+    policy = replace(POLICY, memory_budget=1000 << 20)
+    decision = decide(replace(IDLE, due=100, worker_memory=300 << 20), policy)
+
+    assert decision.target == 3
+    assert "memory_budget" in decision.reason
+
+
+loads = st.builds(
+    Load,
+    due=st.integers(0, 1000),
+    busy=st.integers(0, 8),
+    size=st.integers(0, 8),
+    target=st.integers(0, 20),
+    now=st.just(1000.0),
+    needed_at=st.floats(0, 1000),
+    shrunk_at=st.floats(0, 1000),
+    oldest_age=st.floats(0, 100),
+    drain_rate=st.floats(0, 1e5),
+    worker_memory=st.integers(0, 1 << 30),
+)
+policies = st.builds(
+    ScalingPolicy,
+    min_workers=st.integers(0, 4),
+    max_workers=st.integers(4, 8),
+    jobs_per_worker=st.integers(1, 10),
+    scale_down_delay=st.floats(0, 100),
+    memory_budget=st.none() | st.integers(1, 1 << 33),
+)
+
+
+@given(loads, policies)
+def test_whatever_the_load_the_target_keeps_to_the_bounds(load: Load, policy: ScalingPolicy) -> None:
+    decision = decide(load, policy)
+
+    assert 0 <= decision.target <= max(policy.max_workers, load.busy)
+    assert decision.reason
+    if load.due:
+        assert decision.target >= 1
+    if decision.target < min(load.target, policy.max_workers) and policy.memory_budget is None:
+        assert decision.target == load.target - 1 or load.target > policy.max_workers
+        assert decision.target >= load.busy

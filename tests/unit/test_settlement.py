@@ -1,0 +1,84 @@
+"""What becomes of a claimed job, decided with plain values."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Failure, cancelled, clipped, crashed, done, failed, released
+
+POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10, jitter=0)
+BROKEN = Failure("exception", "broken")
+
+
+def claim(attempt: int = 1, max_attempts: int | None = None, crashes: int = 0) -> Claim:
+    return Claim(7, 3, "tag", "{}", attempt, max_attempts, crashes)
+
+
+@pytest.mark.parametrize(
+    "settlement",
+    [
+        done(claim(), None),
+        released(claim()),
+        cancelled(claim()),
+        failed(claim(), BROKEN, POLICY, chance=0.5),
+        crashed(claim(), BROKEN, POLICY, 3, chance=0.5),
+    ],
+)
+def test_every_settlement_names_its_job_and_token(settlement: object) -> None:
+    assert (settlement.job_id, settlement.token) == (7, 3)  # type: ignore[attr-defined]
+
+
+def test_only_a_plain_success_is_simple() -> None:
+    assert done(claim(), None).simple
+    assert not done(claim(), None, children=(NewJob("tag", "{}"),)).simple
+    assert not released(claim()).simple
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.none() | st.integers(1, 50))
+def test_a_job_fails_exactly_when_its_attempts_are_used_up(attempt: int, pools: int, own: int | None) -> None:
+    settlement = failed(claim(attempt, own), BROKEN, RetryPolicy(max_attempts=pools, base=1, jitter=0), chance=0.5)
+
+    used_up = attempt >= (pools if own is None else own)
+    assert settlement.status is (Status.FAILED if used_up else Status.PENDING)
+    assert (settlement.delay == 0) is used_up
+    assert settlement.attempts == 0  # the claim has charged it
+
+
+def test_a_permanent_failure_has_no_further_attempts() -> None:
+    settlement = failed(claim(), BROKEN, POLICY, chance=0.5, permanent=True, after=5)
+
+    assert (settlement.status, settlement.delay) == (Status.FAILED, 0)
+
+
+@pytest.mark.parametrize(("after", "delay"), [(None, 10), (0.0, 0), (99.0, 99)])
+def test_the_handlers_delay_goes_before_the_policys(after: float | None, delay: float) -> None:
+    assert failed(claim(), BROKEN, POLICY, chance=0.5, after=after).delay == delay
+
+
+def test_a_release_charges_nothing() -> None:
+    settlement = released(claim())
+
+    assert (settlement.status, settlement.attempts, settlement.crashes) == (Status.PENDING, -1, 0)
+    assert settlement.failure is None
+
+
+@given(st.integers(0, 20), st.integers(1, 20))
+def test_a_job_is_quarantined_exactly_when_its_crashes_are_used_up(crashes: int, most: int) -> None:
+    settlement = crashed(claim(crashes=crashes), BROKEN, POLICY, most, chance=0.5)
+
+    used_up = crashes + 1 >= most
+    assert settlement.status is (Status.QUARANTINED if used_up else Status.PENDING)
+    assert (settlement.attempts, settlement.crashes) == (-1, 1)
+
+
+@given(st.text(), st.integers(3, 50))
+def test_a_long_text_keeps_its_end(text: str, limit: int) -> None:
+    result = clipped(text, limit)
+
+    assert len(result) <= limit
+    assert result == text or result.startswith("… ")
+    assert text.endswith(result.removeprefix("… "))
