@@ -105,9 +105,7 @@ class CaptionModel:
         inputs = self._processor(images=image, text=self._options.prompt, return_tensors="pt")
         with self._torch.inference_mode():
             # No sampling: the same picture gets the same caption, also when the job runs twice.
-            tokens = self._model.generate(
-                **inputs, max_new_tokens=self._options.max_new_tokens, do_sample=False
-            )
+            tokens = self._model.generate(**inputs, max_new_tokens=self._options.max_new_tokens, do_sample=False)
         text = self._processor.batch_decode(tokens, skip_special_tokens=True)[0]
         return {"caption": text.strip(), "method": "model", "model": self._name}
 

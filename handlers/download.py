@@ -49,9 +49,7 @@ def fetch(url: str, options: PictureOptions) -> bytes:
         verdict = Retry if error.code in _TRANSIENT else Fail
         raise verdict(f"{host} answered {error.code} {error.reason}") from None
     except http.client.InvalidURL:
-        raise Fail(
-            "the url cannot be used: a bad port, or a character that must be percent-encoded"
-        ) from None
+        raise Fail("the url cannot be used: a bad port, or a character that must be percent-encoded") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise Retry(f"no picture from {host}: {reason or type(error).__name__}") from None

@@ -130,9 +130,7 @@ class _Graph:
         channels, _, height, _ = self._weights[f"{name}_depthwise_conv.weight"].shape
         if height != kernel:
             raise ValueError(f"{name}: a kernel of {height}, where the network has {kernel}")
-        inner = self.convolution(
-            inner, f"{name}_depthwise_conv", f"{name}_bn1", stride=stride, groups=channels
-        )
+        inner = self.convolution(inner, f"{name}_depthwise_conv", f"{name}_bn1", stride=stride, groups=channels)
         inner = self.convolution(inner, f"{name}_project_conv", f"{name}_bn2", relu=False)
         projected = self._weights[f"{name}_project_conv.weight"].shape[0]
         if stride == 1 and projected * expansion == channels:

@@ -74,9 +74,7 @@ def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[i
             raise Fail(f"no password: no environment variable {options.password_env!r} (password_env)")
     tls = ssl.create_default_context() if options.security != "none" else None
     if options.security == "tls":
-        server: smtplib.SMTP = smtplib.SMTP_SSL(
-            options.host, options.port, timeout=options.timeout, context=tls
-        )
+        server: smtplib.SMTP = smtplib.SMTP_SSL(options.host, options.port, timeout=options.timeout, context=tls)
     else:
         server = smtplib.SMTP(options.host, options.port, timeout=options.timeout)
     try:

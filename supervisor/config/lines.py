@@ -22,9 +22,7 @@ _FILLER = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'')
 _PART = re.compile(rf"[A-Za-z0-9_-]+|{_QUOTED.pattern}")
 # A multi-line string may end in one or two quotes of its own before the closing three.
-_STRING = re.compile(
-    rf'"""(?:\\.|[^\\])*?"{{3,5}}(?!")|\'\'\'.*?\'{{3,5}}(?!\')|{_QUOTED.pattern}', re.DOTALL
-)
+_STRING = re.compile(rf'"""(?:\\.|[^\\])*?"{{3,5}}(?!")|\'\'\'.*?\'{{3,5}}(?!\')|{_QUOTED.pattern}', re.DOTALL)
 _PLAIN = re.compile(r"[^,\]}\n#]*")
 
 
@@ -167,5 +165,5 @@ def _name(part: str) -> str:
     return next(iter(tomllib.loads(f"{part} = 0")))  # it knows the escapes
 
 
-class _Lost(Exception):  # noqa: N818 - never leaves this module
+class _Lost(Exception):
     """The text is not where the walk expects it."""

@@ -124,9 +124,7 @@ def _holds(values: Any, way: Key) -> bool:
 def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSettings]:
     """Every pool of `[pools]`. Faults go to the report; the settings count only if it stays empty."""
     if not isinstance(raw, dict) or not raw:
-        report.add(
-            ("pools",), 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"'
-        )
+        report.add(("pools",), 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"')
         return {}
     pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
     for table in (defaults, *(pool.own for pool in pools)):
@@ -144,13 +142,9 @@ def _own(name: str, raw: object, report: Report) -> Checked:
     if not isinstance(raw, dict):
         return checked(PoolTable, raw, at, report)
     # [pools.a.b] is a table b inside the pool a.
-    inner = [
-        key for key, value in raw.items() if key not in PoolTable.model_fields and isinstance(value, dict)
-    ]
+    inner = [key for key, value in raw.items() if key not in PoolTable.model_fields and isinstance(value, dict)]
     for key in inner:
-        report.add_unknown(
-            (*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]'
-        )
+        report.add_unknown((*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]')
     table = {key: value for key, value in raw.items() if key not in inner}
     # With nothing but such a table inside, there is no pool here that could lack a handler; and a command
     # would have stood in for one.

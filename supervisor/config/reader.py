@@ -89,9 +89,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError([f"{path}:{line}: this is no TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
 
 
-def _tables(
-    raw: dict[str, Any], report: Report
-) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
+def _tables(raw: dict[str, Any], report: Report) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
     for key in [key for key in raw if key not in TOP]:
         report.add_unknown((key,), TOP)
     _refuse_unbuilt(raw, report)

@@ -143,9 +143,7 @@ Retention = Annotated[float | None, BeforeValidator(_retention)]
 Memory = Annotated[int | None, BeforeValidator(_memory)]
 Count = Annotated[int, Field(ge=1, le=1 << 53)]
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
-Names = Annotated[
-    list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)
-]
+Names = Annotated[list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)]
 Capabilities = Annotated[list[Annotated[str, AfterValidator(_capability)]], AfterValidator(_distinct)]
 
 

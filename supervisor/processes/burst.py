@@ -50,6 +50,10 @@ class Burst:
             return "the burst cannot go on"
         return "the burst is over" if news["over"] and not unsettled else ""
 
+    def give_up(self) -> None:
+        """Something that it needs cannot be had; the exit code says so."""
+        self._gave_up = True
+
     def progress(self, workforce: Workforce) -> Progress:
         slots = [worker.slot.read() for worker in workforce]
         return Progress(

@@ -27,10 +27,11 @@ from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Cancel, Scoreboard
 from supervisor.system.systemd import Notifier
-from supervisor.telemetry import events
+from supervisor.telemetry import configure, events
 
 TICK = 1.0  # seconds between two looks at the scoreboard
 MEMORY_TICK = 10.0
+MAINTAINER_LIMIT = 5  # early deaths of maintainers in a row after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and the children's ends
 
 
@@ -138,9 +139,7 @@ class Supervisor:
         times = [self._next_tick]
         if self._stopping:
             times.append(self._stop_by)
-        funeral = self._workforce.next_funeral()
-        if funeral is not None:
-            times.append(funeral)
+        times += [at for at in (self._workforce.next_funeral(), self._upkeep.restart_at) if at is not None]
         times += [pool.restarts.not_before for pool in self._pools.values() if pool.wants_restart]
         self._reactor.wait(min(times) - time.monotonic())
 
@@ -156,8 +155,8 @@ class Supervisor:
     def _hear_maintainer(self) -> None:
         """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
         now = time.monotonic()
-        if not self._upkeep.is_running():
-            if self._upkeep.may_restart(now):
+        if self._upkeep.restart_at is not None:
+            if now >= self._upkeep.restart_at:
                 self._start_maintainer()
             return
         descriptor = self._upkeep.fileno()
@@ -167,7 +166,10 @@ class Supervisor:
             return  # a reload has just replaced it
         if self._upkeep.ended():
             self._reactor.unwatch(descriptor)
-            self._log.error("maintainer_died", pid=self._upkeep.pid)
+            self._log.error("maintainer_died", pid=self._upkeep.pid, in_a_row=self._upkeep.early_deaths)
+            if self._burst is not None and self._upkeep.early_deaths >= MAINTAINER_LIMIT:
+                self._burst.give_up()
+                self._stop("the maintainer cannot be kept alive")
         elif self._upkeep.stuck(now):
             self._log.error("maintainer_stuck", pid=self._upkeep.pid)
             self._upkeep.kill()
@@ -306,6 +308,7 @@ class Supervisor:
             self._notifier.ready("the configuration could not be reloaded")
             return
         self._settings = settings
+        configure(settings.log.format, settings.log.level)
         self._make_pools()
         self._workforce.renew_templates()
         if self._upkeep.is_running():

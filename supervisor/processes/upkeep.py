@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 
 from supervisor.maintenance.deaths import DeathReport
@@ -15,7 +16,9 @@ from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 
 STUCK_AFTER = 15.0  # seconds without a beat; a busy database is waited for in steps of 5 s
-_RESTART_PAUSE = 0.5
+_RESTART_PAUSE = 0.5  # seconds, doubled with each early death in a row
+_LONGEST_PAUSE = 10.0
+_EARLY = 10.0  # seconds: a maintainer that dies younger may die of the same cause again
 
 
 class Upkeep:
@@ -27,7 +30,8 @@ class Upkeep:
         self._numbers = itertools.count(1)
         self._channel: Channel | None = None
         self._orders: Orders | None = None
-        self._not_before = 0.0
+        self._not_before = self._started_at = 0.0
+        self.early_deaths = 0  # in a row
         self.unacknowledged: dict[int, DeathReport] = {}
         self.pid = 0
         self.pidfd = -1
@@ -46,7 +50,7 @@ class Upkeep:
         self.pid, self.pidfd = child.fork(become, keep=keep)
         theirs.close()
         self._channel = ours
-        self._not_before = now + _RESTART_PAUSE
+        self._started_at = now
         for number, report in self.unacknowledged.items():
             ours.send({"death": report.as_message(), "id": number})
 
@@ -78,14 +82,20 @@ class Upkeep:
             obey(message)
 
     def ended(self) -> bool:
-        """Whether the maintainer has gone; its end is then tidied up."""
+        """Whether the maintainer has gone; its end is then tidied up and its successor's time set."""
         if self._channel is None or not self._channel.closed:
             return False
         self._drop()
+        now = time.monotonic()
+        self.early_deaths = self.early_deaths + 1 if now - self._started_at < _EARLY else 1
+        pause = 0.0 if self.early_deaths == 1 else _RESTART_PAUSE * 2.0 ** min(self.early_deaths - 2, 8)
+        self._not_before = now + min(pause, _LONGEST_PAUSE)
         return True
 
-    def may_restart(self, now: float) -> bool:
-        return now >= self._not_before
+    @property
+    def restart_at(self) -> float | None:
+        """When a successor may start, in monotonic seconds; None while one is running."""
+        return self._not_before if self._channel is None else None
 
     def stuck(self, now: float) -> bool:
         """No beat for long: stopped, or hanging in a call. Kill it; its end is then noticed as any other."""

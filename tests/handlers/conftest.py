@@ -39,7 +39,7 @@ class RecordingContext:
     def extend(self, duration: str) -> None:
         self.extended.append(duration)
 
-    def enqueue(self, type: str, payload: Any, **options: Any) -> None:  # noqa: A002 - the API's name
+    def enqueue(self, type: str, payload: Any, **options: Any) -> None:
         self.enqueued.append((type, payload, options))
 
 

@@ -54,9 +54,7 @@ def noise(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_model_directory_captions_the_same_picture_alike(
-    blip: Path, noise: str, context: Callable[..., Any]
-) -> None:
+def test_a_model_directory_captions_the_same_picture_alike(blip: Path, noise: str, context: Callable[..., Any]) -> None:
     handler = Captioner()
     handler.setup(context(model=str(blip), max_new_tokens=6))
     first = handler.handle({"path": noise}, context())
@@ -72,9 +70,7 @@ def test_a_directory_that_is_missing_is_not_looked_up_on_the_hub(context: Callab
         Captioner().setup(context(model="/nowhere/blip"))
 
 
-def test_weights_that_are_a_pickle_are_refused(
-    blip: Path, tmp_path: Path, context: Callable[..., Any]
-) -> None:
+def test_weights_that_are_a_pickle_are_refused(blip: Path, tmp_path: Path, context: Callable[..., Any]) -> None:
     for file in blip.iterdir():
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -91,16 +91,12 @@ def test_private_addresses_are_refused_unless_allowed(site: str) -> None:
             download.fetch(url, TRUSTING.model_copy(update={"allow_private_hosts": False}))
 
 
-def test_a_proxy_of_the_environment_does_not_widen_the_reach(
-    site: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_of_the_environment_does_not_widen_the_reach(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert download.fetch(f"{site}/10", TRUSTING) == b"x" * 10
 
 
-@pytest.mark.parametrize(
-    "url", ["http://", "http:///x", "http://[::1", "http://a b/", "http://höst.example/"]
-)
+@pytest.mark.parametrize("url", ["http://", "http:///x", "http://[::1", "http://a b/", "http://höst.example/"])
 def test_a_url_that_is_none_fails_for_good(url: str) -> None:
     with pytest.raises(Fail, match="the url cannot be used"):
         download.fetch(url, TRUSTING)

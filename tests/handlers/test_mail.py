@@ -83,9 +83,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def send(server: Server, context: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     def call(payload: dict[str, Any] = PAYLOAD, **options: Any) -> dict[str, Any]:
-        return mail.send(
-            payload, context(**{"host": "127.0.0.1", "port": server.port, "timeout": 5, **options})
-        )
+        return mail.send(payload, context(**{"host": "127.0.0.1", "port": server.port, "timeout": 5, **options}))
 
     return call
 
@@ -117,9 +115,7 @@ def test_the_servers_code_decides_between_fail_and_retry(
 
 
 @pytest.mark.parametrize("step", ["CONNECT", "EHLO", "RCPT", "TAKE"])
-def test_a_connection_that_ends_is_tried_again(
-    server: Server, send: Callable[..., dict[str, Any]], step: str
-) -> None:
+def test_a_connection_that_ends_is_tried_again(server: Server, send: Callable[..., dict[str, Any]], step: str) -> None:
     server.answers[step] = "HANG UP"
     with pytest.raises(Retry):
         send()

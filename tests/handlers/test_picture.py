@@ -21,7 +21,7 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow comes with the extra ml"
 OPTIONS = PictureOptions()
 
 
-def encoded(image: Any, format: str = "PNG", **settings: Any) -> bytes:  # noqa: A002 - Pillow's name
+def encoded(image: Any, format: str = "PNG", **settings: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, format, **settings)
     return file.getvalue()
@@ -132,7 +132,7 @@ def test_formats_that_start_other_programs_are_not_opened() -> None:
 
 
 @pytest.mark.parametrize("format", ["PNG", "GIF", "BMP", "TIFF", "JPEG", "WEBP"])
-def test_every_named_format_is_read(format: str) -> None:  # noqa: A002 - Pillow's name
+def test_every_named_format_is_read(format: str) -> None:
     image = picture.decode(encoded(Image.new("RGB", (8, 8), "white"), format), OPTIONS.max_pixels)
     assert image.getpixel((4, 4)) == (255, 255, 255)
 
@@ -158,7 +158,7 @@ def test_a_picture_is_turned_upright() -> None:
 
 def test_random_damage_never_escapes_as_anything_but_fail() -> None:
     dice = random.Random(7)
-    for format in ("PNG", "GIF", "TIFF", "JPEG", "WEBP", "BMP"):  # noqa: A001 - Pillow's name
+    for format in ("PNG", "GIF", "TIFF", "JPEG", "WEBP", "BMP"):
         good = encoded(Image.effect_noise((24, 24), 80).convert("RGB"), format)
         for _ in range(60):
             bad = bytearray(good[: dice.randrange(1, len(good) + 1)])

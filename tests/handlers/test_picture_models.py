@@ -95,9 +95,7 @@ def test_the_template_makes_a_sentence(names: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "model"}, {"method": "model", "model": ""}])
-def test_without_a_model_or_the_template_there_is_no_captioner(
-    context: Contexts, options: dict[str, str]
-) -> None:
+def test_without_a_model_or_the_template_there_is_no_captioner(context: Contexts, options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="the caption handler has no model: set options"):
         Captioner().setup(context(**options))
 
@@ -139,9 +137,7 @@ def test_options_that_are_wrong_stop_the_set_up(
         ("handlers.caption:Captioner", "{'model': 'x'}", "caption"),
     ],
 )
-def test_without_its_libraries_a_handler_imports_and_names_the_extra(
-    handler: str, options: str, extra: str
-) -> None:
+def test_without_its_libraries_a_handler_imports_and_names_the_extra(handler: str, options: str, extra: str) -> None:
     module, name = handler.split(":")
     program = f"""
 import sys, types
@@ -164,16 +160,12 @@ def test_the_runtime_reports_nothing_home(ml: None, tmp_path: Path) -> None:
         "import types; from handlers.nsfw import NsfwClassifier; "
         "NsfwClassifier().setup(types.SimpleNamespace(options={}))"
     )
-    subprocess.run(
-        [sys.executable, "-c", program], check=True, env={**environment, "XDG_CACHE_HOME": str(tmp_path)}
-    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**environment, "XDG_CACHE_HOME": str(tmp_path)})
     assert list(tmp_path.iterdir()) == [], "onnxruntime has made an identifier and a store of events"
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork.*:DeprecationWarning")
-def test_a_model_loaded_before_a_fork_works_after_it(
-    tagger: Tagger, context: Contexts, sample: Sample
-) -> None:
+def test_a_model_loaded_before_a_fork_works_after_it(tagger: Tagger, context: Contexts, sample: Sample) -> None:
     payload = {"path": sample("coffee.png")}
     child = os.fork()
     if child == 0:

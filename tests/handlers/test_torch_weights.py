@@ -27,9 +27,7 @@ class FloatStorage:
 class Tensor:
     """Pickled as torch pickles one: a call of its rebuild function on a reference to a storage."""
 
-    def __init__(
-        self, key: str, count: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> None:
+    def __init__(self, key: str, count: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.storage = ("storage", FloatStorage, key, "cpu", count, None)
         self.view = (offset, shape, strides, False, OrderedDict())
 

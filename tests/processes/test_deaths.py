@@ -313,6 +313,30 @@ def test_a_running_job_can_be_cancelled(make_site: MakeSite) -> None:
     assert ended.status is Status.CANCELLED
 
 
+def test_a_cancelled_job_never_runs_again_whatever_its_run_ended_with(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.cleanly]
+        handler = "jobs:cleanly"
+        workers = 1
+        [pools.hard]
+        handler = "jobs:hard"
+        workers = 1
+        """,
+        "import os, time\n"
+        "def cleanly(payload, ctx):\n    while not ctx.cancelled:\n        time.sleep(0.01)\n"
+        "    raise RuntimeError('stopped as asked')\n"
+        "def hard(payload, ctx):\n    while not ctx.cancelled:\n        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), 9)\n",
+    )
+    site.start()
+    for kind in ("cleanly", "hard"):
+        job = site.queue.enqueue(kind)
+        wait_for(lambda job=job: site.job(job).status is Status.RUNNING, "it to run")
+        site.rows("UPDATE jobs SET cancel_requested_at = 1 WHERE id = ?", job)
+        assert site.queue.wait(job, timeout=20).status is Status.CANCELLED, kind
+
+
 def test_terminate_drains_and_a_second_one_releases_at_once(make_site: MakeSite) -> None:
     site = make_site(
         """

@@ -149,9 +149,7 @@ def test_a_pool_takes_the_type_of_its_name_if_it_lists_none(toml: Path) -> None:
         ("min_workers = 500", (500, 500)),
     ],
 )
-def test_the_size_of_a_pool_is_one_number_or_a_range(
-    toml: Path, text: str, expected: tuple[int, int]
-) -> None:
+def test_the_size_of_a_pool_is_one_number_or_a_range(toml: Path, text: str, expected: tuple[int, int]) -> None:
     pool = loaded(toml, POOL + text).pools["tag"]
 
     assert (pool.min_workers, pool.max_workers) == expected

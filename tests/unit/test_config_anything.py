@@ -27,9 +27,7 @@ VALUES = [
     '{ a = 1, "b.c" = { d = ["}"] } }',
 ]
 NAMES = st.text("ab-_1", min_size=1, max_size=3) | st.text(' ."\\#=[]ä\n\t', max_size=3).map(
-    lambda name: (
-        '"' + name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
-    )
+    lambda name: '"' + name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
 )
 GAPS = st.sampled_from(["", "\n", "# [x]\n", "  # a = 1\n\n"])
 
@@ -122,9 +120,7 @@ LINES = st.tuples(st.sampled_from(KEYS), st.sampled_from(FRAGMENTS)).map(" = ".j
     | st.lists(LINES, max_size=8).map(lambda lines: "\n".join([POOL, *dict.fromkeys(lines)]))
     | st.text(max_size=60)
 )
-def test_any_text_loads_or_is_a_list_of_one_line_problems(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_loads_or_is_a_list_of_one_line_problems(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text(text, encoding="utf-8", errors="replace", newline="")
     found: list[str] = []

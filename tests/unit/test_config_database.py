@@ -28,9 +28,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("sqlite:////srv/my jobs.db", "sqlite:////srv/my jobs.db"),
     ],
 )
-def test_the_database_s_path_starts_at_the_file_s_folder(
-    tmp_path: Path, toml: Path, url: str, expected: str
-) -> None:
+def test_the_database_s_path_starts_at_the_file_s_folder(tmp_path: Path, toml: Path, url: str, expected: str) -> None:
     (tmp_path / "sub").mkdir()
 
     path = Path("sub/supervisor.toml")

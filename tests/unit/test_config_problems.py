@@ -35,8 +35,7 @@ def problems(path: Path, text: str) -> list[str]:
 
 def test_a_fault_names_file_line_and_key(toml: Path) -> None:
     assert problems(toml, f'{POOL}\n# a comment\ntimeout = "5 parsecs"\n') == [
-        "supervisor.toml:5: pools.tag.timeout: '5 parsecs' is no duration; "
-        "write it like 250ms, 10s, 5m, 2h or 7d"
+        "supervisor.toml:5: pools.tag.timeout: '5 parsecs' is no duration; write it like 250ms, 10s, 5m, 2h or 7d"
     ]
 
 
@@ -61,8 +60,7 @@ level = "loud"
 
     assert found == [
         "supervisor.toml:1: databse: there is no such key here; did you mean database?",
-        "supervisor.toml:3: pools.tag.handler: 'jobs' is no handler; "
-        'write module:attribute, like "jobs:greet"',
+        "supervisor.toml:3: pools.tag.handler: 'jobs' is no handler; write module:attribute, like \"jobs:greet\"",
         "supervisor.toml:4: pools.tag.workers: must be a whole number, not '2'",
         'supervisor.toml:5: pools.tag.env.A: must be text in quotes, like "text", not 1',
         'supervisor.toml:6: pools.caption.handler: is missing; write handler = "module:attribute"',
@@ -71,8 +69,7 @@ level = "loud"
         'supervisor.toml:7: pools.caption.types[1]: must be text in quotes, like "text", not 3',
         "supervisor.toml:8: pools.caption.preload: must be true or false, not 1",
         "supervisor.toml:9: pools.caption.start: must be 'fork' or 'spawn', not 'forkk'",
-        "supervisor.toml:10: pools.caption.retry.base: 3 is no duration; "
-        "write it like 250ms, 10s, 5m, 2h or 7d",
+        "supervisor.toml:10: pools.caption.retry.base: 3 is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
         "supervisor.toml:10: pools.caption.retry.jitter: must be at most 1.0, not 2",
         "supervisor.toml:12: log.level: must be 'debug', 'info', 'warning' or 'error', not 'loud'",
     ]
@@ -205,14 +202,11 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[retention]\ndone = "never"',
-            ":4: retention.done: 'never' is no duration; "
-            'write it like 250ms, 10s, 5m, 2h or 7d, or "forever"',
+            ":4: retention.done: 'never' is no duration; write it like 250ms, 10s, 5m, 2h or 7d, or \"forever\"",
         ),
     ],
 )
-def test_a_fault_outside_the_pools_is_told_in_words_that_say_what_to_write(
-    toml: Path, text: str, problem: str
-) -> None:
+def test_a_fault_outside_the_pools_is_told_in_words_that_say_what_to_write(toml: Path, text: str, problem: str) -> None:
     assert problems(toml, text) == [f"supervisor.toml{problem}"]
 
 
@@ -229,8 +223,7 @@ capabilities = ["big", "{capability}"]
 """
 
     assert problems(toml, text.format(handler="b", capability="cpu")) == [
-        "supervisor.toml:5: pools.b: it takes y with the same capabilities as pools.a, "
-        "but has another handler"
+        "supervisor.toml:5: pools.b: it takes y with the same capabilities as pools.a, but has another handler"
     ]
     assert loaded(toml, text.format(handler="b", capability="gpu"))
     assert loaded(toml, text.format(handler="a", capability="cpu"))
@@ -251,9 +244,7 @@ def test_a_mistake_in_the_toml_is_one_line_with_its_place(toml: Path, text: str,
     assert re.sub(r"column \d", "column", found) == re.sub(r"column \d", "column", problem)
 
 
-@pytest.mark.parametrize(
-    "text", ["x = 1" + "0" * 5000, "x = " + "[" * 5000, f"{POOL}workers = 0x{'f' * 5000}"]
-)
+@pytest.mark.parametrize("text", ["x = 1" + "0" * 5000, "x = " + "[" * 5000, f"{POOL}workers = 0x{'f' * 5000}"])
 def test_absurd_values_are_faults_like_any_other(toml: Path, text: str) -> None:
     (problem,) = problems(toml, text)
 
@@ -269,9 +260,7 @@ def test_a_file_that_is_no_text_is_refused_with_the_line(toml: Path) -> None:
 
 
 def test_a_missing_file_says_how_to_get_one(toml: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^supervisor.toml: there is no such file; `supervisor init` writes"
-    ):
+    with pytest.raises(ConfigError, match=r"^supervisor.toml: there is no such file; `supervisor init` writes"):
         load(toml)
 
 

@@ -58,9 +58,7 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])
-def test_an_existing_file_is_left_as_it_is_and_nothing_is_written_beside_it(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_existing_file_is_left_as_it_is_and_nothing_is_written_beside_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
 
     with pytest.raises(Conflict, match=f"{name} exists already"):

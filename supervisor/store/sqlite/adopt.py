@@ -77,7 +77,7 @@ def _look_first(place: Place, payload_column: str | None) -> None:
     if not place.database.exists():
         raise StoreError(f"{place.database}: there is no such database")
     try:
-        raw = sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        raw = sqlite3.connect(f"{place.database.as_uri()}?mode=rw", uri=True, isolation_level=None)
         try:
             raw.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
             look(raw, our_definition(), payload_column)

@@ -30,7 +30,6 @@ class SqliteChores:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._boot_id, self._machine_id = owner.boot_id(), owner.machine_id()
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
@@ -63,7 +62,7 @@ class SqliteChores:
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         """True or False where this machine can tell, None where it cannot."""
-        return owner.lives(supervisor, self._boot_id, self._machine_id)
+        return owner.lives(supervisor, self._connection.place)
 
     # Claims of the dead and of the living
 

@@ -42,9 +42,8 @@ class SqliteIntake:
             return _insert(raw, jobs, now)
 
     def _supervised(self) -> bool:
-        boot, machine = owner.boot_id(), owner.machine_id()
-        records = (SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors))
-        return any(owner.lives(record, boot, machine) for record in records)
+        records = [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
+        return owner.supervised(records, self._connection.place)
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})

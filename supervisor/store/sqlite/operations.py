@@ -20,6 +20,7 @@ class SqliteOperations:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        connection.checkpoint_itself(not owner.supervised(self.supervisors(), connection.place))
 
     def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:
         """The latest jobs first."""
@@ -115,7 +116,7 @@ class SqliteOperations:
         return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
-        return owner.lives(supervisor, owner.boot_id(), owner.machine_id())
+        return owner.lives(supervisor, self._connection.place)
 
     def close(self) -> None:
         self._connection.close()

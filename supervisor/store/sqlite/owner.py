@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
@@ -33,15 +35,17 @@ class OwnerFile:
         os.close(self._descriptor)
 
 
-def lives(owner: SupervisorRecord, boot_id: str, machine_id: str) -> bool | None:
+def lives(owner: SupervisorRecord, place: Place) -> bool | None:
     """Whether a supervisor lives: True, False, or None where nothing here can tell.
 
-    Must not be asked by the owner's own process: closing the descriptor would drop its lock.
+    Its lock is looked for in our own folder: a peer in a container may know the same folder by another
+    path. Must not be asked by the owner's own process: closing the descriptor would drop its lock.
     """
-    if owner.machine_id == machine_id and owner.boot_id != boot_id:
+    machine, boot = machine_id(), boot_id()
+    if machine and boot and owner.boot_id and owner.machine_id == machine and owner.boot_id != boot:
         return False
     try:
-        descriptor = os.open(owner.owner_lock, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError:
@@ -59,13 +63,15 @@ def lives(owner: SupervisorRecord, boot_id: str, machine_id: str) -> bool | None
         os.close(descriptor)
 
 
+@lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Changes with every start of this machine."""
+    """Changes with every start of this machine; empty where the system does not tell."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
+@lru_cache(maxsize=1)
 def machine_id() -> str:
-    """Stays with this installation; empty where the system has none."""
+    """Stays with this installation; empty where the system tells none."""
     return _read("/etc/machine-id")
 
 
@@ -77,7 +83,10 @@ def _read(path: str) -> str:
 
 
 def remove_owner_file(owner: SupervisorRecord, place: Place) -> None:
-    """Tidy up after a dead supervisor; only ever a file of our own folder."""
-    path = Path(owner.owner_lock)
-    if path == place.owner_lock(owner.id):
-        path.unlink(missing_ok=True)
+    """Tidy up after a dead supervisor."""
+    place.owner_lock(owner.id).unlink(missing_ok=True)
+
+
+def supervised(records: Iterable[SupervisorRecord], place: Place) -> bool:
+    """Whether any of these supervisors lives: then checkpoints are its maintainer's."""
+    return any(lives(record, place) for record in records)

@@ -103,19 +103,20 @@ UPDATE jobs SET
 WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
 
 -- name: settle
--- Every other end of a claim, by the same match.
+-- Every other end of a claim, by the same match. A job that somebody wants cancelled never runs again,
+-- whatever this run ended with.
 UPDATE jobs SET
-  status = :status,
+  status = CASE WHEN :status IN ('pending', 'failed') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+                ELSE :status END,
   result = :result,
   progress = :progress,
   attempts = max(attempts + :attempts, 0),
   crashes = crashes + :crashes,
   scheduled_at = CASE WHEN :delay > 0 THEN :now + :delay ELSE scheduled_at END,
   started_at = coalesce(:started_at, started_at),
-  completed_at = CASE WHEN :status = 'pending' THEN NULL ELSE :now END,
+  completed_at = CASE WHEN :status = 'pending' AND cancel_requested_at IS NULL THEN NULL ELSE :now END,
   updated_at = :now,
   last_error = CASE WHEN :status = 'done' THEN NULL ELSE coalesce(:error, last_error) END,
-  cancel_requested_at = CASE WHEN :status = 'pending' THEN NULL ELSE cancel_requested_at END,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
   claim_token = claim_token + (:status = 'pending')
 WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;

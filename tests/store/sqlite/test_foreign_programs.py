@@ -161,6 +161,32 @@ class TestForeignClaims:
         assert desk.job(ours) == before
         assert desk.settle(done(claim, None)) == []
 
+    def test_a_program_that_writes_its_own_name_into_its_claim_is_stamped_all_the_same(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id = desk.put()
+        foreign.execute(CLAIM.replace("status='running'", "status='running', locked_by='poller-1'")).fetchall()
+
+        job = desk.job(job_id)
+        assert (job.locked_by, job.claim_token) == ("foreign", 1)
+        assert take_back(desk, time.time()) == 0
+        foreign.execute("UPDATE jobs SET status='done', locked_by=NULL WHERE id=?", [job_id])
+        job = desk.job(job_id)
+        assert (job.status, job.locked_by, job.lock_expires_at) == (Status.DONE, None, None)
+        assert job.completed_at == pytest.approx(time.time(), abs=5)
+
+    def test_a_reset_that_clears_the_owner_too_releases_none_of_ours(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        before = desk.job(job_id)
+
+        foreign.execute("UPDATE jobs SET status='pending', locked_by=NULL, locked_at=NULL WHERE status='running'")
+
+        assert desk.job(job_id) == before
+        assert desk.settle(done(claim, None)) == []
+
     def test_one_outcome_is_recorded_even_where_two_programs_settle(
         self, desk: Desk, foreign: sqlite3.Connection
     ) -> None:

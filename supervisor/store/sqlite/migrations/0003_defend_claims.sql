@@ -1,5 +1,6 @@
--- The schema defends claims, also against programs that know nothing of them. Our own statements always
--- change locked_by or claim_token together with the status, so a status that changes alone is foreign.
+-- The schema defends claims, also against programs that know nothing of them. Our own statements raise
+-- claim_token with every move to running or pending, and change locked_by with every other: a status that
+-- changes without is foreign.
 -- One trigger before and one after: each further trigger costs every claim and settlement a microsecond.
 
 INSERT INTO job_meta (key, value) VALUES ('foreign_lock_time', '3600');
@@ -8,7 +9,8 @@ INSERT INTO job_meta (key, value) VALUES ('foreign_lock_time', '3600');
 -- rows at start" must not release them), and a late foreign settlement of a finished job (one recorded
 -- outcome a job).
 CREATE TRIGGER jobs_defend BEFORE UPDATE OF status ON jobs
-WHEN NEW.locked_by IS OLD.locked_by AND NEW.claim_token IS OLD.claim_token AND NEW.status IS NOT OLD.status
+WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
+  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running'))
   AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
     OR (OLD.status NOT IN ('pending', 'running') AND NEW.status NOT IN ('pending', 'running')))
 BEGIN
@@ -18,7 +20,8 @@ END;
 -- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or
 -- requeue leaves the row as ours would.
 CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
-WHEN NEW.locked_by IS OLD.locked_by AND NEW.claim_token IS OLD.claim_token AND NEW.status IS NOT OLD.status
+WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
+  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign')
 BEGIN
   UPDATE jobs SET
     locked_by = 'foreign',
