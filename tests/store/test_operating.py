@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.errors import Conflict, JobNotFound
 from supervisor.domain.job import Status
-from supervisor.domain.settlement import crashed, done
+from supervisor.domain.settlement import cancelled, crashed, done, failed, released
 from supervisor.store.base import Filter
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
@@ -122,12 +122,33 @@ class TestCancelAndDelete:
         assert (job.status, job.cancel_requested_at) == (Status.RUNNING, NOW)
         assert desk.settle(done(claim, None)) == []
 
-    def test_a_wish_to_cancel_ends_with_the_run_it_was_meant_for(self, desk: Desk) -> None:
-        job_id = desk.put()
-        desk.operations.cancel(desk.one().job_id, NOW)
-        desk.settle(crashed(desk.chores.held_by("w1")[0], BROKEN, POLICY, 3, chance=0.5))
+    @pytest.mark.parametrize("end", ["released", "crashed", "failed", "cancelled"])
+    def test_a_job_that_was_asked_to_stop_never_runs_again_whatever_its_run_ended_with(
+        self, desk: Desk, end: str
+    ) -> None:
+        job_id = desk.put(unique_key="k")
+        claim = desk.one()
+        desk.operations.cancel(job_id, NOW)
+        ends = {
+            "released": released(claim),
+            "crashed": crashed(claim, BROKEN, POLICY, 3, chance=0.5),
+            "failed": failed(claim, BROKEN, POLICY, chance=0.5),
+            "cancelled": cancelled(claim),
+        }
+        assert desk.settle(ends[end], now=NOW + 5) == []
 
-        assert desk.job(job_id).cancel_requested_at is None
+        job = desk.job(job_id)
+        assert (job.status, job.completed_at, job.locked_by) == (Status.CANCELLED, NOW + 5, None)
+        assert desk.claim(now=NOW + 1e6) == []
+        assert desk.put(unique_key="k") != job_id
+
+    def test_a_job_that_was_asked_to_stop_too_late_is_done(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        desk.operations.cancel(job_id, NOW)
+        desk.settle(done(claim, '"ok"'))
+
+        assert (desk.status(job_id), desk.job(job_id).result) == (Status.DONE, "ok")
 
     def test_what_has_finished_or_never_was_cannot_be_cancelled(self, desk: Desk) -> None:
         job_id = desk.put()
