@@ -15,6 +15,7 @@ from typing import Protocol
 
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.checkpointer import Checkpointer
+from supervisor.maintenance.courtesy import Courtesy
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.pruner import Pruner
@@ -85,6 +86,7 @@ class Maintainer:
         self._deaths = Deaths(chores)
         self._recovery = Recovery(chores, orders.record.id)
         self._gauge = DepthGauge(chores, wanted, self._report_depths)
+        self._courtesy = Courtesy(chores)
         self._steering = Steering(chores, roster, types, self._channel.send)
         self._waker = Waker(
             chores,
@@ -99,6 +101,7 @@ class Maintainer:
             self._waker,
             self._gauge,
             self._steering,
+            self._courtesy,
             Renewer(chores, roster, {name: ward.locks for name, ward in orders.wards.items()}),
             Reclaimer(chores, shortest),
             self._recovery,
@@ -226,7 +229,7 @@ class Maintainer:
 
     def _changed(self) -> None:
         at = time.monotonic()
-        for duty in (self._gauge, self._steering):
+        for duty in (self._gauge, self._steering, self._courtesy):
             duty.changed()
             # At once after a quiet time, else when the duty has settled from its last run.
             self._next[duty] = min(self._next[duty], max(at, duty.settled_at))

@@ -90,7 +90,10 @@ class _BadPayload(Exception):
 
 def _decoded(payload: str | bytes) -> Any:
     if isinstance(payload, bytes):
-        raise _BadPayload("the payload is no valid UTF-8")
+        try:
+            payload = payload.decode()
+        except UnicodeDecodeError:
+            raise _BadPayload("the payload is no valid UTF-8") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise _BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
     try:

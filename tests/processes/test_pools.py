@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 
@@ -291,3 +292,18 @@ def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: Mak
     [(code, tail)] = site.rows("SELECT exit_code, stderr FROM job_errors WHERE job_id = ?", job.id)
     assert code == 3
     assert tail.endswith("the last words")
+
+
+def test_another_program_gets_its_turn_at_writing_beside_saturating_workers(make_site: MakeSite) -> None:
+    site = make_site('[pools.noop]\nhandler = "jobs:noop"\nworkers = 4\nmax_jobs_per_worker = 10000000\n')
+    site.queue.enqueue_many("noop", [{}] * 150_000)
+    site.start()
+    wait_for(lambda: site.count("done") > 1000, "the workers to be at it")
+    # A plain connection with SQLite's usual patience, which knows nothing of our lock.
+    foreign = sqlite3.connect(site.database, timeout=5, isolation_level=None)
+    inserted = 0
+    while site.count("pending") > 20_000:
+        foreign.execute("INSERT INTO jobs(type) VALUES ('other')")  # raises "database is locked" when starved
+        inserted += 1
+    foreign.close()
+    assert inserted >= 10

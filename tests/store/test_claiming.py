@@ -143,13 +143,12 @@ class TestExchange:
 
         assert [c.payload for c in exchange.claims] == ["[2]"]
 
-    def test_an_exchange_that_fails_changes_nothing(self, desk: Desk) -> None:
-        first = desk.put()
-        claim = desk.one()
-        refused = done(claim, None, children=(NewJob("tag", "{}", priority=101),))
+    def test_a_child_that_the_database_refuses_fails_its_parent_and_holds_up_nobody(self, desk: Desk) -> None:
+        first, second = desk.put(), desk.put()
+        refused = done(desk.one(), None, children=(NewJob("tag", "{}", priority=101),))
 
-        with pytest.raises(Exception, match=r"(?i)check|constraint"):
-            desk.exchange(refused, want=1)
+        exchange = desk.exchange(refused, want=5)
 
-        assert desk.status(first) is Status.RUNNING
-        assert desk.settle(done(claim, None)) == []
+        assert ([c.job_id for c in exchange.claims], exchange.lost) == ([second], [])
+        assert desk.status(first) is Status.FAILED
+        assert "refused" in str(desk.job(first).last_error)

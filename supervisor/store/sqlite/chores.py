@@ -183,6 +183,15 @@ class SqliteChores:
         except OSError:
             return 0
 
+    def inserted(self) -> int:
+        """How many jobs were ever inserted, by whomever."""
+        row = self._connection.row(QUERIES.inserted)
+        return int(row[0]) if row else 0
+
+    def yield_to_others(self) -> None:
+        """Programs that know nothing of our lock are writing: leave them more of the time."""
+        self._connection.be_generous()
+
     def close(self) -> None:
         self._connection.close()
 

@@ -220,6 +220,10 @@ WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
   AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, requires)) LIMIT 1;
 
+-- name: inserted
+-- How many jobs there ever were.
+SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
+
 -- name: holding
 -- Whether any worker of a supervisor holds a claim.
 SELECT 1 FROM job_workers w JOIN jobs j INDEXED BY jobs_running

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from supervisor.domain.job import NewJob
+from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped
 from supervisor.store.sqlite.connection import QUERIES
 
@@ -57,6 +57,25 @@ def _settle_done(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[i
 
 
 def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
+    if not settlement.children:
+        return _write(raw, owner, settlement, now, worker)
+    raw.execute("SAVEPOINT family")
+    try:
+        # The children after the settlement: a job may enqueue its own unique key again.
+        settled = _write(raw, owner, settlement, now, worker)
+        if settled:
+            insert_children(raw, settlement.children, now)
+    except sqlite3.IntegrityError as error:
+        # A rule of the application's own; trying again would meet it again.
+        raw.execute("ROLLBACK TO family")
+        failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
+        refused = settlement._replace(status=Status.FAILED, result=None, failure=failure, children=())
+        settled = _write(raw, owner, refused, now, worker)
+    raw.execute("RELEASE family")
+    return settled
+
+
+def _write(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
     failure = settlement.failure
     changed = raw.execute(
         QUERIES.settle,
@@ -79,8 +98,6 @@ def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now
         return False
     if failure is not None and failure.kind != "cancelled":
         _record(raw, settlement, failure, worker, now)
-    # After the settlement: a job may enqueue its own unique key again.
-    insert_children(raw, settlement.children, now)
     return True
 
 

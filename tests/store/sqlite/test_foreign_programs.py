@@ -8,7 +8,7 @@ import time
 import pytest
 
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import Status
+from supervisor.domain.job import NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import done, released
 from tests.store.kit import NOW, Desk
@@ -270,3 +270,21 @@ def test_a_unique_rule_of_the_application_refuses_with_a_clear_error(desk: Desk,
     with pytest.raises(Conflict, match="UNIQUE rule"):
         desk.put(payload="[1]")
     assert desk.operations.counts() == [("tag", Status.PENDING, 1)]
+
+
+def test_a_child_that_the_applications_own_rule_refuses_fails_its_parent_and_nothing_else(
+    desk: Desk, foreign: sqlite3.Connection
+) -> None:
+    foreign.execute(
+        "CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.type = 'forbidden'"
+        " BEGIN SELECT RAISE(ABORT, 'no such work here'); END"
+    )
+    parent, other = desk.put(), desk.put()
+    claims = desk.claim(want=2)
+    family = done(claims[0], None, children=(NewJob("fine", "{}"), NewJob("forbidden", "{}")))
+
+    assert desk.settle(family, done(claims[1], None)) == []
+
+    assert (desk.status(parent), desk.status(other)) == (Status.FAILED, Status.DONE)
+    assert "no such work here" in str(desk.job(parent).last_error)
+    assert foreign.execute("SELECT count(*) FROM jobs WHERE type IN ('fine', 'forbidden')").fetchone() == (0,)
