@@ -56,10 +56,7 @@ def _retention(value: object) -> float | None:
 def _memory(value: object) -> int:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is no size; write it like 512MiB or 2GiB")
-    try:
-        limit = size(value)
-    except OverflowError:
-        raise ValueError("it is larger than any memory") from None
+    limit = size(value)
     if not SMALLEST <= limit < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
     return limit
