@@ -44,7 +44,24 @@ def test_anything_else_is_a_value_error_and_never_another_one(value: object) -> 
 
 @pytest.mark.parametrize(
     "value",
-    ["", "10", "s", "9" * 400 + "s", 10**400, "-1s", "1 s", "1S", "1w", "1e3s", "1s 500ms", "5 parsecs", ".5s", "1.s", "inf", True],
+    [
+        "",
+        "10",
+        "s",
+        "9" * 400 + "s",
+        10**400,
+        "-1s",
+        "1 s",
+        "1S",
+        "1w",
+        "1e3s",
+        "1s 500ms",
+        "5 parsecs",
+        ".5s",
+        "1.s",
+        "inf",
+        True,
+    ],
 )
 def test_what_only_resembles_a_duration_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is no duration"):
@@ -77,7 +94,15 @@ def test_what_only_resembles_a_size_is_refused(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.25, "250ms"), (3650 * 86400, "3650d"), (3.2, "3.2s"), (10, "10s"), (300, "5m"), (7200, "2h"), (7 * 86400, "7d")],
+    [
+        (0.25, "250ms"),
+        (3650 * 86400, "3650d"),
+        (3.2, "3.2s"),
+        (10, "10s"),
+        (300, "5m"),
+        (7200, "2h"),
+        (7 * 86400, "7d"),
+    ],
 )
 def test_seconds_are_shown_as_people_write_them(value: float, text: str) -> None:
     assert human(value) == text
