@@ -1,0 +1,229 @@
+"""Processes that are stopped, stuck, slow, greedy or locked out: judged fairly, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from supervisor import Status
+from tests.site_under_test import Site, descendants, wait_for
+
+MakeSite = Callable[..., Site]
+
+
+def test_a_peer_takes_the_jobs_of_a_stopped_supervisor_and_its_late_result_is_refused(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.once]
+        handler = "jobs:once"
+        workers = 1
+        lock_time = "1s"
+        """,
+        "import os, time\n"
+        "def once(payload, ctx):\n"
+        "    open('LEDGER', 'a').write(f'start {ctx.job_id} {ctx.token} {os.getpid()} {time.time()}\\n')\n"
+        "    if ctx.token == 1: time.sleep(0.5)\n"
+        "    return ctx.token\n",
+    )
+    first = site.start()
+    job = site.queue.enqueue("once")
+    site.running_pid(job)
+    stopped = [psutil.Process(first.pid), *descendants(first.pid)]
+    for process in stopped:
+        process.suspend()
+    site.start()
+    done = site.done(job)
+    assert done.result != 1
+    assert site.event("lock_reclaimed", job=job)
+    for process in stopped:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+    wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
+    assert site.job(job) == done
+
+
+def test_a_stopped_supervisor_takes_nothing_from_its_own_workers(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        lock_time = "1s"
+        """
+    )
+    supervisor = site.start()
+    slow = site.queue.enqueue("work", {"seconds": 2.5})
+    site.running_pid(slow)
+    supervisor.send_signal(signal.SIGSTOP)
+    quick = site.queue.enqueue("work")
+    assert site.done(slow).crashes == 0  # its lock of a second was renewed without the supervisor
+    assert site.done(quick).crashes == 0
+    supervisor.send_signal(signal.SIGCONT)
+    assert [len(site.runs("start", job)) for job in (slow, quick)] == [1, 1]
+
+
+def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        lock_time = "1s"
+        """
+    )
+    site.start()
+    site.start()
+    jobs = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
+    for job in jobs:
+        site.running_pid(job)
+    with contextlib.closing(sqlite3.connect(site.database, isolation_level=None)) as application:
+        application.execute("BEGIN IMMEDIATE")
+        wait_for(lambda: site.event("store_failed"), "somebody to notice")
+        application.execute("COMMIT")
+    for job in jobs:
+        done = site.done(job)
+        assert (done.crashes, len(site.runs("start", job))) == (0, 1)
+    site.done(site.queue.enqueue("work"))
+    assert not site.event("lock_reclaimed")
+
+
+def test_a_worker_without_beat_and_without_cpu_is_stuck_and_killed(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.stuck]
+        handler = "jobs:stuck"
+        workers = 1
+        heartbeat_timeout = "1s"
+        max_crashes = 1
+        """,
+        "import ctypes\n"
+        "def stuck(payload, ctx):\n"
+        "    ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock and does nothing\n",
+    )
+    site.start()
+    job = site.queue.wait(site.queue.enqueue("stuck"), timeout=20)
+    assert job.status is Status.QUARANTINED
+    assert site.rows("SELECT kind FROM job_errors WHERE job_id = ?", job.id) == [("stuck",)]
+
+
+def test_a_set_up_that_takes_too_long_is_given_up_and_tried_again(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.slow]
+        handler = "jobs:Slow"
+        workers = 1
+        startup_timeout = "500ms"
+        """,
+        "import os, time\n"
+        "class Slow:\n"
+        "    def setup(self, ctx):\n"
+        "        if not os.path.exists('LEDGER'):\n"
+        "            open('LEDGER', 'w').close(); time.sleep(60)\n"
+        "    def handle(self, payload, ctx):\n        return 'at last'\n",
+    )
+    site.start()
+    assert site.done(site.queue.enqueue("slow")).result == "at last"
+    assert site.event("worker_died", reason="startup_timeout")
+
+
+def test_a_worker_over_its_memory_is_replaced_after_its_job(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.hoard]
+        handler = "jobs:hoard"
+        workers = 1
+        max_memory = "60MiB"
+        """,
+        "import os\nkept = []\n"
+        "def hoard(payload, ctx):\n    kept.append(os.urandom(payload['mib'] << 20))\n    return os.getpid()\n",
+    )
+    site.start()
+    first = site.done(site.queue.enqueue("hoard", {"mib": 80})).result
+    wait_for(lambda: not psutil.pid_exists(first), "it to be replaced", patience=30)
+    last = site.done(site.queue.enqueue("hoard", {"mib": 1}))
+    assert last.result != first
+    assert site.rows("SELECT count(*) FROM job_errors") == [(0,)]
+
+
+def test_a_template_that_nobody_needs_gives_its_memory_back(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        min_workers = 0
+        max_workers = 1
+        scale_down_delay = "100ms"
+        idle_timeout = "100ms"
+        """
+    )
+    supervisor = site.start()
+    first = site.done(site.queue.enqueue("work")).result["pid"]
+    wait_for(lambda: len(descendants(supervisor.pid)) == 1, "the maintainer to be alone")
+    assert site.done(site.queue.enqueue("work")).result["pid"] != first
+    assert not site.event("template_died")
+
+
+def test_systemd_hears_when_the_supervisor_is_ready_alive_and_stopping(make_site: MakeSite, tmp_path: Path) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        address = str(tmp_path / "notify")
+        systemd.bind(address)
+        systemd.settimeout(20)
+        supervisor = site.start(env=os.environ | {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"})
+        heard = []
+        while heard.count("WATCHDOG=1") < 3:
+            heard += systemd.recv(4096).decode().splitlines()
+        supervisor.send_signal(signal.SIGHUP)
+        while "RELOADING=1" not in heard:
+            heard += systemd.recv(4096).decode().splitlines()
+        wait_for(lambda: site.event("reloaded"), "the reload")
+        supervisor.terminate()
+        while "STOPPING=1" not in heard:
+            heard += systemd.recv(4096).decode().splitlines()
+    assert heard.index("READY=1") < heard.index("RELOADING=1") < heard.index("STOPPING=1")
+    assert supervisor.wait(20) == 0
+
+
+def test_a_template_that_does_not_answer_is_replaced(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        min_workers = 1
+        max_workers = 2
+        """
+    )
+    site.start()
+    [worker] = wait_for(lambda: site.workers("work"), "a worker")
+    template = psutil.Process(worker.pid).parent()
+    assert template is not None
+    template.suspend()
+    os.kill(worker.pid, signal.SIGKILL)
+    job = site.queue.enqueue("work")
+    assert site.done(job, patience=40).crashes == 0
+    assert site.event("template_stuck")
+
+
+def test_controls_of_the_command_line_take_effect_within_a_second(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site.start()
+    site.done(site.queue.enqueue("work"))
+    site.rows("INSERT INTO job_controls VALUES ('paused', 'work', 1, 0)")
+    site.rows("INSERT INTO job_controls VALUES ('workers', 'work', 3, 0)")
+    began = time.monotonic()
+    wait_for(lambda: len(site.workers("work")) == 3, "three workers")
+    assert time.monotonic() - began < 2
+    job = site.queue.enqueue("work")
+    site.rows("DELETE FROM job_controls WHERE kind = 'workers'")
+    wait_for(lambda: len(site.workers("work")) == 1 or site.event("pool_scaled", target=2), "the size given back", 40)
+    assert site.job(job).status is Status.PENDING
+    site.rows("DELETE FROM job_controls")
+    site.done(job)
