@@ -46,6 +46,8 @@ soak: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/recovery.py
+	$(BIN)/python bench/fairness.py
 
 clean:
 	rm -rf $(VENV) .demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

@@ -34,7 +34,7 @@ def installation(pools: str) -> Iterator[Path]:
     """A folder on a real disk with `pools` as its configuration; removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     (folder / "jobs.py").write_text(HANDLERS)
-    (folder / "supervisor.toml").write_text(f'database = "sqlite:///./app.db"\n{pools}\n[log]\nlevel = "warning"\n')
+    (folder / "supervisor.toml").write_text(f'database = "sqlite:///./app.db"\n{pools}\n[log]\nlevel = "error"\n')
     try:
         yield folder
     finally:
