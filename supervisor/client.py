@@ -16,6 +16,7 @@ from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
     import sqlite3
+    from typing import Self
 
     from supervisor.store.base import Intake
 
@@ -27,7 +28,8 @@ class Queue:
         job_id = queue.enqueue("tag", {"path": "cat.jpg"})
 
     Safe to share between threads, and to use in a child after a fork (which opens a connection of its
-    own). The database and its tables are made at first use unless `create` is false.
+    own). The database and its tables are made at first use unless `create` is false. `close` it, use it in
+    a `with` statement, or leave that to the garbage collector.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
@@ -143,6 +145,18 @@ class Queue:
             if self._intake is not None and self._intake[0] == os.getpid():
                 self._intake[1].close()
             self._intake = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The attributes are missing where the constructor has refused the URL.
+        intake = getattr(self, "_intake", None)
+        if intake is not None and intake[0] == os.getpid():
+            intake[1].close()
 
     def _store(self) -> Intake:
         if self._intake is not None and self._intake[0] == os.getpid():

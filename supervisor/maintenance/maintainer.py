@@ -19,8 +19,8 @@ from supervisor.maintenance.courtesy import Courtesy
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.pruner import Pruner
-from supervisor.maintenance.reclaimer import Reclaimer
-from supervisor.maintenance.recovery import Recovery
+from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
+from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.maintenance.renewer import LockTimes, Renewer
 from supervisor.maintenance.roster import Roster
 from supervisor.maintenance.steering import BurstWatch, Steering
@@ -148,11 +148,13 @@ class Maintainer:
                 continue
             self._next[duty] = at + duty.every
             try:
-                duty.run_once(now)
+                result = duty.run_once(now)
             except StoreError as error:
                 self._next[duty] = at  # again as soon as the database can be used
                 self._trouble(error)
                 return
+            if isinstance(result, (Recovered, Reclaimed)) and result.jobs:
+                self._returned()
         self._failing = 0.0
 
     def _trouble(self, error: StoreError) -> None:
@@ -222,6 +224,10 @@ class Maintainer:
             self._trouble(error)
             return
         self._channel.send({"ack": number, "jobs": settled})
+        self._returned()
+
+    def _returned(self) -> None:
+        """Jobs went back by our own hand, which the database's version does not show to us."""
         self._waker.look(time.time())
         self._changed()
 

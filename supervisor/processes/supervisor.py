@@ -259,6 +259,7 @@ class Supervisor:
             before = pool.target
             pool.decide(now)
             if pool.target != before:
+                self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
             for _ in range(pool.missing(now)):
                 self._workforce.ask(pool, self._settings, self._kin(pool))
