@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def test_every_shipped_statement_is_used(filename: str) -> None:
         if f".{name}" not in code and not (name.startswith("as_") and 'f"as_{' in code)
     ]
     assert unused == []
+
+
+def test_every_statement_that_the_code_names_is_shipped() -> None:
+    queries = load("supervisor.store.sqlite")
+    named = {
+        name
+        for path in (Path(__file__).parents[2] / "supervisor" / "store").rglob("*.py")
+        for name in re.findall(r"\bQUERIES\.([a-z_]+)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30
+    assert named - {"statements"} <= set(queries.statements)
