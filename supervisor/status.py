@@ -245,7 +245,7 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         text=slot.text if slot.job else "",
         claims=slot.claims,
         done=slot.done,
-        memory=memory_of(slot.pid)[0] or None if slot.pid else None,
+        memory=memory_of(slot.pid) or None if slot.pid else None,
         beat_age=max(0.0, at - slot.beat),
         leaving=pools.get(pool, {}).get("stale", {}).get(slot.name),
     )

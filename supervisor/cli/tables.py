@@ -175,12 +175,6 @@ def _attempt(attempt: Attempt) -> None:
         line("stderr:\n" + clean_lines(attempt.stderr.rstrip()))
 
 
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text, overflow="fold")
-
-
 def findings(found: Iterable[Finding]) -> None:
     """What the doctor found: the fact, and below it what to do."""
     rows: list[tuple[str, str, str]] = []

@@ -87,7 +87,7 @@ class Maintainer:
         self._recovery = Recovery(chores, orders.record.id)
         self._gauge = DepthGauge(chores, wanted, self._report_depths)
         self._courtesy = Courtesy(chores)
-        self._steering = Steering(chores, roster, types, self._channel.send)
+        self._steering = Steering(chores, types, self._channel.send)
         self._waker = Waker(
             chores,
             roster,

@@ -25,9 +25,8 @@ class Steering:
 
     every = 60.0  # seconds, when nothing tells it to
 
-    def __init__(self, chores: Chores, roster: Roster, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
+    def __init__(self, chores: Chores, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
         self._chores = chores
-        self._roster = roster
         self._types = types
         self._send = send
         self._dirty = True

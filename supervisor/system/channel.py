@@ -50,10 +50,6 @@ class Channel:
                 return
             self._backlog.popleft()
 
-    @property
-    def backlog(self) -> int:
-        return len(self._backlog)
-
     def receive(self) -> list[tuple[Message, list[int]]]:
         """Every message that has arrived. Sets `closed` when the other end is gone."""
         messages: list[tuple[Message, list[int]]] = []

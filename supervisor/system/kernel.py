@@ -79,19 +79,17 @@ def kill_children(spare: frozenset[int] = frozenset()) -> int:
                 os.waitpid(pid, 0)
 
 
-def memory_of(pid: int) -> tuple[int, int]:
-    """(unique, proportional) set size in bytes; zeros for a process that is gone."""
-    unique = proportional = 0
+def memory_of(pid: int) -> int:
+    """The unique set size in bytes, what ending the process would free; 0 for a process that is gone."""
+    unique = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             name, _, rest = line.partition(":")
             if name in ("Private_Clean", "Private_Dirty"):
                 unique += int(rest.split()[0]) * 1024
-            elif name == "Pss":
-                proportional = int(rest.split()[0]) * 1024
     except (OSError, ValueError):
-        return 0, 0
-    return unique, proportional
+        return 0
+    return unique
 
 
 def cpu_and_state(pid: int) -> tuple[float, str]:

@@ -85,9 +85,6 @@ class Snapshot:
     done: int
     progress: float | None
     worn: bool
-    cancel_job: int
-    cancel_token: int
-    cancel_reason: Cancel
     incarnation: str
     name: str
     text: str
@@ -209,9 +206,6 @@ class Slot:
             done=ints[_DONE],
             progress=progress if progress >= 0 else None,
             worn=bool(ints[_WORN]),
-            cancel_job=ints[_CANCEL_JOB],
-            cancel_token=ints[_CANCEL_TOKEN],
-            cancel_reason=Cancel(ints[_CANCEL_REASON]) if 0 <= ints[_CANCEL_REASON] <= 2 else Cancel.NONE,
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
             text=self._read(_TEXT),

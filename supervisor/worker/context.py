@@ -12,9 +12,6 @@ from supervisor.domain.duration import seconds
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Claim, NewJob
 
-# The text beside a progress bar, in bytes: it lives in the worker's slot.
-MAX_PROGRESS_TEXT = 250
-
 
 class JobInterrupted(BaseException):
     """Raised inside a handler whose job was cancelled or is over its time limit.

@@ -39,7 +39,7 @@ class SqliteChores:
     # The registry
 
     def supervisors(self) -> list[SupervisorRecord]:
-        return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
+        return measuring.supervisors(self._connection)
 
     def register(self, supervisor: SupervisorRecord) -> None:
         self._connection.apply(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from supervisor.domain.capability import covers
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -26,7 +26,6 @@ _CHECKPOINT_PAGES = 1000  # SQLite's own default
 
 Synchronous = Literal["FULL", "NORMAL"]
 Row = tuple[Any, ...]
-T = TypeVar("T")
 
 # Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
 # parent's files, so they are kept out of the garbage collector's reach.
@@ -209,9 +208,3 @@ def _text(raw: bytes) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
-
-
-def in_transaction(connection: Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Run `work` in one write transaction and return what it returns."""
-    with connection.write() as raw:
-        return work(raw)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, NewJob, Status, decoded
-from supervisor.store.base import SupervisorRecord
-from supervisor.store.sqlite import owner
+from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.settling import insertion
 
@@ -42,8 +41,7 @@ class SqliteIntake:
             return _insert(raw, jobs, now)
 
     def _supervised(self) -> bool:
-        records = [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
-        return owner.supervised(records, self._connection.place)
+        return owner.supervised(measuring.supervisors(self._connection), self._connection.place)
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})

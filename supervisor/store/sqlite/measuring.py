@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from supervisor.store.base import Controls, Depth, Wanted
+from supervisor.store.base import Controls, Depth, SupervisorRecord, Wanted
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
 
@@ -40,6 +40,11 @@ def controls(connection: Connection) -> Controls:
         sizes={name: value for kind, name, value in rows if kind == "workers"},
         reloads=sum(value for kind, _, value in rows if kind == "reload"),
     )
+
+
+def supervisors(connection: Connection) -> list[SupervisorRecord]:
+    """The registry: the running, and the dead that nobody has recovered yet."""
+    return [SupervisorRecord(*row) for row in connection.rows(QUERIES.supervisors)]
 
 
 def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:

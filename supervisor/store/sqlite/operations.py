@@ -113,7 +113,7 @@ class SqliteOperations:
         return [TypeSpeed(*row) for row in self._connection.rows(QUERIES.slowest_types)]
 
     def supervisors(self) -> list[SupervisorRecord]:
-        return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
+        return measuring.supervisors(self._connection)
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         return owner.lives(supervisor, self._connection.place)
