@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -115,8 +116,7 @@ class Connection:
         # Rows come from any program: invalid UTF-8 must reach us as bytes, not as an exception.
         raw.text_factory = _text
         try:
-            if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                raw.execute("PRAGMA journal_mode = WAL").fetchone()
+            _use_wal(raw)
         except sqlite3.Error as error:
             raw.close()
             raise translated(error, self.place.database) from None
@@ -208,3 +208,15 @@ def _text(raw: bytes) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def _use_wal(raw: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging, if it is not. SQLite does not wait for others here, so we do."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
