@@ -4,6 +4,7 @@
     shape.py      what may be written in the file: keys, kinds of values, defaults
     pools.py      `[defaults]` and `[pools.*]` laid over each other, and what must hold between keys
     database.py   the database's address
+    programs.py   where the programs of `command` are, if they are there
     lines.py      on which line a key stands
     problems.py   every fault of a file, gathered and put into words
     reader.py     the way from the text to the settings
@@ -15,6 +16,7 @@ pydantic stays out of the image that workers are forked from and comes in with t
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
@@ -26,16 +28,17 @@ DEFAULT_FILE = Path("supervisor.toml")
 VARIABLE = "SUPERVISOR_CONFIG"
 
 
-def load(path: Path, *, database: str | None = None) -> Settings:
+def load(path: Path, *, database: str | None = None, to_run: Collection[str] | None = None) -> Settings:
     """The settings in the file at `path`; `database` (a URL) replaces the file's own.
 
     A relative path in the file's URL starts at the file's folder, one in `database` at the current
-    folder, as on any command line. Raises ConfigError, which lists every fault of the file at once, each
-    with file, line and key.
+    folder, as on any command line. With `to_run`, the programs of these pools (of all, if it is empty)
+    must be on this machine. Raises ConfigError, which lists every fault of the file at once, each with
+    file, line and key.
     """
     from supervisor.config.reader import read
 
-    return read(path, database)
+    return read(path, database, to_run)
 
 
 def locate(explicit: Path | None) -> Path:

@@ -23,6 +23,7 @@ from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
 
 _RANGE = ("min_workers", "max_workers")
+_EITHER = 'handler = "module:attribute" or command = ["program", "argument"]'
 _AS_WRITTEN = (
     "jobs_per_worker",
     "scale_down_delay",
@@ -124,14 +125,14 @@ def _holds(values: Any, way: Key) -> bool:
 def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSettings]:
     """Every pool of `[pools]`. Faults go to the report; the settings count only if it stays empty."""
     if not isinstance(raw, dict) or not raw:
-        report.add(("pools",), 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"')
+        report.add(("pools",), f"no pool is configured; add a table [pools.NAME] with {_EITHER}")
         return {}
     pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
     for table in (defaults, *(pool.own for pool in pools)):
         _check_one_way(table, report)
     settings = {pool.name: _pool(pool, report) for pool in pools}
-    comparable = [pool.name for pool in pools if not pool.faulty("types", "handler", "capabilities")]
-    _check_contradictions([settings[name] for name in comparable if settings[name].handler], report)
+    comparable = [pool.name for pool in pools if not pool.faulty("types", "handler", "command", "capabilities")]
+    _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], report)
     return settings
 
 
@@ -146,10 +147,11 @@ def _own(name: str, raw: object, report: Report) -> Checked:
     for key in inner:
         report.add_unknown((*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]')
     table = {key: value for key, value in raw.items() if key not in inner}
-    # With nothing but such a table inside, there is no pool here that could lack a handler; and a command
-    # would have stood in for one.
+    # With nothing but such a table inside, there is no pool here that could lack a handler.
     if "handler" not in table and not table.get("command") and (table or not inner):
-        report.add((*at, "handler"), 'is missing; write handler = "module:attribute"')
+        report.add((*at, "handler"), f"is missing; write {_EITHER}")
+    if "handler" in table and table.get("command"):
+        report.add((*at, "command"), "write either handler or command, not both")
     return checked(PoolTable, table, at, report)
 
 
@@ -165,6 +167,7 @@ def _pool(pool: Layers, report: Report) -> PoolSettings:
         name=pool.name,
         types=tuple(pool.own.values.get("types", (pool.name,))),
         handler=pool.own.values.get("handler", ""),
+        command=tuple(pool.own.values.get("command", ())),
         min_workers=low,
         max_workers=high,
         capabilities=tuple(pool.get("capabilities")),
@@ -220,9 +223,10 @@ def _check_contradictions(pools: Iterable[PoolSettings], report: Report) -> None
     """A job that two pools may take must mean the same in both."""
     for first, second in combinations(pools, 2):
         shared = sorted(set(first.types) & set(second.types))
-        if shared and set(first.capabilities) == set(second.capabilities) and first.handler != second.handler:
+        same = (first.handler, first.command) == (second.handler, second.command)
+        if shared and set(first.capabilities) == set(second.capabilities) and not same:
             report.add(
                 ("pools", second.name),
                 f"it takes {', '.join(shared)} with the same capabilities as "
-                f"{dotted(('pools', first.name))}, but has another handler",
+                f"{dotted(('pools', first.name))}, but has another {'command' if second.command else 'handler'}",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from supervisor.config import database as addresses
 from supervisor.config.lines import Lines
 from supervisor.config.pools import Checked, build, checked
 from supervisor.config.problems import Report, shown
+from supervisor.config.programs import report_missing
+from supervisor.config.schedules import schedules
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
 from supervisor.domain.errors import ConfigError
@@ -36,9 +39,11 @@ class Survey:
         return self.override + self.report.sentences(self.file, self.lines)
 
 
-def read(path: Path, database: str | None) -> Settings:
+def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Settings:
     """See `supervisor.config.load`."""
     found = survey(path, database)
+    if to_run is not None:
+        report_missing(found.settings, found.report, to_run)
     problems = found.problems()
     if problems:
         raise ConfigError(problems)
@@ -54,7 +59,8 @@ def survey(path: Path, database: str | None) -> Survey:
     override: list[str] = []
     url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, report)
-    settings = Settings(path.absolute(), folder, url, pools, retention, log)
+    planned = schedules(raw.get("schedules", []), report)
+    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned)
     return Survey(settings, report, str(path), Lines(text), override)
 
 
@@ -112,14 +118,7 @@ def _defaults(raw: object, report: Report) -> Checked:
 
 
 def _refuse_unbuilt(raw: dict[str, Any], report: Report) -> None:
-    """`[[schedules]]` and `[admin]` may stand there empty; what they would ask for is not built yet."""
-    schedules = raw.get("schedules", [])
-    if not isinstance(schedules, list):
-        report.add(("schedules",), f"must be tables [[schedules]], not {shown(schedules)}")
-        schedules = []
-    for index, entry in enumerate(schedules):
-        if entry != {}:
-            report.add(("schedules", index), "a schedule is not supported yet")
+    """`[admin]` may stand there empty; what it would ask for is not built yet."""
     admin = raw.get("admin", {})
     if not isinstance(admin, dict):
         report.add(("admin",), f"must be a table, not {shown(admin)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class PoolSettings:
 
     name: str
     types: tuple[str, ...]
-    handler: str  # module:attribute
+    handler: str  # module:attribute; empty for a pool with a command
+    command: tuple[str, ...]  # a program and its arguments; empty for a pool with a handler
     min_workers: int  # 0: the pool may sleep until a job comes
     max_workers: int
     jobs_per_worker: int  # due jobs that one worker is expected to cope with, for scaling
@@ -71,3 +73,4 @@ class Settings:
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings
     log: LogSettings
+    schedules: tuple[Schedule, ...] = ()

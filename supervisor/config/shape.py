@@ -8,6 +8,8 @@ business of `pools.py`.
 from __future__ import annotations
 
 import re
+import time
+import zoneinfo
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -16,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from supervisor.config.problems import shown
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, checked_type
+from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
+from supervisor.domain.schedule import Schedule
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it sums with clocks lose their meaning
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers for ever
@@ -68,6 +71,18 @@ def _handler(value: str) -> str:
     return value
 
 
+def _argument(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("no argument of a program can hold a NUL character")
+    return value
+
+
+def _command(values: list[str]) -> list[str]:
+    if values and not values[0].strip():
+        raise ValueError('it names no program; write it like ["python3", "tag.py"]')
+    return values
+
+
 def _type(value: str) -> str:
     try:
         return checked_type(value)
@@ -116,6 +131,34 @@ def _variable_value(value: str) -> str:
     return value
 
 
+def _schedule_name(value: str) -> str:
+    if not _POOL_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name; it has 1 to 100 characters of a-z 0-9 _ . -")
+    return value
+
+
+def _payload(value: Any) -> str:
+    try:
+        return encode("payload", value)
+    except InvalidJob as error:
+        raise ValueError(error.problem) from None
+
+
+def _timezone(value: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise ValueError(f"{value!r} is no time zone of this machine; write it like Europe/Berlin") from None
+    return value
+
+
+def _cron(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'{shown(value)} is no cron line; write it like "30 3 * * *"')
+    next(Schedule("", "", "", value, None, "UTC", "once").after(time.time()))
+    return value
+
+
 def _unbuilt(what: str) -> AfterValidator:
     """Refuses a value that asks for something not built yet: anything but an empty one."""
 
@@ -161,6 +204,7 @@ class PoolTable(Table):
 
     types: Names = []
     handler: Annotated[str, AfterValidator(_handler)] = ""
+    command: Annotated[list[Annotated[str, AfterValidator(_argument)]], AfterValidator(_command)] = []
     workers: Workers = 2  # the sizes are settled in pools.py, where the two ways to say them meet
     min_workers: Annotated[int, Field(ge=0, le=MOST_WORKERS)] = 1
     max_workers: Workers = 2
@@ -186,7 +230,6 @@ class PoolTable(Table):
     options: dict[str, Any] = {}
 
     # Known and refused, unless the value asks for nothing.
-    command: Annotated[list[str], _unbuilt("a command is")] = []
     batch_size: Annotated[int, Field(ge=1), AfterValidator(_one_job_a_batch)] = 1
     batch_wait: Duration = 0.02  # without effect while batches are of one job
     gpus: Annotated[list[Any], _unbuilt("sharing out gpus is")] = []
@@ -198,6 +241,18 @@ class PoolTable(Table):
 
 NAMING = frozenset({"types", "handler", "command"})
 """Keys that say what a pool is, and so cannot be a default for all of them."""
+
+
+class ScheduleTable(Table):
+    """One of `[[schedules]]`; what must hold between its keys is the business of `schedules.py`."""
+
+    name: Annotated[str, AfterValidator(_schedule_name)] = ""
+    type: Annotated[str, AfterValidator(_type)] = ""
+    payload: Annotated[Any, AfterValidator(_payload)] = "{}"
+    cron: Annotated[str | None, BeforeValidator(_cron)] = None
+    every: Annotated[float | None, BeforeValidator(_duration(at_least=1.0))] = None
+    timezone: Annotated[str, AfterValidator(_timezone)] = "UTC"
+    misfire: Literal["once", "skip", "all"] = "once"
 
 
 class RetentionTable(Table):
@@ -217,6 +272,7 @@ HOMES = {
     **dict.fromkeys(RetryTable.model_fields, "retry = { … }"),
     **dict.fromkeys(PoolTable.model_fields, "[pools.NAME]"),
     **dict.fromkeys(PoolTable.model_fields.keys() - NAMING, "[pools.NAME] or [defaults]"),
+    **dict.fromkeys(ScheduleTable.model_fields, "[[schedules]]"),
     **dict.fromkeys(RetentionTable.model_fields, "[retention]"),
     **dict.fromkeys(LogTable.model_fields, "[log]"),
     "database": "the file itself, above its first [table]",

@@ -40,6 +40,17 @@ class StoreBusy(StoreError):
     """Another program held the write lock for longer than the time allowed; trying again is right."""
 
 
+class StoreGone(StoreError):
+    """The file that was opened no longer has the database's name, so nothing more is written into it.
+
+    `replaced`: another file has the name now. Else nobody has it, and the file may come back.
+    """
+
+    def __init__(self, message: str, *, replaced: bool) -> None:
+        super().__init__(message)
+        self.replaced = replaced
+
+
 class Conflict(QueueError):
     """The job's present state does not allow what was asked. Exit code 4 on the command line."""
 

@@ -15,11 +15,14 @@ Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """`recover` says what becomes of a job that was interrupted with its whole supervisor."""
+    """`recover` says what becomes of a job that was interrupted with its whole supervisor; `lock_time`, in
+    seconds, how patient others must be with the locks of this pool.
+    """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_crashes: int = 3
     recover: Literal["pending", "failed"] = "pending"
+    lock_time: float = 60.0
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -29,8 +32,13 @@ class JobPolicy:
         """The defaults for anything unreadable: recovery must go on whatever stands in the row."""
         try:
             fields = json.loads(text)
-            return cls(RetryPolicy(**fields["retry"]), int(fields["max_crashes"]), fields["recover"])
-        except (ValueError, TypeError, KeyError):
+            return cls(
+                RetryPolicy(**fields["retry"]),
+                int(fields["max_crashes"]),
+                fields["recover"],
+                float(fields.get("lock_time", 60.0)),  # a worker of an older program does not say
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
 

@@ -10,6 +10,7 @@ from supervisor.domain.retry import RetryPolicy, crash_delay
 
 MAX_MESSAGE = 2000  # characters of last_error: a line in a list, not a log
 MAX_TEXT = 64 * 1024  # characters of a traceback or a tail of stderr
+LONGEST_DELAY = 36_500 * 86_400.0  # seconds; a hundred years: later times are refused by the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ def failed(
     if permanent or claim.attempt >= policy.attempts_for(claim.max_attempts):
         status, delay = Status.FAILED, 0.0
     else:
-        status, delay = Status.PENDING, policy.delay(claim.attempt, chance) if after is None else after
+        delay = policy.delay(claim.attempt, chance) if after is None else min(after, LONGEST_DELAY)
+        status = Status.PENDING
     return Settlement(
         claim.job_id,
         claim.token,
@@ -132,5 +134,10 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
 
 
 def clipped(text: str, limit: int) -> str:
-    """At most `limit` characters: the end is kept, since the cause stands in a traceback's last lines."""
+    """At most `limit` characters: the end is kept, since the cause stands in a traceback's last lines.
+
+    What UTF-8 cannot say, lone surrogates in some exception's message, becomes question marks: the database
+    would refuse it, and with it the settlement.
+    """
+    text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else "… " + text[-(limit - 2) :]

@@ -9,6 +9,7 @@ from supervisor.telemetry import events
 
 ALARM = 256 << 20  # bytes of log at which a reader must be holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
+_LARGE = 64 << 20  # bytes: the file of a log that has grown beyond is not kept for the next time
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,16 @@ class Checkpointer:
         if not quiet and size < _WORTHWHILE:
             return Checkpointed()
         left = self._chores.checkpoint()
-        if left == 0 and quiet:
-            self._size = 0
         self._warn(size, left)
+        if left == 0 and (size <= _LARGE or self._truncate(size)) and quiet:
+            self._size = 0
         return Checkpointed(True, left)
+
+    def _truncate(self, size: int) -> bool:
+        done = self._chores.truncate_log()
+        if done:
+            events().info("log_truncated", bytes=size)
+        return done
 
     def _warn(self, size: int, left: int) -> None:
         if size > ALARM and left and not self._alarmed:

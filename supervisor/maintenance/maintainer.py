@@ -13,20 +13,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.checkpointer import Checkpointer
 from supervisor.maintenance.courtesy import Courtesy
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
+from supervisor.maintenance.presence import Presence
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.maintenance.renewer import LockTimes, Renewer
 from supervisor.maintenance.roster import Roster
+from supervisor.maintenance.schedules import Schedules
 from supervisor.maintenance.steering import BurstWatch, Steering
 from supervisor.maintenance.waker import Waker
 from supervisor.store.base import Chores, Depth, Engine, SupervisorRecord, Wanted
-from supervisor.system import signals
+from supervisor.system import failpoints, signals
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
@@ -46,12 +49,17 @@ class Ward:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the supervisor wants of this maintainer. Retentions are seconds, None means for ever."""
+    """What the supervisor wants of this maintainer. Retentions are seconds, None means for ever.
+
+    `leaving` are pools that a reload took away: their workers get no more jobs, but finish theirs.
+    """
 
     record: SupervisorRecord
     wards: Mapping[str, Ward]
+    leaving: Mapping[str, LockTimes]
     keep_done: float | None
     keep_failed: float | None
+    schedules: tuple[Schedule, ...]
     burst: bool
     since: float  # Unix seconds: when the supervisor started
 
@@ -74,7 +82,9 @@ class Maintainer:
         self._slot = board.slot(MAINTAINER_SLOT)
         self._log = events(process="maintainer")
         self._failing = 0.0
+        self._told = trouble_of(None)
         self._leaving = False
+        self._unsettled: dict[int, DeathReport] = {}
         self._chores: Chores = engine.chores()
         self._build(engine, board)
 
@@ -87,6 +97,7 @@ class Maintainer:
         self._recovery = Recovery(chores, orders.record.id)
         self._gauge = DepthGauge(chores, wanted, self._report_depths)
         self._courtesy = Courtesy(chores)
+        self._schedules = Schedules(engine.timetable, () if orders.burst else orders.schedules)
         self._steering = Steering(chores, types, self._channel.send)
         self._waker = Waker(
             chores,
@@ -98,11 +109,13 @@ class Maintainer:
         )
         shortest = min((ward.locks.lock_time for ward in orders.wards.values()), default=60.0)
         duties: list[Duty] = [
+            Presence(chores),
             self._waker,
             self._gauge,
+            self._schedules,
             self._steering,
             self._courtesy,
-            Renewer(chores, roster, {name: ward.locks for name, ward in orders.wards.items()}),
+            Renewer(chores, roster, {name: ward.locks for name, ward in orders.wards.items()} | dict(orders.leaving)),
             Reclaimer(chores, shortest),
             self._recovery,
             Checkpointer(chores),
@@ -138,10 +151,13 @@ class Maintainer:
             self._trouble(error)
             return False
         self._channel.send({"recovered": asdict(recovered)})
+        self._well()
         return True
 
     def _perform(self) -> None:
-        """Run every duty whose time has come."""
+        """Settle what could not be settled before, then run every duty whose time has come."""
+        if not self._bury():
+            return
         at, now = time.monotonic(), time.time()
         for duty, due in self._next.items():
             if due > at:
@@ -149,18 +165,31 @@ class Maintainer:
             self._next[duty] = at + duty.every
             try:
                 result = duty.run_once(now)
+                if isinstance(result, (Recovered, Reclaimed)) and result.jobs:
+                    self._returned()
             except StoreError as error:
                 self._next[duty] = at  # again as soon as the database can be used
                 self._trouble(error)
                 return
-            if isinstance(result, (Recovered, Reclaimed)) and result.jobs:
-                self._returned()
-        self._failing = 0.0
+        self._well()
 
     def _trouble(self, error: StoreError) -> None:
         if not self._failing:
             self._log.error("store_failed", error=str(error))
         self._failing = min(max(self._failing * 2, 0.1), _LONGEST_BACKOFF)
+        self._tell(trouble_of(error))
+
+    def _well(self) -> None:
+        if self._failing:
+            self._failing = 0.0
+            self._log.info("store_recovered")
+            self._tell(trouble_of(None))
+
+    def _tell(self, trouble: Message) -> None:
+        """The supervisor opens no database, so it must hear from us whether there is one to work with."""
+        if trouble != self._told:
+            self._told = trouble
+            self._channel.send(trouble)
 
     # Sleeping and hearing
 
@@ -198,10 +227,11 @@ class Maintainer:
         now, at = time.time(), time.monotonic()
         if self._waker.due_at is not None:
             self._next[self._waker] = min(self._next[self._waker], self._waker.due_at)
-        if self._gauge.next_due is not None:
-            # An exact timer for the next delayed job; a little late, so that it is due by then.
-            exact = at + max(0.0, self._gauge.next_due - now) + 0.0005
-            self._next[self._gauge] = min(self._next[self._gauge], exact)
+        for duty in (self._gauge, self._schedules):
+            if duty.next_due is not None:
+                # An exact timer for the next delayed job or schedule; a little late, so that it is due by then.
+                exact = at + max(0.0, duty.next_due - now) + 0.0005
+                self._next[duty] = min(self._next[duty], exact)
         return min(self._next.values())
 
     def _hear(self) -> None:
@@ -212,19 +242,26 @@ class Maintainer:
 
     def _obey(self, message: Message) -> None:
         if "death" in message:
-            self._bury(message["id"], DeathReport(**message["death"]))
+            self._unsettled[message["id"]] = DeathReport(**message["death"])
+            if not self._failing:
+                self._bury()
         elif "leave" in message:
             self._leaving = True
 
-    def _bury(self, number: int, report: DeathReport) -> None:
-        """Settle a death and acknowledge it; on trouble say nothing, so that it is reported again."""
-        try:
-            settled = self._deaths.settle(report, time.time())
-        except StoreError as error:
-            self._trouble(error)
-            return
-        self._channel.send({"ack": number, "jobs": settled})
-        self._returned()
+    def _bury(self) -> bool:
+        """Settle and acknowledge what deaths were reported. False: the rest is kept for the next try."""
+        for number, report in list(self._unsettled.items()):
+            failpoints.reach("death.received")
+            try:
+                settled = self._deaths.settle(report, time.time())
+                failpoints.reach("death.settled")
+                del self._unsettled[number]
+                self._channel.send({"ack": number, "jobs": settled})
+                self._returned()
+            except StoreError as error:
+                self._trouble(error)
+                return False
+        return True
 
     def _returned(self) -> None:
         """Jobs went back by our own hand, which the database's version does not show to us."""
@@ -261,6 +298,7 @@ class Maintainer:
         if self._channel.closed:
             return  # it died: recovery needs the registry
         try:
+            self._bury()
             for record in self._chores.workers_of(self._orders.record.id):
                 self._deaths.settle(
                     DeathReport(record.incarnation, record.name, "nothing", policy=record.policy), time.time()
@@ -269,4 +307,11 @@ class Maintainer:
             self._chores.checkpoint()
         except StoreError as error:
             self._log.warning("registry_left", error=str(error))
+        self._schedules.close()
         self._chores.close()
+
+
+def trouble_of(error: StoreError | None) -> Message:
+    """What the supervisor is told of the database: why it cannot be used, or an empty text."""
+    gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
+    return {"trouble": "" if error is None else str(error), "gone": gone}

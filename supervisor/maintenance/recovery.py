@@ -8,9 +8,12 @@ from pathlib import Path
 
 from supervisor.domain.job import Status
 from supervisor.domain.policy import JobPolicy, settle_interrupted
+from supervisor.domain.settlement import released
 from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
+
+_PASSES = 3  # in which a buried worker is looked for again: nothing outlives its supervisor by a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +24,39 @@ class Recovered:
 
 
 class Recovery:
-    """Finds supervisors that are certainly dead; nobody else's jobs are touched."""
+    """Finds supervisors that are certainly dead; nobody else's jobs are touched.
+
+    A worker may outlive its supervisor for some milliseconds, and claim once more after it has been buried.
+    It stands in no registry then, so whoever buried it remembers it for a few passes.
+    """
 
     every = 1.0  # seconds: a living peer recovers at once
 
     def __init__(self, chores: Chores, own: str) -> None:
         self._chores = chores
         self._own = own
+        self._buried: dict[str, int] = {}  # incarnations, and how many passes they are still remembered
         self._log = events()
 
     def run_once(self, now: float) -> Recovered:
         """One pass over the registry. `now` is Unix seconds."""
-        total = Recovered()
+        total = Recovered(jobs=self._look_again(now))
         for record in self._chores.supervisors():
             if record.id != self._own and self._chores.owner_lives(record) is False:
                 jobs, quarantined = self._bury(record, now)
                 total = Recovered(total.supervisors + 1, total.jobs + jobs, total.quarantined + quarantined)
                 self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=jobs)
         return total
+
+    def _look_again(self, now: float) -> int:
+        """Give back what the buried have claimed since, uncharged: their death has been charged already."""
+        jobs = 0
+        for incarnation in self._buried:
+            held = [released(claim) for claim in self._chores.held_by(incarnation)]
+            if held:
+                jobs += self._chores.settle_dead(incarnation, held, now)
+        self._buried = {incarnation: passes - 1 for incarnation, passes in self._buried.items() if passes > 1}
+        return jobs
 
     def _bury(self, record: SupervisorRecord, now: float) -> tuple[int, int]:
         board = Scoreboard.open(Path(record.scoreboard))
@@ -51,6 +69,7 @@ class Recovery:
             settlements = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random())
             jobs += self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
             quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
+            self._buried[worker.incarnation] = _PASSES
         self._chores.forget_supervisor(record.id)
         return jobs, quarantined
 

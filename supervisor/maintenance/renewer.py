@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.domain.liveness import Signs, Verdict, judge
+from supervisor.domain.vigil import renewal_interval
 from supervisor.maintenance.roster import Roster, pool_of
 from supervisor.store.base import Chores
 from supervisor.system.kernel import cpu_and_state
@@ -35,7 +36,7 @@ class Renewer:
         self._roster = roster
         self._pools = pools
         self._late: dict[str, Signs] = {}
-        self.every = max(0.1, min((times.lock_time for times in pools.values()), default=60.0) / 6)
+        self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
     def run_once(self, now: float) -> Renewed:
         """`now` is Unix seconds."""

@@ -93,6 +93,7 @@ class Waker:
             self._step += 1
         version = self._chores.version()
         if version == self._version:
+            self._listen(at)
             return Woken()
         self._version = version
         self._changed()
@@ -108,9 +109,9 @@ class Waker:
         """Post min(idle workers, due jobs) to each pool; returns how many posts. `now` is Unix seconds."""
         idle = self._roster.idle()
         if not idle:
-            # A worker that becomes idle looks for itself first, so a short deafness loses nothing.
-            self._deaf_until = time.monotonic() + _BUSY_PAUSE
+            self._stop_listening()
             return 0
+        self._listen(time.monotonic())
         posted = 0
         for name, count in idle.items():
             if name in self._pools:
@@ -120,6 +121,22 @@ class Waker:
                     os.eventfd_write(eventfd, min(count, due))
                     posted += due
         return posted
+
+    def _stop_listening(self) -> None:
+        """Nobody to wake. A worker that becomes idle looks for itself first, so a short deafness loses nothing."""
+        self._deaf_until = time.monotonic() + _BUSY_PAUSE
+        if self._watch is not None:
+            self._watch.pause()
+
+    def _listen(self, at: float) -> None:
+        if self._watch is None:
+            return
+        try:
+            if self._watch.resume():
+                # What was committed just before made no event: look as if one had come.
+                self._opened, self._step = at, 0
+        except OSError:
+            return  # tried again at the next look; until then the poll finds everything
 
     def close(self) -> None:
         if self._watch is not None:

@@ -1,8 +1,9 @@
-"""What the rest of the system asks of a database: five small roles and an engine that opens them.
+"""What the rest of the system asks of a database: six small roles and an engine that opens them.
 
 Nothing above `store/` knows which engine it talks to. Every role may be used only in the process that
 opened it; in a forked child each call raises StoreError. Methods raise StoreBusy when another writer
-held the lock for too long (trying again is right) and StoreError when the database cannot be used.
+held the lock for too long (trying again is right), StoreGone when what was opened is no longer the database
+that the URL names, and StoreError when the database cannot be used.
 All times are Unix seconds given by the caller, so that tests decide what time it is.
 """
 
@@ -12,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from supervisor.domain.job import Attempt, Claim, Job, NewJob, Status
 from supervisor.domain.settlement import Settlement
@@ -26,8 +27,7 @@ class Wanted:
     capabilities: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost."""
 
     claims: list[Claim]
@@ -75,12 +75,13 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A claim whose lock has run out, exactly as it was seen."""
+    """A claim whose lock has run out, exactly as it was seen. Times are Unix seconds, 0 where there is none."""
 
     job_id: int
     token: int
     owner: str
     expires_at: float
+    claimed_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,17 @@ class Controls:
     paused: frozenset[str]
     sizes: Mapping[str, int]
     reloads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A schedule's row: when it fires next, when it last did and by which job."""
+
+    name: str
+    timing: str
+    next_at: float
+    last_at: float | None = None
+    last_job: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,8 @@ class Intake(Protocol):
 
     def status(self, job_id: int) -> Status | None: ...
 
+    def gone(self) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -167,6 +181,8 @@ class Chores(Protocol):
     """The maintainer keeps claims, registry and file in order."""
 
     def version(self) -> int: ...
+
+    def insist_on_file(self) -> None: ...
 
     def supervisors(self) -> list[SupervisorRecord]: ...
 
@@ -212,11 +228,23 @@ class Chores(Protocol):
 
     def checkpoint(self) -> int: ...
 
+    def truncate_log(self) -> bool: ...
+
     def log_size(self) -> int: ...
 
     def inserted(self) -> int: ...
 
     def yield_to_others(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Timetable(Protocol):
+    """The maintainer fires schedules. Its own commits survive power loss, as those of programs do."""
+
+    def plan(self, name: str, timing: str, next_at: float) -> Planned: ...
+
+    def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None: ...
 
     def close(self) -> None: ...
 
@@ -264,6 +292,8 @@ class Operations(Protocol):
 
     def speeds(self) -> list[TypeSpeed]: ...
 
+    def schedules(self) -> list[Planned]: ...
+
     def supervisors(self) -> list[SupervisorRecord]: ...
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
@@ -280,8 +310,22 @@ class OwnerLock(Protocol):
     def release(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the writers' lock since when, in monotonic seconds."""
+
+    pid: int
+    since: float
+
+
+class Writers(Protocol):
+    """Looks at the lock on which our writers queue, and never takes it."""
+
+    def holder(self) -> Holder | None: ...
+
+
 class Engine(Protocol):
-    """One database, by URL. Opening a role connects; making the engine does not."""
+    """One database, by URL. Opening a role connects; making the engine does not. It may be pickled."""
 
     @property
     def url(self) -> str: ...
@@ -303,9 +347,17 @@ class Engine(Protocol):
 
     def exists(self) -> bool: ...
 
+    def look_for_damage(self, seconds: float) -> bool: ...
+
     def migrate(self) -> list[int]: ...
 
+    def pin(self) -> None: ...
+
     def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport: ...
+
+    def writers(self) -> Writers: ...
+
+    def holders(self) -> list[int]: ...
 
     def claim_ownership(self, supervisor: str) -> OwnerLock: ...
 
@@ -314,6 +366,8 @@ class Engine(Protocol):
     def claims(self) -> Claims: ...
 
     def chores(self) -> Chores: ...
+
+    def timetable(self) -> Timetable: ...
 
     def operations(self) -> Operations: ...
 

@@ -16,12 +16,10 @@ class Queries:
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self.statements = MappingProxyType(dict(statements))
+        self.__dict__.update(statements)  # found at once: a claim asks for five of them
 
     def __getattr__(self, name: str) -> str:
-        try:
-            return self.__dict__["statements"][name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"no statement is named {name!r}") from None
+        raise AttributeError(f"no statement is named {name!r}")
 
 
 def load(package: str, filename: str = "queries.sql") -> Queries:

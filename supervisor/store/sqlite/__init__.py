@@ -11,9 +11,12 @@ from supervisor.store.sqlite import owner, schema
 from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.damage import look_for_damage
 from supervisor.store.sqlite.intake import SqliteIntake
 from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.timetable import SqliteTimetable
+from supervisor.store.sqlite.writelock import WriterWatch
 
 __all__ = ["SqliteEngine"]
 
@@ -54,19 +57,39 @@ class SqliteEngine:
     def exists(self) -> bool:
         return self._place.database.exists()
 
+    def look_for_damage(self, seconds: float) -> bool:
+        """Raises StoreError if the file is damaged. Returns whether it was looked through to its end in time."""
+        return look_for_damage(self._place, seconds)
+
     def migrate(self) -> list[int]:
-        """Create the schema or bring it up to date. Returns the versions applied."""
+        """Create the schema or bring it up to date. Returns the versions applied.
+
+        Raises StoreError also where there is nothing to do, but the file could not be written.
+        """
+        if self.exists() and not self._place.writable():
+            raise StoreError(f"{self._place.database}: the database is read-only for this user")
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=True)
         try:
             return schema.migrate(connection)
         finally:
             connection.close()
 
+    def pin(self) -> None:
+        """From now on insist on the file that is there now: opening another one of its name raises StoreGone."""
+        self._place.pinned = self._place.identity()
+
     def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
         """Take over a `jobs` table made by hand; `statements` are the application's, to be tried on it."""
         from supervisor.store.sqlite.adopt import adopt  # rarely needed, and not small
 
         return adopt(self._place, payload_column=payload_column, tried=statements)
+
+    def writers(self) -> WriterWatch:
+        return WriterWatch(self._place)
+
+    def holders(self) -> list[int]:
+        """The pids of the supervisors that live, also where the database itself is gone."""
+        return owner.holders(self._place)
 
     def claim_ownership(self, supervisor: str) -> owner.OwnerFile:
         return owner.OwnerFile(self._place, supervisor)
@@ -86,6 +109,9 @@ class SqliteEngine:
 
     def chores(self) -> SqliteChores:
         return SqliteChores(Connection(self._place, synchronous="NORMAL"))
+
+    def timetable(self) -> SqliteTimetable:
+        return SqliteTimetable(Connection(self._place, synchronous="FULL"))
 
     def operations(self) -> SqliteOperations:
         """For a database that exists and has our present schema; any other is left untouched."""

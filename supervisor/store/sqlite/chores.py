@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from supervisor.domain.errors import StoreBusy
-from supervisor.domain.job import Claim
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.job import Claim, Status
+from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import (
     Controls,
     Depth,
@@ -21,8 +21,11 @@ from supervisor.store.base import (
     WorkerRecord,
 )
 from supervisor.store.sqlite import measuring, owner
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.settling import settle_all
+from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection
+from supervisor.store.sqlite.settling import record, settle_all
+
+_UNREADABLE = "what it requires is no valid UTF-8"
+_BOUND = 500  # rows a statement
 
 
 class SqliteChores:
@@ -35,6 +38,10 @@ class SqliteChores:
         """Changes whenever another connection has committed. Costs microseconds."""
         row = self._connection.row("PRAGMA data_version")
         return int(row[0]) if row else 0
+
+    def insist_on_file(self) -> None:
+        """Raises StoreGone if the file was removed or replaced since we opened it."""
+        self._connection.insist_on_file()
 
     # The registry
 
@@ -84,20 +91,10 @@ class SqliteChores:
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
         """Extend locks that run out before `renew_before`. Without such a lock nothing is written."""
-        needy = [
-            name
-            for name in owners
-            if self._connection.row(QUERIES.needs_renewal, {"owner": name, "renew_before": renew_before})
-        ]
-        if not needy:
+        which = {"owners": json.dumps(list(owners)), "renew_before": renew_before}
+        if self._connection.row(QUERIES.needs_renewal, which) is None:
             return 0
-        with self._connection.write() as raw:
-            return sum(
-                raw.execute(
-                    QUERIES.renew, {"owner": name, "renew_before": renew_before, "expires_at": expires_at}
-                ).rowcount
-                for name in needy
-            )
+        return self._connection.apply(QUERIES.renew, which | {"expires_at": expires_at})
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
@@ -118,19 +115,34 @@ class SqliteChores:
             if row is None or (row[7] or "") != claim.owner:
                 return False
             current, holder = Claim._make(row[:7]), row[7]
-            if holder is None:
-                raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "now": now})
+            if not isinstance(holder, str):
+                raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                 current, holder = current._replace(token=current.token + 1), "foreign"
             return not settle_all(raw, holder, [settle(current, holder)], now)
 
     def cancels(self) -> list[tuple[int, int, str]]:
         """(job id, token, owner) of the running jobs that somebody wants stopped."""
-        return [(row[0], row[1], row[2]) for row in self._connection.rows(QUERIES.cancels)]
+        rows = self._connection.rows(QUERIES.cancels)
+        return [(job, token, owner) for job, token, owner in rows if isinstance(owner, str)]
 
     # Measuring
 
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
-        return measuring.depth(self._connection, wanted, now, limit)
+        depth = measuring.depth(self._connection, wanted, now, limit)
+        if self._connection.unreadable:
+            self._refuse_unreadable(wanted, now)
+        return depth
+
+    def _refuse_unreadable(self, wanted: Wanted, now: float) -> None:
+        """Fail jobs whose requirements cannot be read: they would wait for ever, and nobody would know why."""
+        unreadable, types = self._connection.unreadable, json.dumps(wanted.types)
+        with self._connection.write() as raw:
+            for requires in unreadable:
+                about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
+                for (job_id,) in raw.execute(QUERIES.refuse_unreadable, about).fetchall():
+                    failure = Failure("requires", _UNREADABLE)
+                    record(raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
+        unreadable.clear()
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
@@ -175,6 +187,16 @@ class SqliteChores:
         with self._connection.exclusive_writers() as raw:
             _, frames, copied = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return max(0, int(frames) - int(copied))
+
+    def truncate_log(self) -> bool:
+        """Give the space of a log back that is all copied; False if somebody reads or writes this very moment."""
+        with self._connection.exclusive_writers() as raw:
+            raw.execute("PRAGMA busy_timeout = 0")  # nobody waits for this
+            try:
+                busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+        return not busy
 
     def log_size(self) -> int:
         """Bytes of the write-ahead log."""

@@ -6,12 +6,14 @@ libraries in one process break each other's file locks.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from supervisor.domain.capability import covers
@@ -24,6 +26,7 @@ QUERIES: Queries = load("supervisor.store.sqlite")
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
+_FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 
 Synchronous = Literal["FULL", "NORMAL"]
 Row = tuple[Any, ...]
@@ -60,7 +63,17 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
         "no such table": "the job tables are missing; run `supervisor migrate`",
     }
     hint = next((words for key, words in hints.items() if key in text), None)
+    if "disk I/O error" in text and _is_full(path):
+        hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
     return StoreError(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
+
+
+def _is_full(path: object) -> bool:
+    """Whether there is no room on its disk; SQLite cannot always tell, as when it maps a file."""
+    try:
+        return os.statvfs(os.path.dirname(str(path))).f_bavail == 0  # noqa: PTH120 - a path, or what stands for one
+    except OSError:
+        return False
 
 
 class Connection:
@@ -80,10 +93,11 @@ class Connection:
         any_thread: bool = False,
     ) -> None:
         self.place = place
+        self.unreadable: set[bytes] = set()  # requirements met by `groups` that nobody can have
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         try:
-            self._raw.create_function("covers", 2, covers, deterministic=True)
+            self._raw.create_function("covers", 2, partial(_covers, self.unreadable), deterministic=True)
             for pragma in (
                 f"synchronous = {synchronous}",
                 "foreign_keys = ON",
@@ -91,12 +105,17 @@ class Connection:
             ):
                 self._raw.execute(f"PRAGMA {pragma}")
             self.checkpoint_itself(checkpoints)
+            self._file = place.pinned or place.identity()
             self._lock = WriteLock(place)
+            self._transaction = _Transaction(self, self._lock)
         except sqlite3.Error as error:
             self._raw.close()
             raise translated(error, place.database) from None
 
     def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
+        driver = _connection_type()
+        if self.place.pinned not in (None, self.place.identity()):
+            raise self.place.gone()
         new = not self.place.database.exists()
         if new and not create:
             raise StoreError(f"{self.place.database}: there is no such database")
@@ -110,6 +129,7 @@ class Connection:
                 isolation_level=None,
                 cached_statements=256,
                 check_same_thread=not any_thread,
+                factory=driver,
             )
         except sqlite3.Error as error:
             raise translated(error, self.place.database) from None
@@ -157,24 +177,9 @@ class Connection:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> _Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
-        raw = self.raw
-        self._lock.acquire()
-        try:
-            raw.execute("BEGIN IMMEDIATE")
-            try:
-                yield raw
-                raw.execute("COMMIT")
-            except BaseException:
-                if raw.in_transaction:
-                    raw.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise translated(error, self.place.database) from None
-        finally:
-            self._lock.release()
+        return self._transaction
 
     @contextmanager
     def exclusive_writers(self) -> Iterator[sqlite3.Connection]:
@@ -182,11 +187,21 @@ class Connection:
         raw = self.raw
         self._lock.acquire()
         try:
+            self.insist_on_file()
             yield raw
         except sqlite3.Error as error:
             raise translated(error, self.place.database) from None
         finally:
             self._lock.release()
+
+    def insist_on_file(self) -> None:
+        """Raises StoreGone if the database's name leads to another file than ours: writes would be lost in it."""
+        if self.moved:
+            raise self.place.gone()
+
+    @property
+    def moved(self) -> bool:
+        return self.place.identity() != self._file
 
     def be_generous(self) -> None:
         """Have all our writers leave the write lock free for a larger share of the time."""
@@ -203,11 +218,74 @@ class Connection:
             self._lock.close()
 
 
+class _Transaction:
+    """The write transactions of one connection, one after another. A class, because thousands are run a second."""
+
+    __slots__ = ("_connection", "_lock", "_raw")
+
+    def __init__(self, connection: Connection, lock: WriteLock) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._raw = connection.raw
+
+    def __enter__(self) -> sqlite3.Connection:
+        raw = self._connection.raw
+        self._lock.acquire()
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            self._connection.insist_on_file()
+        except BaseException as error:
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+            self._lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self._connection.place.database) from None
+            raise
+        return raw
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
+        raw = self._raw
+        try:
+            if error is None:
+                raw.execute("COMMIT")
+        except sqlite3.Error as refused:
+            error = refused
+        finally:
+            try:
+                if raw.in_transaction:
+                    raw.execute("ROLLBACK")
+            finally:
+                self._lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, self._connection.place.database) from None
+
+
+def _connection_type() -> type[sqlite3.Connection]:
+    """The driver's own, or for tests one whose statements can be failed at."""
+    if _FAILPOINTS not in os.environ:
+        return sqlite3.Connection
+    from supervisor.store.sqlite.failing import connection_type
+
+    return connection_type(QUERIES.statements)
+
+
 def _text(raw: bytes) -> str | bytes:
     try:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def _covers(unreadable: set[bytes], capabilities: str, requires: bytes) -> bool:
+    """For SQL, which hands over bytes: a text that is no UTF-8 would be an error of the whole statement.
+
+    No worker has what cannot be read; it is noted, so that its jobs can be failed.
+    """
+    try:
+        return covers(capabilities, requires.decode())
+    except UnicodeDecodeError:
+        unreadable.add(requires)
+        return False
 
 
 def _use_wal(raw: sqlite3.Connection) -> None:

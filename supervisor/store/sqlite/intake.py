@@ -51,6 +51,10 @@ class SqliteIntake:
         row = self._connection.row(QUERIES.job_status, {"id": job_id})
         return None if row is None else Status(row[0])
 
+    def gone(self) -> bool:
+        """Whether the file was removed or replaced since it was opened: then open another intake."""
+        return self._connection.moved
+
     def close(self) -> None:
         self._connection.close()
 

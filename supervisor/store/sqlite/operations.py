@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
 from supervisor.domain.job import Attempt, Job, Status
-from supervisor.store.base import Controls, Depth, Filter, SupervisorRecord, TypeSpeed, Wanted
+from supervisor.store.base import Controls, Depth, Filter, Planned, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
@@ -111,6 +111,10 @@ class SqliteOperations:
 
     def speeds(self) -> list[TypeSpeed]:
         return [TypeSpeed(*row) for row in self._connection.rows(QUERIES.slowest_types)]
+
+    def schedules(self) -> list[Planned]:
+        """Every schedule that was ever planned on this database, by name."""
+        return [Planned(*row) for row in self._connection.rows(QUERIES.schedules)]
 
     def supervisors(self) -> list[SupervisorRecord]:
         return measuring.supervisors(self._connection)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import SupervisorRecord
 from supervisor.store.sqlite.place import Place
+
+_FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
 
 
 class OwnerFile:
@@ -61,6 +65,21 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
         return False
     finally:
         os.close(descriptor)
+
+
+def holders(place: Place) -> list[int]:
+    """The pids of the supervisors that live, whether the database knows them or not; 0 for one of another container.
+
+    Like `lives`, not to be asked by one of them.
+    """
+    pids = []
+    for path in sorted(place.folder.glob(place.owner_lock("*").name)):
+        with suppress(OSError), path.open("rb") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            if kind != fcntl.F_UNLCK:
+                pids.append(pid)
+    return pids
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreError, StoreGone
 
 
 class Place:
@@ -13,7 +13,27 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         self.database = Path(os.path.realpath(path))
+        self._name = str(self.database)
         self.folder = self.database.with_name(self.database.name + "-supervisor")
+        self.pinned: tuple[int, int] | None = None  # the file to insist on, if it must be a certain one
+
+    def identity(self) -> tuple[int, int] | None:
+        """Which file has the database's name now: device and inode, None if there is none. Costs a microsecond."""
+        try:
+            found = os.stat(self._name)  # noqa: PTH116 - no Path per write
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def writable(self) -> bool:
+        """Whether the file, and the log beside it, may be written as far as permissions go."""
+        return all(os.access(path, os.W_OK) for path in (self.database, self.database.parent))
+
+    def gone(self) -> StoreGone:
+        """What to raise when the file that was opened has lost its name."""
+        if self.identity() is None:
+            return StoreGone(f"{self.database}: the file has been removed or moved away while in use", replaced=False)
+        return StoreGone(f"{self.database}: the file has been replaced by another while in use", replaced=True)
 
     @property
     def write_lock(self) -> Path:

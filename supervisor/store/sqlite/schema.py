@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
@@ -111,22 +113,44 @@ def back_up(connection: Connection, target: Path) -> None:
     """
     if target.exists():
         raise StoreError(f"{target}: it exists already; a backup never overwrites a file")
-    partial = target.with_name(f".{target.name}.partial")
-    partial.unlink(missing_ok=True)
+    with _copied(connection, target) as partial:
+        _publish(partial, target)
+
+
+def _back_up(connection: Connection, current: int) -> None:
+    """Keep a copy of the older schema, unless another program has migrated in the meantime and so kept one."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = connection.place.database
+    target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
+    with _copied(connection, target) as partial:
+        with contextlib.closing(sqlite3.connect(partial)) as copy:
+            copied = _version(copy)
+        if copied == current:
+            with contextlib.suppress(FileExistsError):
+                _publish(partial, target)
+
+
+@contextlib.contextmanager
+def _copied(connection: Connection, target: Path) -> Iterator[Path]:
+    """A whole copy under a name that nobody else has, which is gone again in the end."""
+    partial = target.with_name(f".{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
             connection.place.share_like_database(partial)
             connection.raw.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").fetchall()
-        partial.rename(target)
+        yield partial
     except (sqlite3.Error, OSError) as error:
-        partial.unlink(missing_ok=True)
         raise StoreError(f"{target}: the backup failed: {error}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _back_up(connection: Connection, current: int) -> None:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = connection.place.database
-    target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
-    if not target.exists():
-        back_up(connection, target)
+def _publish(partial: Path, target: Path) -> None:
+    """Give the copy its name. Raises FileExistsError if that has been taken meanwhile."""
+    try:
+        os.link(partial, target)  # never over a file that has just appeared, as a rename would
+    except FileExistsError:
+        raise
+    except OSError:
+        partial.rename(target)  # a file system without links

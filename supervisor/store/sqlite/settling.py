@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped
 from supervisor.store.sqlite.connection import QUERIES
 
+_Row = tuple[Any, ...]  # the parameters of settle_done
+_STARTED, _ID = 2, 5  # places in it
+
 
 class Outcomes:
-    """Settlements sorted out before the write lock is taken: everything that can be done without it."""
+    """Settlements sorted out before the write lock is taken: everything that can be done without it.
 
-    __slots__ = ("_others", "_owner", "_rows", "_worker")
+    Three kinds, from thousands a second to rare: plain ones (done, no result) are settled many at a time;
+    simple ones (done, with a result) by one prepared statement; the others one by one.
+    """
+
+    __slots__ = ("_others", "_owner", "_plain", "_simple", "_worker")
 
     def __init__(self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None) -> None:
         self._owner = owner
         self._worker = worker
-        self._rows = [
-            (s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token) for s in settlements if s.simple
-        ]
-        self._others = [s for s in settlements if not s.simple] if len(self._rows) < len(settlements) else []
+        self._others: list[Settlement] = []
+        self._simple: list[_Row] = []
+        self._plain: list[tuple[dict[str, Any], list[_Row]]] = []
+        by_token: dict[int, list[_Row]] = {}
+        for s in settlements:
+            if not s.simple:
+                self._others.append(s)
+                continue
+            row = (s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token)
+            if s.result is None and s.progress is None:
+                by_token.setdefault(s.token, []).append(row)
+            else:
+                self._simple.append(row)
+        for token, rows in by_token.items():
+            if len(rows) == 1:
+                self._simple += rows
+            else:
+                started = json.dumps({row[_ID]: row[_STARTED] for row in rows})
+                self._plain.append(({"started": started, "now": now, "owner": owner, "token": token}, rows))
 
     def settle(self, raw: sqlite3.Connection, now: float) -> list[int]:
         """Write them inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
-        lost = _settle_done(raw, self._rows) if self._rows else []
+        lost: list[int] = []
+        if len(self._simple) == 1:  # prefetch = 1 lives by this
+            row = self._simple[0]
+            lost = [] if raw.execute(QUERIES.settle_done, row).rowcount else [row[_ID]]
+        elif self._simple:
+            lost = _settle_together(raw, lambda: raw.executemany(QUERIES.settle_done, self._simple), self._simple)
+        for group, rows in self._plain:
+            lost += _settle_together(raw, partial(raw.execute, QUERIES.settle_plain, group), rows)
         return lost + [s.job_id for s in self._others if not _settle_one(raw, self._owner, s, now, self._worker)]
 
 
@@ -42,18 +73,16 @@ def settle_all(
     return Outcomes(owner, settlements, now, worker=worker).settle(raw, now)
 
 
-def _settle_done(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[int]:
-    if len(rows) == 1:
-        return [] if raw.execute(QUERIES.settle_done, rows[0]).rowcount else [rows[0][5]]
+def _settle_together(raw: sqlite3.Connection, settle: Callable[[], sqlite3.Cursor], rows: list[_Row]) -> list[int]:
+    """Settle many by one call, which must change as many rows. Returns the ids of the lost."""
     raw.execute("SAVEPOINT settling")
-    changed = raw.executemany(QUERIES.settle_done, rows).rowcount
-    lost = []
-    if changed != len(rows):
-        # Rare: find out which by settling them one at a time.
-        raw.execute("ROLLBACK TO settling")
-        lost = [row[5] for row in rows if not raw.execute(QUERIES.settle_done, row).rowcount]
+    if settle().rowcount == len(rows):
+        raw.execute("RELEASE settling")
+        return []
+    # Rare: find out which were lost by settling them one at a time.
+    raw.execute("ROLLBACK TO settling")
     raw.execute("RELEASE settling")
-    return lost
+    return [row[_ID] for row in rows if not raw.execute(QUERIES.settle_done, row).rowcount]
 
 
 def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
@@ -97,11 +126,12 @@ def _write(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: flo
     if not changed:
         return False
     if failure is not None and failure.kind != "cancelled":
-        _record(raw, settlement, failure, worker, now)
+        record(raw, settlement, failure, worker, now)
     return True
 
 
-def _record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float) -> None:
+def record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float) -> None:
+    """A row of `job_errors` for a job whose row has been written."""
     fields: dict[str, Any] = {
         name: getattr(failure, name) for name in ("kind", "exit_code", "signal", "peak_memory", "duration")
     }

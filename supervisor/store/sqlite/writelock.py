@@ -4,6 +4,9 @@ SQLite's own busy timeout polls with growing pauses, so beside saturating writer
 for seconds. This lock keeps our own waits short. It is a courtesy, not a guarantee: SQLite's lock decides,
 and whoever waits too long for this one goes on without it.
 
+Trying again and again is a lottery, in which one of a dozen would wait for half a second now and then. So
+whoever has waited for long pleads, in the lock file, and the others hold back until it has had its turn.
+
 Programs that know nothing of it must not starve. They poll, so what they need is that the write lock is
 free for a share of the time: while they are writing a large share, else a small one. Our writers keep an
 account of that in the file itself: each transaction adds to a debt, free time pays it off, and whoever
@@ -17,6 +20,8 @@ import mmap
 import os
 import time
 
+from supervisor.domain.errors import StoreError
+from supervisor.store.base import Holder
 from supervisor.store.sqlite.place import Place
 
 PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a stranger
@@ -25,31 +30,31 @@ GENEROUS_SHARE = 0.4  # while others are seen to write: measured p95 of a foreig
 GENEROUS_FOR = 5.0  # seconds after they were last seen
 _WORTHWHILE = 0.002  # seconds of debt that are worth a pause
 _MOST = 0.02  # seconds of debt at most: a long transaction is not paid for with a long silence
+_PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks the others to let it go first
+_PLEA_STANDS = 0.005  # seconds: it is repeated at every try, so an older one is of somebody who is gone
 _FIRST_PAUSE = 0.00001
 _LONGEST_PAUSE = 0.0002
-_BYTES = 24
-_RELEASED, _DEBT, _GENEROUS_UNTIL = range(3)  # the account: monotonic seconds, seconds, monotonic seconds
+_BYTES = 48
+# The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
+# when somebody last pleaded, in monotonic seconds.
+_RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA = range(6)
 
 
 class WriteLock:
     """An advisory lock of one connection. Not reentrant; each connection has a descriptor of its own."""
 
     def __init__(self, place: Place) -> None:
-        self._descriptor = place.open_shared(place.write_lock)
-        if os.fstat(self._descriptor).st_size < _BYTES:
-            os.ftruncate(self._descriptor, _BYTES)
-        self._map = mmap.mmap(self._descriptor, _BYTES)
+        self._descriptor, self._map = _open(place)
         self._account = memoryview(self._map).cast("d")
+        self._pid = float(os.getpid())
         self._held = False
         self._since = 0.0
+        self._passed: tuple[float, float] | None = None  # the hold for which we have waited in vain
 
     def acquire(self) -> None:
-        """Wait for the lock, for at most PATIENCE seconds; then go on without it."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._held = True
-        except BlockingIOError:
-            self._held = self._wait()
+        """Wait for the lock, for at most PATIENCE seconds a hold; then go on without it."""
+        held_back = time.monotonic() - self._account[_PLEA] < _PLEA_STANDS
+        self._held = (not held_back and self._try()) or self._wait()
         now = time.monotonic()
         if self._held:
             account = self._account
@@ -58,20 +63,38 @@ class WriteLock:
                 time.sleep(min(debt, _MOST))
                 now, debt = time.monotonic(), 0.0
             account[_DEBT] = max(0.0, debt)
+            account[_SINCE], account[_HOLDER] = now, self._pid
         self._since = now
 
     def _wait(self) -> bool:
-        deadline = time.monotonic() + PATIENCE
+        if self._passed == self._hold():
+            return False
+        began = time.monotonic()
         pause = _FIRST_PAUSE
-        while time.monotonic() < deadline:
+        while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            return True
+            pleading = now - began > _PLEA_AFTER
+            if pleading:
+                self._account[_PLEA] = now
+            elif now - self._account[_PLEA] < _PLEA_STANDS:
+                continue  # somebody has waited for longer
+            if self._try():
+                if pleading:
+                    self._account[_PLEA] = 0.0
+                return True
+        self._passed = self._hold()
         return False
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _hold(self) -> tuple[float, float]:
+        return self._account[_HOLDER], self._account[_SINCE]
 
     def release(self) -> None:
         if self._held:
@@ -81,6 +104,7 @@ class WriteLock:
             share = GENEROUS_SHARE if now < account[_GENEROUS_UNTIL] else SHARE
             account[_DEBT] = min(account[_DEBT] + (now - self._since) * share / (1 - share), _MOST)
             account[_RELEASED] = now
+            account[_HOLDER] = 0.0
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def be_generous(self) -> None:
@@ -91,3 +115,31 @@ class WriteLock:
         self._account.release()
         self._map.close()
         os.close(self._descriptor)
+
+
+class WriterWatch:
+    """Tells who holds the lock, by the mark in its file: for the supervisor, which never writes."""
+
+    def __init__(self, place: Place) -> None:
+        descriptor, self._map = _open(place)
+        os.close(descriptor)
+        self._account = memoryview(self._map).cast("d")
+
+    def holder(self) -> Holder | None:
+        """None if nobody does. A holder that was killed keeps its mark until the next one."""
+        pid, since = self._account[_HOLDER], self._account[_SINCE]
+        return Holder(int(pid), since) if pid else None
+
+
+def _open(place: Place) -> tuple[int, mmap.mmap]:
+    """The lock file's descriptor, and the account in it."""
+    descriptor = place.open_shared(place.write_lock)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < _BYTES:
+            # Written, not cut to size: the first write to a hole of a mapped file kills the process on a full disk.
+            os.pwrite(descriptor, bytes(_BYTES - size), size)
+        return descriptor, mmap.mmap(descriptor, _BYTES)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{place.write_lock}: it cannot be made: {error.strerror}") from None

@@ -1,0 +1,49 @@
+"""`[[schedules]]`: each table on its own, then what must hold between its keys and between tables."""
+
+from __future__ import annotations
+
+from supervisor.config.pools import checked
+from supervisor.config.problems import Report, shown
+from supervisor.config.shape import ScheduleTable
+from supervisor.domain.schedule import Schedule
+
+
+def schedules(raw: object, report: Report) -> tuple[Schedule, ...]:
+    """Every schedule. Faults go to the report; the schedules count only if it stays empty."""
+    if not isinstance(raw, list):
+        report.add(("schedules",), f"must be tables [[schedules]], not {shown(raw)}")
+        return ()
+    found: dict[str, Schedule] = {}
+    for index, entry in enumerate(raw):
+        if entry == {}:
+            continue  # a heading alone asks for nothing
+        schedule = _schedule(index, entry, report)
+        if schedule.name in found:
+            report.add(("schedules", index, "name"), f"another schedule is called {schedule.name!r}, too")
+        if schedule.name:
+            found[schedule.name] = schedule
+    return tuple(found.values())
+
+
+def _schedule(index: int, raw: object, report: Report) -> Schedule:
+    at = ("schedules", index)
+    table = checked(ScheduleTable, raw, at, report)
+    values = ScheduleTable.model_construct(**table.values)
+    for key in ("name", "type"):
+        if key not in table.values and key not in table.faulty:
+            report.add(at, f"`{key}` is missing")
+    if not {"cron", "every"} & (table.values.keys() | table.faulty):
+        report.add(at, 'say when: `cron = "0 3 * * *"` or `every = "1h"`')
+    if {"cron", "every"} <= table.values.keys():
+        report.add((*at, "every"), "give either cron or every, not both")
+    if "timezone" in table.values and "every" in table.values:
+        report.add((*at, "timezone"), "it is for cron; `every` counts from the last time")
+    return Schedule(
+        values.name,
+        values.type,
+        values.payload,
+        values.cron,
+        values.every,
+        values.timezone,
+        values.misfire,
+    )

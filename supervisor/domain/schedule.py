@@ -1,0 +1,88 @@
+"""Jobs by the clock: when a schedule fires next, and what becomes of the times that were missed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Misfire = Literal["once", "skip", "all"]
+
+GRACE = 60.0  # seconds that a job may be late and still counts as on time
+MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
+_MOST_LOOKED_AT = 20_000  # missed times that are counted at all: two weeks of minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One `[[schedules]]` table. Either `cron`, read in `timezone`, or `every` (seconds) is set.
+
+    `payload` is JSON text.
+    """
+
+    name: str
+    type: str
+    payload: str
+    cron: str | None
+    every: float | None
+    timezone: str
+    misfire: Misfire
+
+    @property
+    def timing(self) -> str:
+        """Identifies when it fires: with another timing the planned time is worked out anew."""
+        return json.dumps([self.cron, self.every, self.timezone])
+
+    def after(self, moment: float) -> Iterator[float]:
+        """The times after `moment`, without end. All are Unix seconds. Raises ValueError for no cron line."""
+        if self.every is not None:
+            while True:
+                moment += self.every
+                yield moment
+        yield from _cron_times(self.cron or "", self.timezone, moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """What to do now: a job for each of these planned times; how many were missed; when to look again."""
+
+    times: list[float]
+    missed: int
+    next_at: float
+
+
+def firing(schedule: Schedule, planned: float, now: float) -> Firing:
+    """What a schedule does whose next time was `planned`, at or before `now`.
+
+    The latest time fires if it is not over GRACE late. Of those that were missed, "once" fires one job for
+    all, "all" one for each of the latest MOST, "skip" none.
+    """
+    due = [planned]
+    next_at = planned
+    for next_at in schedule.after(planned):
+        if next_at > now:
+            break
+        due.append(next_at)
+        if len(due) >= _MOST_LOOKED_AT:
+            next_at = next(schedule.after(now))
+            break
+    on_time = [due[-1]] if now - due[-1] <= GRACE else []
+    times = {"once": due[-1:], "skip": on_time, "all": due[-MOST:]}[schedule.misfire]
+    return Firing(times, len(due) - len(times), next_at)
+
+
+def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
+    from cronsim import CronSim, CronSimError  # only maintainers of schedules pay for it
+
+    zone = zoneinfo.ZoneInfo(timezone)
+    try:
+        times = CronSim(line, datetime.datetime.fromtimestamp(moment, zone))
+    except CronSimError as error:
+        raise ValueError(f"{line!r} is no cron line: {error}") from None
+    for time in times:
+        if time.timestamp() > moment:  # in the hour that a clock change repeats
+            yield time.timestamp()
+    raise ValueError(f"{line!r} never comes")
