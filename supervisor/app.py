@@ -13,13 +13,17 @@ from pathlib import Path
 import supervisor
 from supervisor.config import Settings, load
 from supervisor.doctor.environment import names
+from supervisor.doctor.place import file_system
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
 from supervisor.processes.burst import Observer
 from supervisor.processes.supervisor import Supervisor
 from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.system import failpoints
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.telemetry import configure
+from supervisor.telemetry import configure, events
+
+CHECK_SECONDS = 2.0  # for looking through the file at the start: about half a gigabyte
 
 
 def run(
@@ -29,20 +33,32 @@ def run(
     pools: Iterable[str] = (),
     burst: bool = False,
     observer: Observer | None = None,
+    network: bool = False,
 ) -> int:
-    """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started."""
+    """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started.
+
+    `network` allows a network file system under the database. Raises StoreError, too, when another file takes the
+    database's place later on.
+    """
 
     def read() -> Settings:
-        return only(load(config, database=database), tuple(pools))
+        return only(load(config, database=database, to_run=tuple(pools)), tuple(pools))
 
     settings = read()
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
     engine = open_engine(settings.database)
+    _look_at_file_system(engine, network)
+    if engine.exists() and not engine.look_for_damage(CHECK_SECONDS):
+        events(process="supervisor").info(
+            "check_cut_short", seconds=CHECK_SECONDS, hint="a large file; no damage so far"
+        )
     engine.migrate()
+    failpoints.become("supervisor")
+    engine.pin()
     identity = str(uuid.uuid4())
     owner = engine.claim_ownership(identity)
-    board = Scoreboard.create(runtime_folder(engine) / f"scoreboard-{identity}")
+    board = _make_board(runtime_folder(engine) / f"scoreboard-{identity}")
     record = SupervisorRecord(
         id=identity,
         pid=os.getpid(),
@@ -56,6 +72,25 @@ def run(
         started_at=time.time(),
     )
     return Supervisor(settings, engine, board, owner, record, reload=read, burst=burst, observer=observer).run()
+
+
+def _look_at_file_system(engine: Engine, network: bool) -> None:
+    """SQLite over a network loses data sooner or later; whoever knows better must say so."""
+    if engine.watched is None or not engine.watched.is_dir():
+        return
+    finding = file_system(engine.watched)
+    if finding.level == "fault" and not network:
+        raise StoreError(f"{finding.fact}; {finding.advice}, or run with --allow-network-file-system at your own risk")
+    if finding.level == "fault":
+        events(process="supervisor").warning("network_file_system", detail=finding.fact)
+
+
+def _make_board(path: Path) -> Scoreboard:
+    try:
+        return Scoreboard.create(path)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise StoreError(f"{path}: the scoreboard cannot be made: {error.strerror}") from None
 
 
 def _refuse_name_clash() -> None:

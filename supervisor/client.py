@@ -28,8 +28,9 @@ class Queue:
         job_id = queue.enqueue("tag", {"path": "cat.jpg"})
 
     Safe to share between threads, and to use in a child after a fork (which opens a connection of its
-    own). The database and its tables are made at first use unless `create` is false. `close` it, use it in
-    a `with` statement, or leave that to the garbage collector.
+    own). The database and its tables are made at first use unless `create` is false. When its file is
+    replaced later on, by a backup say, the next use opens the new one; while it is missing, every use raises
+    StoreError. `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
@@ -160,8 +161,14 @@ class Queue:
 
     def _store(self) -> Intake:
         if self._intake is not None and self._intake[0] == os.getpid():
-            return self._intake[1]
-        if self._intake is not None:
+            if not self._intake[1].gone():
+                return self._intake[1]
+            # A restored backup, say: what is enqueued from now on belongs into the new file.
+            # One that was only removed may come back, so none is made in its place.
+            self._create = False
+            self._intake[1].close()
+            self._intake = None
+        elif self._intake is not None:
             # Inherited through a fork: closing it here could harm the parent's, so it is only put aside.
             self._abandoned.append(self._intake[1])
         intake = self._engine.intake(create=self._create)

@@ -79,6 +79,7 @@ class SupervisorView:
     config: str
     maintainer: int | None
     stopping: str
+    trouble: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,16 @@ class TypeView:
     failures_last_hour: int
     mean_seconds: float | None
     longest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """One schedule: seconds until it fires next (below 0: nobody fires it), when it last did, by which job."""
+
+    name: str
+    next_in: float
+    last_at: float | None
+    last_job: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class Overview:
     unhandled: list[str]
     failures_last_hour: dict[str, int]
     slowest: list[dict[str, Any]]
+    schedules: list[ScheduleView]
 
     @property
     def running(self) -> bool:
@@ -179,6 +191,7 @@ def _overview(
         unhandled=operations.unhandled(handled) if pools else [],
         failures_last_hour=failures,
         slowest=[asdict(speed) for speed in speeds.values()],
+        schedules=[ScheduleView(s.name, s.next_at - now, s.last_at, s.last_job) for s in operations.schedules()],
     )
 
 
@@ -196,6 +209,7 @@ def _supervisor(
         config=record.config,
         maintainer=bulletin.get("maintainer"),
         stopping=bulletin.get("stopping", ""),
+        trouble=bulletin.get("trouble", ""),
     )
 
 
@@ -242,7 +256,8 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         job=slot.job or None,
         running_for=max(0.0, at - slot.started) if slot.job else None,
         progress=slot.progress if slot.job else None,
-        text=slot.text if slot.job else "",
+        # Without a job or its progress it is the worker's own: why it waits.
+        text=slot.text if slot.job or slot.progress is None else "",
         claims=slot.claims,
         done=slot.done,
         memory=memory_of(slot.pid) or None if slot.pid else None,

@@ -100,7 +100,10 @@ class Target:
             raise Stop(f"{engine.url}: it cannot be reached: {error.strerror}", code=DATABASE) from None
         if exists or (create and self.database is None):
             return engine
-        if self.database is None:
+        if pids := engine.holders():
+            who = f"supervisor {', '.join(map(str, pids))} still has the file open that was there"
+            hint = f"{who}; put it back, with the files beside it, or stop the supervisor"
+        elif self.database is None:
             hint = "`supervisor enqueue` and `supervisor run` create it"
         else:
             hint = "check the path; `supervisor migrate` with this URL creates it"

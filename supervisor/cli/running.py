@@ -22,6 +22,12 @@ def run(
         list[str] | None,
         typer.Option("--pool", metavar="NAME", help="Only this pool; may be repeated.", show_default=False),
     ] = None,
+    allow_network: Annotated[
+        bool,
+        typer.Option(
+            "--allow-network-file-system", help="Run although the database is on one, where SQLite is not safe."
+        ),
+    ] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
 ) -> None:
@@ -44,6 +50,7 @@ def run(
             pools=pool or (),
             burst=burst,
             observer=None if bar is None else bar.update,
+            network=allow_network,
         )
     finally:
         if bar is not None:

@@ -50,6 +50,7 @@ def _print(overview: Overview) -> None:
     _pools(overview)
     _workers(overview)
     _types(overview)
+    _schedules(overview)
     for type_ in overview.unhandled:
         line(f"no pool takes {clean(type_)}: its jobs wait until one does")
 
@@ -70,6 +71,8 @@ def _state(supervisor: SupervisorView) -> str:
         return "dead; the next one to start recovers its jobs"
     if supervisor.alive and not supervisor.visible:
         return "running, but this user may not see its workers"
+    if supervisor.alive and supervisor.trouble:
+        return f"running, but the database cannot be used: {supervisor.trouble}"
     return "stopping" if supervisor.stopping else _STATES[supervisor.alive]
 
 
@@ -93,7 +96,7 @@ def _why(pool: PoolView) -> str:
 
 
 def _workers(overview: Overview) -> None:
-    from supervisor.cli.output import show
+    from supervisor.cli.output import clean, show
     from supervisor.cli.tables import NOTHING, heading, percent, span, table
     from supervisor.domain.duration import human_size
 
@@ -104,6 +107,8 @@ def _workers(overview: Overview) -> None:
             doing = f"job {worker.job} for {span(worker.running_for)}"
             if worker.progress is not None:
                 doing += f", {percent(worker.progress)} {worker.text}".rstrip()
+        elif worker.text:
+            doing = clean(worker.text)
         elif worker.leaving:
             doing = f"to be replaced: {worker.leaving}"
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
@@ -137,3 +142,16 @@ def _types(overview: Overview) -> None:
     if rows:
         columns = ("type", "pending>", "running>", "done>", "failed>", "errors/h>", "mean>", "longest")
         show(heading("Types, slowest first"), table(columns, rows))
+
+
+def _schedules(overview: Overview) -> None:
+    from supervisor.cli.output import show
+    from supervisor.cli.tables import NOTHING, heading, span, table
+
+    rows = []
+    for view in overview.schedules:
+        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "nobody fires it"
+        last = NOTHING if view.last_at is None else f"{span(max(0.0, overview.time - view.last_at))} ago"
+        rows.append((view.name, coming, last, view.last_job or NOTHING))
+    if rows:
+        show(heading("Schedules"), table(("schedule", "next", "last", "job>"), rows))

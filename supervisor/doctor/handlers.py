@@ -1,4 +1,5 @@
-"""Whether the configuration is right and every handler can be imported, each tried in a child of its own."""
+"""Whether the configuration is right, every handler can be imported, each tried in a child of its own, and
+every program is there. Programs are not started: they would load their models."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ _TAIL = 300  # characters of what a child wrote before it died
 
 def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
+    from supervisor.config.programs import report_missing
     from supervisor.config.reader import survey
 
     found = survey(path, database)
+    report_missing(found.settings, found.report, ())
     for name, problem in broken_handlers(found.settings).items():
         found.report.add(("pools", name, "handler"), problem)
     problems = found.problems()
@@ -37,7 +40,7 @@ def broken_handlers(settings: Settings) -> dict[str, str]:
     problems = {}
     for name, pool in settings.pools.items():
         if not pool.handler:
-            continue  # reported as missing or malformed already
+            continue  # a program, or reported as missing or malformed already
         key = (pool.handler, tuple(sorted(pool.env.items())))
         if key not in tried:
             tried[key] = _try(pool, settings.folder)
@@ -73,7 +76,7 @@ def _try(pool: PoolSettings, folder: Path) -> str:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    from supervisor.processes.template import SINGLE_THREADED
+    from supervisor.worker.environment import SINGLE_THREADED
 
     return {**SINGLE_THREADED, **os.environ, **env}
 

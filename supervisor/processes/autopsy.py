@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.domain.duration import human
+from supervisor.domain.duration import human, human_size
 from supervisor.domain.policy import Charge
 from supervisor.system.scoreboard import Snapshot, State
 from supervisor.system.signals import name_of
@@ -20,6 +21,9 @@ STOPPED = "stopped"
 SHUTDOWN = "shutdown"
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
+UNWATCHED = "unwatched"
+
+OUT_OF_MEMORY = "out_of_memory"  # the kernel's own reason
 
 _CHARGES: dict[str, Charge] = {
     TIME_LIMIT: "attempt",
@@ -29,6 +33,7 @@ _CHARGES: dict[str, Charge] = {
     SHUTDOWN: "nothing",
     STARTUP: "nothing",
     TEMPLATE: "nothing",
+    UNWATCHED: "nothing",
 }
 
 
@@ -51,17 +56,28 @@ def examine(
     killed_for: str = "",
     tail: bytes = b"",
     peak_memory: int | None = None,
+    out_of_memory: Callable[[], bool] = lambda: False,
     timeout: float = 0.0,
     ran: float | None = None,
 ) -> Finding:
-    """Judge a death by its wait status (None: unknown), the worker's last slot and what we did to it."""
+    """Judge a death by its wait status (None: unknown), the worker's last slot and what we did to it.
+
+    `out_of_memory` tells whether the kernel has just killed somebody for memory; it is asked only about a kill
+    that nobody else has confessed to.
+    """
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
     number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
     if slot.state is State.BROKEN:
         return Finding("setup_failed", slot.text, "nothing", broken=True)
+    if slot.state is State.LEFT and slot.job == 0 and slot.lost:
+        return Finding("program_died", slot.text, "nothing")  # the worker has charged its job already
     if slot.state is State.LEFT and slot.job == 0:
         return Finding("left", "it left as it was told", "nothing", expected=True)
+    if number == signal.SIGKILL and not killed_for and out_of_memory():
+        killed_for = OUT_OF_MEMORY
     reason, message, kind = _cause(slot, code, number, killed_for, timeout)
+    if killed_for == OUT_OF_MEMORY and peak_memory:
+        message += f"; it had used {human_size(peak_memory)} at its peak"
     return Finding(
         reason,
         message,
@@ -92,14 +108,13 @@ def _cause(
         SHUTDOWN: "the supervisor shut down before the job was done",
         STARTUP: "the worker was not set up within startup_timeout; it was killed",
         TEMPLATE: "the template that it was forked from died",
+        OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
+        UNWATCHED: "the supervisor may open no more files, so it could not be watched",
     }
     if killed_for in words:
         return killed_for, words[killed_for], killed_for
     if number is not None:
-        hint = ""
-        if number == signal.SIGKILL:
-            hint = "; if nobody did, the kernel may have been out of memory"
-        return "signal", f"the worker was killed by {name_of(number)}{hint}", "crash"
+        return "signal", f"the worker was killed by {name_of(number)}", "crash"
     if code is not None:
         return "exit", f"the worker's process ended with exit code {code} in the middle of its work", "crash"
     return "unknown", "the worker died; how is not known", "crash"

@@ -12,6 +12,7 @@ from supervisor.system import child, kernel
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 
+_DESCRIPTORS = 2  # that come with a worker: its pidfd and the end of its stderr
 PATIENCE = 10.0  # seconds for a ready template to answer; then it is stuck
 
 
@@ -22,13 +23,18 @@ class Listener(Protocol):
 
     def exited(self, launcher: Launcher, incarnation: str, status: int, peak_memory: int) -> None: ...
 
+    def unwatched(self, launcher: Launcher, incarnation: str, pid: int) -> None: ...
+
     def unforked(self, launcher: Launcher, incarnation: str, why: str) -> None: ...
 
     def broken(self, launcher: Launcher, why: str) -> None: ...
 
 
 class Launcher:
-    """One template process. Retired ones fork no more, and end when their last worker has."""
+    """One template process. Retired ones fork no more, and end when their last worker has.
+
+    Making one raises OSError where no process or no descriptor can be had.
+    """
 
     def __init__(self, nest: Nest, engine: Engine, board: Scoreboard) -> None:
         self.nest = nest
@@ -45,8 +51,13 @@ class Launcher:
             return Template(nest, engine, theirs, board).run()
 
         keep = (theirs.fileno(), nest.news, *nest.wakes.values())
-        self.pid, self.pidfd = child.fork(become, keep=keep)
-        theirs.close()
+        try:
+            self.pid, self.pidfd = child.fork(become, role="template", keep=keep)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
 
     @property
     def gone(self) -> bool:
@@ -70,7 +81,7 @@ class Launcher:
     def _pass_on(self, message: dict[str, Any], descriptors: list[int], listener: Listener) -> None:
         if "forked" in message:
             self.asked.pop(message["forked"], None)
-            listener.forked(self, message["forked"], message["pid"], *descriptors)
+            self._take(message["forked"], message["pid"], descriptors, listener)
         elif "exited" in message:
             listener.exited(self, message["exited"], message["status"], message["peak_memory"])
         elif "unforked" in message:
@@ -83,6 +94,16 @@ class Launcher:
         elif "broken" in message:
             self.why_broken = message["broken"]
             listener.broken(self, message["broken"])
+
+    def _take(self, incarnation: str, pid: int, descriptors: list[int], listener: Listener) -> None:
+        if len(descriptors) == _DESCRIPTORS:
+            listener.forked(self, incarnation, pid, *descriptors)
+            return
+        # The kernel drops what we have no room for. Whoever cannot be watched must not work.
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._channel.send({"end": incarnation})
+        listener.unwatched(self, incarnation, pid)
 
     def overdue(self, now: float, startup_timeout: float) -> bool:
         """Whether a request has waited for longer than a healthy template needs."""

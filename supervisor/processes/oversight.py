@@ -53,7 +53,7 @@ def watch_memory(worker: WorkerProcess) -> None:
     if done == worker.measured_done:
         return  # it has done nothing since: it cannot have grown much
     worker.measured_done = done
-    worker.memory = kernel.memory_of(worker.pid)
+    worker.memory = kernel.memory_of_family(worker.pid)
     limit = worker.pool.settings.max_memory
     if limit is not None and worker.memory > limit and not worker.stale:
         worker.stale = "over max_memory"

@@ -10,9 +10,12 @@ from typing import Any
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.maintenance.maintainer import Ward
+from supervisor.maintenance.renewer import LockTimes
 from supervisor.processes import autopsy
 from supervisor.processes.autopsy import Finding
 from supervisor.processes.worker_process import WorkerProcess
+from supervisor.store.base import Wanted
 from supervisor.system.scoreboard import State
 
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
@@ -49,6 +52,19 @@ class Pool:
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @property
+    def image(self) -> tuple[Any, ...]:
+        """Pools that agree in this share one template: handler module, environment, preload and start."""
+        settings = self.settings
+        module = settings.handler.partition(":")[0]
+        return module, tuple(sorted(settings.env.items())), settings.preload, settings.start
+
+    def ward(self) -> Ward:
+        """What the maintainer must know of it."""
+        settings = self.settings
+        wanted = Wanted(settings.types, " ".join(settings.capabilities))
+        return Ward(wanted, self.wake, LockTimes(settings.lock_time, settings.heartbeat_timeout))
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers.values() if worker.dead_at is None]
@@ -95,15 +111,21 @@ class Pool:
         return decision
 
     def missing(self, now: float) -> int:
-        """How many workers to start now. Replacements come one at a time, and before their predecessors go."""
+        """How many workers to start now. Replacements come one at a time, and before their predecessors go.
+
+        A dead worker keeps its place until it is known why it died: that may say that another would die, too.
+        """
         if now < self.restarts.not_before:
             return 0
         staying = len(self.staying())
         stale = [worker for worker in self.living() if worker.stale and not worker.draining]
-        missing = self.target - staying - len(stale)
-        if missing > 0:
-            return 1 if self.restarts.failed_setups else missing
+        unexplained = len(self.workers) - len(self.living())
+        missing = self.target - staying - len(stale) - unexplained
         starting = any(not worker.was_ready for worker in self.staying())
+        if missing > 0 and self.restarts.failed_setups:
+            return 0 if starting or unexplained else 1  # a single one tries
+        if missing > 0:
+            return missing
         return 1 if stale and staying < self.target and not starting else 0
 
     def leavers(self) -> Iterator[WorkerProcess]:
@@ -131,18 +153,18 @@ class Pool:
             if not worker.was_ready and slot.state in (State.IDLE, State.BUSY):
                 worker.was_ready = True
                 self.restarts = self.restarts.ready()
-            if slot.done and self.restarts.early_deaths:
+            if slot.done > slot.lost and self.restarts.early_deaths:
                 self.restarts = self.restarts.finished_a_job()
             if slot.worn and not worker.stale:
                 worker.stale = "near max_jobs_per_worker"
 
-    def learn(self, finding: Finding, *, early: bool, now: float) -> None:
-        """A worker has ended; `early` says that it had finished no job."""
+    def learn(self, finding: Finding, *, early: bool, born: float, now: float) -> None:
+        """A worker asked for at `born` has ended; `early` says that it had finished no job."""
         if finding.broken or finding.reason == autopsy.STARTUP:
-            self.restarts = self.restarts.broken(now, finding.message)
-        elif not finding.expected and finding.reason != autopsy.TEMPLATE:
+            self.restarts = self.restarts.broken(now, finding.message, born=born)
+        elif not finding.expected and finding.reason not in (autopsy.TEMPLATE, autopsy.UNWATCHED):
             self.deaths += 1
-            self.restarts = self.restarts.died(now, early=early)
+            self.restarts = self.restarts.died(now, early=early, born=born)
 
     def measure_rate(self, now: float) -> None:
         """Jobs a second, from what the workers have counted."""

@@ -9,9 +9,8 @@ import os
 import pickle
 import sys
 
-from supervisor.engine import open_engine
 from supervisor.processes.template import prepare, work
-from supervisor.system import child
+from supervisor.system import child, failpoints
 from supervisor.system.scoreboard import Scoreboard
 
 
@@ -19,12 +18,13 @@ def main() -> int:
     """Read the order that the template left in an anonymous file, and work."""
     with os.fdopen(int(sys.argv[1]), "rb") as order:
         # Written by our own parent into memory that nobody else can reach.
-        nest, pool, record, url, path, log = pickle.load(order)  # noqa: S301
+        nest, pool, record, engine, path, log = pickle.load(order)  # noqa: S301
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
     prepare(nest)
-    return work(nest, pool, record, open_engine(url), board, log)
+    failpoints.become("worker")
+    return work(nest, pool, record, engine, board, log)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from supervisor.config.settings import PoolSettings, Settings
-from supervisor.domain.errors import ConfigError
-from supervisor.maintenance.maintainer import Orders, Ward
-from supervisor.maintenance.renewer import LockTimes
+from supervisor.config.settings import Settings
+from supervisor.domain.errors import ConfigError, StoreError
+from supervisor.maintenance.maintainer import Orders, trouble_of
 from supervisor.processes import autopsy
 from supervisor.processes.burst import Burst, Observer
 from supervisor.processes.oversight import enforce_deadline, judge_beat, watch_memory
 from supervisor.processes.pool import Pool, Waiting
+from supervisor.processes.storage import Storage
 from supervisor.processes.upkeep import Upkeep
 from supervisor.processes.workforce import Workforce
-from supervisor.store.base import Engine, OwnerLock, SupervisorRecord, Wanted
+from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.system import kernel, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
@@ -62,6 +62,7 @@ class Supervisor:
         self._notifier = Notifier()
         self._reactor = Reactor()
         self._upkeep = Upkeep(engine, board)
+        self._storage = Storage(engine.writers())
         self._workforce = Workforce(record.id, engine, board, self._reactor, self._upkeep)
         self._pools: dict[str, Pool] = {}
         self._reloads: int | None = None
@@ -70,10 +71,15 @@ class Supervisor:
         self._next_tick = self._next_memory = 0.0
         self._ticking = False
         self._ready = False
+        self._lost = ""  # why the database is gone for good
         self._posted: dict[str, Any] = {}
+        self._unhandled: set[str] = set()
 
     def run(self) -> int:
-        """Until told to stop, or until the burst is over. Returns the exit code."""
+        """Until told to stop, or until the burst is over. Returns the exit code.
+
+        Raises StoreError if the database was replaced by another file: only a fresh start can work with that.
+        """
         self._start()
         while not self._finished():
             self._wait()
@@ -88,6 +94,8 @@ class Supervisor:
             self._rescale()
             self._publish()
         self._leave()
+        if self._lost:
+            raise StoreError(self._lost)
         return self._burst.exit_code if self._burst else 0
 
     # Start
@@ -123,14 +131,17 @@ class Supervisor:
     def _start_maintainer(self) -> None:
         orders = Orders(
             record=self._record,
-            wards={name: _ward(pool) for name, pool in self._pools.items() if not pool.closing},
+            wards={name: pool.ward() for name, pool in self._pools.items() if not pool.closing},
+            leaving={name: pool.ward().locks for name, pool in self._pools.items() if pool.closing},
             keep_done=self._settings.retention.done,
             keep_failed=self._settings.retention.failed,
+            schedules=self._settings.schedules,
             burst=self._burst is not None,
             since=self._record.started_at,
         )
         self._upkeep.start(orders, time.monotonic())
-        self._reactor.watch(self._upkeep.fileno())
+        if self._upkeep.is_running():
+            self._reactor.watch(self._upkeep.fileno())
 
     # The loop's steps
 
@@ -179,19 +190,44 @@ class Supervisor:
             found = message["recovered"]
             log = self._log.info if found["supervisors"] else self._log.debug
             log("recovered", **found)
+            self._heed(trouble_of(None))
+        elif "trouble" in message:
+            self._heed(message)
         elif "depths" in message:
-            for name, depth in message["depths"].items():
-                if name in self._pools:
-                    self._pools[name].waiting = Waiting(depth["due"], depth["oldest_age"])
+            self._obey_depths(message["depths"])
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
-            for job, token, owner in message["cancels"]:
-                self._cancel(job, token, owner)
-        elif message.get("unhandled"):
-            self._log.warning("types_unhandled", types=message["unhandled"], hint="no pool takes these types")
+            self._obey_cancels(message["cancels"])
+        elif "unhandled" in message:
+            self._warn_of_unhandled(message["unhandled"])
         elif "burst" in message:
             self._follow_burst(message["burst"])
+
+    def _warn_of_unhandled(self, types: list[str]) -> None:
+        """Once for each, though a new maintainer reports all of them anew."""
+        news = sorted(set(types) - self._unhandled)
+        self._unhandled = set(types)
+        if news:
+            self._log.warning("types_unhandled", types=news, hint="no pool takes these types")
+
+    def _heed(self, news: Message) -> None:
+        """The database cannot be used, or can be again. In a file that was replaced nothing can be settled any
+        more, so what is left is to end at once: whoever starts us again opens the new one.
+        """
+        self._storage.heed(news)
+        self._next_tick = 0.0  # news for `status`
+        self._notifier.status(self._storage.trouble or f"{len(self._pools)} pools")
+        # A burst does not wait for a file that may come back either.
+        if not self._lost and self._storage.gone in ("replaced", "removed" if self._burst else "replaced"):
+            self._lost = self._storage.trouble
+            self._stop(self._lost)
+            self._stop_by = time.monotonic()
+
+    def _obey_depths(self, depths: Mapping[str, Any]) -> None:
+        for name, depth in depths.items():
+            if name in self._pools:
+                self._pools[name].waiting = Waiting(depth["due"], depth["oldest_age"])
 
     def _obey_controls(self, controls: Mapping[str, Any]) -> None:
         for name, pool in self._pools.items():
@@ -200,11 +236,12 @@ class Supervisor:
             self._reload("supervisor reload")
         self._reloads = controls["reloads"]
 
-    def _cancel(self, job: int, token: int, owner: str) -> None:
-        worker = self._workforce.find(owner)
-        if worker is not None:
-            worker.slot.request_cancel(job, token, Cancel.REQUESTED)
-            worker.enforcement.cancel(job, token, time.monotonic())
+    def _obey_cancels(self, cancels: Iterable[tuple[int, int, str]]) -> None:
+        for job, token, owner in cancels:
+            worker = self._workforce.find(owner)
+            if worker is not None:
+                worker.slot.request_cancel(job, token, Cancel.REQUESTED)
+                worker.enforcement.cancel(job, token, time.monotonic())
 
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
         if self._burst is not None and not self._stopping:
@@ -222,7 +259,9 @@ class Supervisor:
             self._next_tick = now + self._tick()
             for pool in self._pools.values():
                 pool.measure_rate(now)
+            self._workforce.look_around(now)
             self._workforce.spare_memory(now)
+            self._storage.free_writers(self._workforce.living(), self._upkeep, now)
         self._notifier.alive(now)
 
     def _tick(self) -> float:
@@ -262,7 +301,8 @@ class Supervisor:
                 self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
             for _ in range(pool.missing(now)):
-                self._workforce.ask(pool, self._settings, self._kin(pool))
+                if not self._workforce.ask(pool, self._settings, self._kin(pool)):
+                    break
             for worker in pool.leavers():
                 self._workforce.drain(worker)
             if pool.closing and not pool.workers:
@@ -273,9 +313,8 @@ class Supervisor:
             self._notifier.ready(f"{len(self._pools)} pools")
 
     def _kin(self, pool: Pool) -> dict[str, Pool]:
-        """The pools that share this one's template: same handler module, environment, preload and start."""
-        key = _template_key(pool.settings)
-        return {n: p for n, p in self._pools.items() if not p.closing and _template_key(p.settings) == key}
+        """The pools that share this one's template."""
+        return {n: p for n, p in self._pools.items() if not p.closing and p.image == pool.image}
 
     def _publish(self) -> None:
         """Show `status` what we know, and a progress bar how far we are."""
@@ -284,6 +323,7 @@ class Supervisor:
                 "pid": os.getpid(),
                 "maintainer": self._upkeep.pid,
                 "stopping": self._stopping,
+                "trouble": self._storage.trouble,
                 "templates": self._workforce.templates(),
                 "pools": {name: pool.bulletin() for name, pool in self._pools.items()},
             }
@@ -309,6 +349,7 @@ class Supervisor:
             self._notifier.ready("the configuration could not be reloaded")
             return
         self._settings = settings
+        self._unhandled = set()
         configure(settings.log.format, settings.log.level)
         self._make_pools()
         self._workforce.renew_templates()
@@ -344,7 +385,7 @@ class Supervisor:
     def _leave(self) -> None:
         """See that every end is settled, let the children go, take our name out of the registry."""
         deadline = time.monotonic() + _FAREWELL
-        while self._upkeep.unacknowledged and time.monotonic() < deadline:
+        while self._upkeep.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
             self._reactor.wait(0.05)
             self._hear_maintainer()
         self._upkeep.dismiss()
@@ -356,18 +397,3 @@ class Supervisor:
         self._owner.release()
         self._board.remove()
         self._log.info("stopped", why=self._stopping)
-
-
-def _ward(pool: Pool) -> Ward:
-    settings = pool.settings
-    return Ward(
-        Wanted(settings.types, " ".join(settings.capabilities)),
-        pool.wake,
-        LockTimes(settings.lock_time, settings.heartbeat_timeout),
-    )
-
-
-def _template_key(settings: PoolSettings) -> tuple[Any, ...]:
-    """Pools that agree in these share one template."""
-    module = settings.handler.partition(":")[0]
-    return module, tuple(sorted(settings.env.items())), settings.preload, settings.start

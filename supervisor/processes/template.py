@@ -25,18 +25,10 @@ from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
-from supervisor.worker.loader import Handler, HandlerError, load
+from supervisor.worker.environment import SINGLE_THREADED
+from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.worker import Worker
 
-# One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
-# libraries that had others hang or crash in the child. ONNX Runtime's telemetry is such a thread, too.
-SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "ORT_DISABLE_TELEMETRY": "1",
-}
 EXIT_BROKEN = 70
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
@@ -67,7 +59,7 @@ class Template:
         self._channel = channel
         self._board = board
         self._workers: dict[int, str] = {}
-        self._log = events(process="template", handler=nest.any_pool.handler)
+        self._log = events(process="template", handler=nest.any_pool.handler or None)
 
     def run(self) -> int:
         """Import, say so, then fork on request until the supervisor is gone or closes the channel."""
@@ -79,7 +71,7 @@ class Template:
         signals.unblock_all()
         prepare(self._nest)
         pool = self._nest.any_pool
-        if pool.preload and pool.start == "fork":
+        if _is_preloaded(pool):
             try:
                 load(pool.handler)
             except HandlerError as error:
@@ -106,6 +98,8 @@ class Template:
             for message, _ in self._channel.receive():
                 if "fork" in message:
                     self._fork(message["fork"])
+                elif "end" in message:
+                    self._end(message["end"])
             self._channel.flush()
 
     def _fork(self, request: Message) -> None:
@@ -113,24 +107,33 @@ class Template:
         pool = self._nest.pools[request["pool"]]
         incarnation = request["incarnation"]
         record = (pool, incarnation, request["name"], request["slot"])
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        _enlarge(writer)
         wake = self._nest.wakes[pool.name]
         try:
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            self._channel.send({"unforked": incarnation, "error": error.strerror})
+            return
+        _enlarge(writer)
+        try:
             pid, pidfd = child.fork(
-                lambda: self._become_worker(*record, stderr=writer), keep=(wake, self._nest.news, writer)
+                lambda: self._become_worker(*record, stderr=writer),
+                role="worker",
+                keep=(wake, self._nest.news, writer),
             )
         except OSError as error:
-            self._channel.send({"unforked": incarnation, "error": str(error)})
+            self._channel.send({"unforked": incarnation, "error": error.strerror})
             os.close(reader)
         else:
             self._workers[pid] = incarnation
             self._channel.send({"forked": incarnation, "pid": pid}, (pidfd, reader))
-            self._channel.flush()
-            os.close(pidfd)
-            os.close(reader)
         finally:
             os.close(writer)
+
+    def _end(self, incarnation: str) -> None:
+        """Kill a worker of which the supervisor could not take the descriptors."""
+        for pid, worker in self._workers.items():
+            if worker == incarnation:
+                os.kill(pid, signal.SIGKILL)  # our own unreaped child
 
     def _become_worker(self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, stderr: int) -> int:
         record = record_of(self._nest.supervisor, pool, incarnation, name, slot)
@@ -138,7 +141,7 @@ class Template:
         os.dup2(stderr, 2)
         os.close(stderr)
         if pool.start == "spawn":
-            _exec_worker(self._nest, pool, record, self._engine.url, self._board.path, log)
+            _exec_worker(self._nest, pool, record, self._engine, self._board.path, log)
         return work(self._nest, pool, record, self._engine, self._board, log)
 
     def _reap(self) -> None:
@@ -181,7 +184,7 @@ def prepare(nest: Nest) -> None:
 def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:
     import time
 
-    policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover)
+    policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time)
     return WorkerRecord(incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time())
 
 
@@ -190,14 +193,19 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     kernel.become_subreaper()
     configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
     _title(f"job-supervisor: {record.name}")
-    handler: Handler | None = None
-    if pool.preload and pool.start == "fork":
+    slot = board.slot(record.slot)
+    handler: AnyHandler | None = None
+    if pool.command:
+        from supervisor.worker.bridge import Bridge  # only where there is a program
+
+        handler = Bridge(pool, nest.folder, leave=lambda: os.kill(os.getpid(), signals.DRAIN), lost=slot.lose)
+    elif _is_preloaded(pool):
         handler = load(pool.handler)  # imported already: this only finds it
     worker = Worker(
         pool,
         record,
         engine,
-        board.slot(record.slot),
+        slot,
         wake=nest.wakes[pool.name],
         news=nest.news,
         handler=handler,
@@ -205,10 +213,16 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     return worker.run()
 
 
-def _exec_worker(nest: Nest, pool: PoolSettings, record: WorkerRecord, url: str, board: Path, log: int) -> NoReturn:
+def _is_preloaded(pool: PoolSettings) -> bool:
+    return bool(pool.handler) and pool.preload and pool.start == "fork"
+
+
+def _exec_worker(
+    nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Path, log: int
+) -> NoReturn:
     """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
     order = os.memfd_create("worker", 0)
-    os.write(order, pickle.dumps((nest, pool, record, url, board, log)))
+    os.write(order, pickle.dumps((nest, pool, record, engine, board, log)))
     os.lseek(order, 0, os.SEEK_SET)
     for descriptor in (nest.wakes[pool.name], nest.news, log, order):
         os.set_inheritable(descriptor, True)

@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Callable
 
+from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.maintainer import Maintainer, Orders
+from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
 from supervisor.store.base import Engine
 from supervisor.system import child, kernel
 from supervisor.system.channel import Channel, Message
@@ -29,7 +30,6 @@ class Upkeep:
         self._board = board
         self._numbers = itertools.count(1)
         self._channel: Channel | None = None
-        self._orders: Orders | None = None
         self._not_before = self._started_at = 0.0
         self.early_deaths = 0  # in a row
         self.unacknowledged: dict[int, DeathReport] = {}
@@ -38,21 +38,39 @@ class Upkeep:
         self.recovered = False
 
     def start(self, orders: Orders, now: float) -> None:
-        """Fork a maintainer and give it what the last one may not have settled."""
-        self._orders = orders
+        """Fork a maintainer and give it what the last one may not have settled; `restart_at` tells if it cannot be."""
+        self._started_at = now
+        self._board.slot(MAINTAINER_SLOT).assign("maintainer", "maintainer")
+        try:
+            ours = self._fork(orders)
+        except OSError as error:
+            self._died_early(now)
+            events(process="supervisor").error("fork_failed", of="maintainer", error=error.strerror)
+            return
+        self._channel = ours
+        for number, report in self.unacknowledged.items():
+            ours.send({"death": report.as_message(), "id": number})
+
+    def _fork(self, orders: Orders) -> Channel:
         ours, theirs = Channel.pair()
 
         def become() -> int:
-            return Maintainer(orders, self._engine, theirs, self._board).run()
+            try:
+                maintainer = Maintainer(orders, self._engine, theirs, self._board)
+            except StoreError as error:
+                theirs.send(trouble_of(error))
+                return 1
+            return maintainer.run()
 
-        self._board.slot(MAINTAINER_SLOT).assign("maintainer", "maintainer")
         keep = (theirs.fileno(), *(ward.wake for ward in orders.wards.values()))
-        self.pid, self.pidfd = child.fork(become, keep=keep)
-        theirs.close()
-        self._channel = ours
-        self._started_at = now
-        for number, report in self.unacknowledged.items():
-            ours.send({"death": report.as_message(), "id": number})
+        try:
+            self.pid, self.pidfd = child.fork(become, role="maintainer", keep=keep)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
 
     def is_running(self) -> bool:
         return self._channel is not None
@@ -87,10 +105,15 @@ class Upkeep:
             return False
         self._drop()
         now = time.monotonic()
-        self.early_deaths = self.early_deaths + 1 if now - self._started_at < _EARLY else 1
+        if now - self._started_at >= _EARLY:
+            self.early_deaths = 0
+        self._died_early(now)
+        return True
+
+    def _died_early(self, now: float) -> None:
+        self.early_deaths += 1
         pause = 0.0 if self.early_deaths == 1 else _RESTART_PAUSE * 2.0 ** min(self.early_deaths - 2, 8)
         self._not_before = now + min(pause, _LONGEST_PAUSE)
-        return True
 
     @property
     def restart_at(self) -> float | None:

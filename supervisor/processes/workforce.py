@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import time
@@ -19,11 +21,14 @@ from supervisor.processes.upkeep import Upkeep
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Engine
 from supervisor.system import kernel, signals
+from supervisor.system.oom import OomKiller
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 from supervisor.telemetry import events
 
+_UNFORKED = "no {what} can be forked: {why}"
 STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
+_BEREAVED = 5.0  # seconds after a template's death in which what its workers had started comes to us
 
 
 class Workforce:
@@ -43,7 +48,11 @@ class Workforce:
         self._buried: dict[int, WorkerProcess] = {}
         self._launchers: list[Launcher] = []
         self._workers: dict[str, WorkerProcess] = {}
+        self._oom = OomKiller()
+        self._look_at = 0.0
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._guests = frozenset(kernel.children(os.getpid()))  # somebody's who became us by exec
+        self._sweep_until = 0.0
         self.finished_jobs = 0  # by workers that have ended
         reactor.watch(self._news, self._take_news)
 
@@ -65,21 +74,26 @@ class Workforce:
 
     # To hire and to let go
 
-    def ask(self, pool: Pool, settings: Settings, kin: dict[str, Pool]) -> None:
-        """Ask a template for one more worker. `kin` are the pools that share it."""
+    def ask(self, pool: Pool, settings: Settings, kin: dict[str, Pool]) -> bool:
+        """Ask a template for one more worker; False if none can be had now. `kin` are the pools that share it."""
         if not self._free:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
-            return
+            return False
         now = time.monotonic()
+        try:
+            launcher = self._launcher_for(pool, settings, kin)
+        except OSError as error:
+            self._back_off(pool, now, _UNFORKED.format(what="template", why=error.strerror))
+            return False
         number = self._free.pop()
         incarnation, name = str(uuid.uuid4()), pool.next_name()
         slot = self._board.slot(number)
         slot.assign(incarnation, name)
         self._board.use_up_to(number)
-        launcher = self._launcher_for(pool, settings, kin)
         worker = WorkerProcess(name, incarnation, number, slot, launcher, pool, now)
         pool.workers[incarnation] = self._workers[incarnation] = worker
         launcher.ask(pool.name, name, incarnation, number, now)
+        return True
 
     def _launcher_for(self, pool: Pool, settings: Settings, kin: dict[str, Pool]) -> Launcher:
         for launcher in self._launchers:
@@ -110,6 +124,14 @@ class Workforce:
             launcher.retired = True
         for worker in self._workers.values():
             worker.stale = worker.stale or "reload"
+
+    def look_around(self, now: float) -> None:
+        """Whether the kernel is short of memory, so that a death then can be told from a kill. Once a second, or a
+        death that is dealt with a moment later would find it forgotten.
+        """
+        if now >= self._look_at:
+            self._look_at = now + 1.0
+            self._oom.look()
 
     def spare_memory(self, now: float) -> None:
         """End templates that nobody needs: retired ones without workers, and those idle for long."""
@@ -146,6 +168,7 @@ class Workforce:
         worker.asked_at = time.monotonic()  # its own start-up begins now; importing may have taken minutes
         self._reactor.watch(pidfd, lambda: self._notice_end(worker))
         self._reactor.watch(stderr, lambda: self._read_stderr(worker))
+        worker.slot.watch()
         if worker.draining:
             worker.signal(signals.DRAIN)
 
@@ -154,8 +177,16 @@ class Workforce:
         if worker is not None:
             worker.end(status, peak_memory)
 
+    def unwatched(self, launcher: Launcher, incarnation: str, pid: int) -> None:
+        """We may open no more descriptors, so its own were lost on the way here; its template kills it."""
+        worker = self._workers.get(incarnation)
+        if worker is not None:
+            worker.pid, worker.killed_for = pid, autopsy.UNWATCHED
+            why = f"no worker can be watched: {os.strerror(errno.EMFILE)}"
+            self._back_off(worker.pool, time.monotonic(), why)
+
     def unforked(self, launcher: Launcher, incarnation: str, why: str) -> None:
-        self._lose_unborn(incarnation, f"a fork failed: {why}")
+        self._lose_unborn(incarnation, _UNFORKED.format(what="worker", why=why))
 
     def broken(self, launcher: Launcher, why: str) -> None:
         for incarnation in list(launcher.asked):
@@ -174,6 +205,13 @@ class Workforce:
                 if worker.pid == pid:
                     worker.end(status, usage.ru_maxrss * 1024)
 
+    def _kill_strays(self) -> None:
+        """Kill what the workers of a dead template had started: they come to us one after another, as our children."""
+        ours = {self._upkeep.pid, *self.templates(), *(worker.pid for worker in self._workers.values())}
+        for pid in set(kernel.children(os.getpid())) - ours - self._guests:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # our own unreaped child
+
     def _notice_end(self, worker: WorkerProcess) -> None:
         worker.dead_at = worker.dead_at or time.monotonic()
         self._reactor.unwatch(worker.pidfd)  # it stays readable for ever; one look is enough
@@ -190,6 +228,7 @@ class Workforce:
         self._reactor.unwatch(launcher.fileno())
         self._launchers.remove(launcher)
         launcher.close()
+        self._sweep_until = time.monotonic() + _BEREAVED
         orphans = [worker for worker in self._workers.values() if worker.launcher is launcher]
         if orphans or not (launcher.retired or launcher.why_broken):
             self._log.error("template_died", pid=launcher.pid, workers=len(orphans))
@@ -205,13 +244,15 @@ class Workforce:
         worker = self._workers.pop(incarnation, None)
         if worker is None:
             return
-        pool, now = worker.pool, time.monotonic()
+        self._back_off(worker.pool, time.monotonic(), why)
+        worker.pool.workers.pop(incarnation, None)
+        worker.slot.clear()
+        self._free.append(worker.number)
+
+    def _back_off(self, pool: Pool, now: float, why: str) -> None:
         if now >= pool.restarts.not_before:  # several that failed together are one failure
             pool.restarts = pool.restarts.broken(now, why)
             self._log.error("pool_broken", pool=pool.name, problem=why)
-        pool.workers.pop(incarnation, None)
-        worker.slot.clear()
-        self._free.append(worker.number)
 
     # To bury them
 
@@ -227,6 +268,8 @@ class Workforce:
         for worker in list(self._workers.values()):
             if worker.dead_at is not None and (worker.status is not None or now >= worker.dead_at + STATUS_PATIENCE):
                 self._bury(worker, now)
+        if now < self._sweep_until:
+            self._kill_strays()
 
     def _bury(self, worker: WorkerProcess, now: float) -> None:
         settings, slot = worker.pool.settings, worker.slot.read()
@@ -237,17 +280,18 @@ class Workforce:
             killed_for=worker.killed_for,
             tail=worker.tail,
             peak_memory=worker.peak_memory,
+            out_of_memory=self._oom.struck,
             timeout=settings.timeout,
             ran=now - slot.started if slot.job else None,
         )
-        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover).encode()
+        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
         report = DeathReport(
             worker.incarnation, worker.name, finding.charge, slot.job, slot.token, policy, finding.failure
         )
         self._buried[self._upkeep.report(report)] = worker
         self._forget(worker)
         self.finished_jobs += slot.done
-        worker.pool.learn(finding, early=slot.done == 0, now=now)
+        worker.pool.learn(finding, early=slot.done <= slot.lost, born=worker.asked_at, now=now)
         log = self._log.debug if finding.expected else self._log.warning
         log(
             "worker_left" if finding.expected else "worker_died",

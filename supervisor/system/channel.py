@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -34,6 +35,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are the channel's from now on: it closes them when they have gone over."""
         self._backlog.append((json.dumps(message).encode(), descriptors))
         self.flush()
 
@@ -45,19 +47,30 @@ class Channel:
                 socket.send_fds(self._socket, [data], list(descriptors))
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
-                self.closed = True
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    return  # too many descriptors are on their way: they can follow when some have arrived
+                # The other end is gone. What it said before is still to be received, and then its end.
+                for _, lost in self._backlog:
+                    _close(lost)
+                self._backlog.clear()
                 return
             self._backlog.popleft()
+            _close(descriptors)
 
     def receive(self) -> list[tuple[Message, list[int]]]:
-        """Every message that has arrived. Sets `closed` when the other end is gone."""
+        """Every message that has arrived. Sets `closed` when the other end is gone.
+
+        Where this process may open no more descriptors, those of a message are missing.
+        """
         messages: list[tuple[Message, list[int]]] = []
         while not self.closed:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_DESCRIPTORS)
             except (BlockingIOError, InterruptedError):
                 break
+            except ConnectionResetError:
+                continue  # told once, if the other end has not read all; what it said is behind that
             except OSError:
                 self.closed = True
                 break
@@ -78,3 +91,8 @@ class Channel:
         self.closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -10,17 +10,18 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from supervisor.system import signals
+from supervisor.system import failpoints, signals
 from supervisor.system.kernel import die_with_parent
 
 STANDARD = (0, 1, 2)
 
 
-def fork(run: Callable[[], int], *, keep: Iterable[int]) -> tuple[int, int]:
-    """Fork and run `run` in the child, which ends with its return value as exit code.
+def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int, int]:
+    """Fork and run `run` in the child, which ends with its return value as exit code. `role` is what it will be.
 
     The child starts with every signal blocked: `run` installs its handlers and unblocks. It holds only
-    the standard descriptors and those in `keep`, and dies with this process. Returns (pid, pidfd).
+    the standard descriptors and those in `keep`, and dies with this process. Returns (pid, pidfd). Raises
+    OSError, with no child left, where no process or no descriptor can be had.
     """
     kept = {*STANDARD, *keep}
     parent = os.getpid()
@@ -28,12 +29,26 @@ def fork(run: Callable[[], int], *, keep: Iterable[int]) -> tuple[int, int]:
         stream.flush()
     signals.block_all()
     try:
+        failpoints.reach(f"fork_{role}.before")
         pid = os.fork()
         if pid == 0:
+            failpoints.reach(f"fork_{role}.child")
+            failpoints.become(role)
             _become_child(run, kept, parent)
-        return pid, os.pidfd_open(pid)
+        failpoints.reach(f"fork_{role}")
+        return pid, _open_pidfd(pid)
     finally:
         signals.unblock_all()
+
+
+def _open_pidfd(pid: int) -> int:
+    """A child that nobody could watch must not live: it would work, unknown to everybody."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _become_child(run: Callable[[], int], kept: set[int], parent: int) -> NoReturn:

@@ -92,6 +92,21 @@ def memory_of(pid: int) -> int:
     return unique
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    return cpu_and_state(pid)[1] in ("T", "t")
+
+
+def memory_of_family(pid: int) -> int:
+    """The same for a process and all its descendants: what ending them together would free."""
+    total, ahead = 0, [pid]
+    while ahead:
+        pid = ahead.pop()
+        total += memory_of(pid)
+        ahead += children(pid)
+    return total
+
+
 def cpu_and_state(pid: int) -> tuple[float, str]:
     """(CPU seconds used, state letter) of a process; (0, "") if it is gone."""
     try:

@@ -10,6 +10,7 @@ targets and why). All words are 8 bytes in the machine's byte order; times are C
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -64,7 +65,9 @@ class Cancel(IntEnum):
     _CANCEL_TOKEN,
     _CANCEL_REASON,
     _WORN,
-) = range(14)
+    _LOST,
+    _WATCHED,
+) = range(16)
 _INCARNATION = (128, 40)
 _NAME = (168, 80)
 _TEXT = (248, 264)
@@ -85,6 +88,7 @@ class Snapshot:
     done: int
     progress: float | None
     worn: bool
+    lost: bool
     incarnation: str
     name: str
     text: str
@@ -100,7 +104,7 @@ class Slot:
         self._ints = view.cast("q")
         self._floats = view.cast("d")
 
-    # The supervisor, before the fork
+    # The supervisor, around the fork
 
     def assign(self, incarnation: str, name: str) -> None:
         """Empty the slot and give it to a worker to come."""
@@ -110,6 +114,10 @@ class Slot:
         self._floats[_PROGRESS] = -1.0
         self._floats[_BEAT] = time.monotonic()
         self._ints[_STATE] = State.STARTING
+
+    def watch(self) -> None:
+        """The worker's end will be seen: it may begin."""
+        self._ints[_WATCHED] = 1
 
     def clear(self) -> None:
         self._bytes[:] = bytes(SLOT_BYTES)
@@ -122,6 +130,10 @@ class Slot:
 
     def beat(self) -> None:
         self._floats[_BEAT] = time.monotonic()
+
+    @property
+    def watched(self) -> bool:
+        return bool(self._ints[_WATCHED])
 
     def state(self, state: State) -> None:
         self._ints[_STATE] = state
@@ -154,6 +166,11 @@ class Slot:
     def wear_out(self) -> None:
         """Ask for a successor: the limit of jobs is near."""
         self._ints[_WORN] = 1
+
+    def lose(self, text: str) -> None:
+        """Its program has died, or had to be killed; the worker leaves. The text says how it came."""
+        self._ints[_LOST] = 1
+        self._write(_TEXT, text)
 
     def progress(self, fraction: float, text: str) -> None:
         self._floats[_PROGRESS] = fraction
@@ -206,6 +223,7 @@ class Slot:
             done=ints[_DONE],
             progress=progress if progress >= 0 else None,
             worn=bool(ints[_WORN]),
+            lost=bool(ints[_LOST]),
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
             text=self._read(_TEXT),
@@ -233,10 +251,14 @@ class Scoreboard:
 
     @classmethod
     def create(cls, path: Path) -> Scoreboard:
-        """Make the file (mode 0600) and map it. The kernel allocates only the pages that are used."""
+        """Make the file (mode 0600) and map it. Raises OSError where there is no room for it.
+
+        All of it is allocated now: the first write to a page that is not kills the process on a full disk.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, SIZE)
+            if os.pwrite(descriptor, bytes(SIZE), 0) < SIZE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             board = cls(path, mmap.mmap(descriptor, SIZE), writable=True)
         finally:
             os.close(descriptor)

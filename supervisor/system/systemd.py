@@ -22,14 +22,17 @@ class Notifier:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as end:
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as end:
                 end.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
-            except OSError:
-                return  # systemd being restarted is no reason to stop working
+        except OSError:
+            return  # systemd being restarted, or no descriptor to be had, is no reason to stop working
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        self._send(f"STATUS={status}")
 
     def reloading(self) -> None:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -32,9 +33,26 @@ def configure(format: str = "auto", level: str = "info", stream: TextIO | None =
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Forgiving(out))),
         cache_logger_on_first_use=False,
     )
+
+
+class _Forgiving:
+    """A stream for events. One that cannot be written, to a full disk or a reader that is gone, is lost: it must
+    not end the process that it tells of.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def events(**fields: Any) -> Any:

@@ -17,7 +17,11 @@ class JobInterrupted(BaseException):
     """Raised inside a handler whose job was cancelled or is over its time limit.
 
     Not an Exception, so that a handler's `except Exception` does not swallow it; `finally` blocks run.
+    Where the handler is a program, `traceback` and `stderr` are what that said when it had to stop.
     """
+
+    traceback: str | None = None
+    stderr: str | None = None
 
 
 class Board(Protocol):

@@ -6,7 +6,8 @@ import json
 import random
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from supervisor.domain.duration import human
@@ -14,17 +15,20 @@ from supervisor.domain.errors import Fail, InvalidJob, Retry
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, done, failed
+from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.worker.context import Board, Context, JobInterrupted
-from supervisor.worker.loader import Handler
+from supervisor.worker.loader import AnyHandler
+from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 
 
 class Executor:
-    """A handler with what it needs around it. `timeout` is seconds, for messages only."""
+    """A handler with what it needs around it. `timeout` is seconds, for messages only; `exhausted` is called
+    when a handler has met the limit of its memory.
+    """
 
     def __init__(
         self,
-        handler: Handler,
+        handler: AnyHandler,
         board: Board,
         policy: RetryPolicy,
         *,
@@ -32,6 +36,8 @@ class Executor:
         options: Mapping[str, Any],
         timeout: float = 0.0,
         timed_out: Any = None,
+        exhausted: Callable[[], None] = lambda: None,
+        max_crashes: int = 3,
     ) -> None:
         self._handler = handler
         self._board = board
@@ -39,6 +45,8 @@ class Executor:
         self._capabilities = capabilities
         self._options = options
         self._timeout = timeout
+        self._exhausted = exhausted
+        self._max_crashes = max_crashes
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -59,19 +67,29 @@ class Executor:
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self.interrupted(claim, error, started_at)
-        permanent = isinstance(error, (Fail, _BadPayload))
+        if isinstance(error, NotBegun):
+            return released(claim)
+        if isinstance(error, Crashed):
+            failure = replace(error.failure, duration=time.time() - started_at)
+            return crashed(claim, failure, self._policy, self._max_crashes, chance=random.random())
+        if isinstance(error, MemoryError):
+            # What the handler had filled the memory with is still in its frames; writing this up takes some.
+            traceback.clear_frames(error.__traceback__)
+            self._exhausted()
+        kind = _kind(error)
         return failed(
             claim,
             Failure(
-                _kind(error),
+                kind,
                 _message(error),
-                traceback=None if permanent else _stack(error),
+                traceback=None if isinstance(error, (Fail, _BadPayload)) else _stack(error),
+                stderr=error.stderr if isinstance(error, Reported) else None,
                 duration=time.time() - started_at,
             ),
             self._policy,
             chance=random.random(),
-            permanent=permanent,
-            after=error.after if isinstance(error, Retry) else None,
+            permanent=kind in ("permanent", "payload"),
+            after=error.after if isinstance(error, (Retry, Reported)) else None,
             started_at=started_at,
         )
 
@@ -80,7 +98,9 @@ class Executor:
         if not self._timed_out(claim):
             return cancelled(claim, started_at=started_at)
         message = f"over its time limit of {human(self._timeout)}"
-        failure = Failure("timeout", message, traceback=_stack(error), duration=time.time() - started_at)
+        failure = Failure(
+            "timeout", message, traceback=_stack(error), stderr=error.stderr, duration=time.time() - started_at
+        )
         return failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
 
 
@@ -109,6 +129,8 @@ def _kind(error: BaseException) -> str:
         return "retry"
     if isinstance(error, _BadPayload):
         return "payload"
+    if isinstance(error, Reported):
+        return error.kind
     if isinstance(error, InvalidJob) and error.field == "result":
         return "result"
     if isinstance(error, SystemExit):
@@ -117,7 +139,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, (Fail, Retry, _BadPayload)):
+    if isinstance(error, (Fail, Retry, Reported, _BadPayload)):
         return str(error)
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
@@ -125,7 +147,9 @@ def _message(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def _stack(error: BaseException) -> str:
+def _stack(error: BaseException) -> str | None:
+    if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
+        return error.traceback
     # Our own frame that called the handler says nothing to its author.
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     return "".join(traceback.format_exception(type(error), error, inner))

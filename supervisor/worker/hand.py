@@ -25,9 +25,11 @@ class Hand:
 
     def next(self) -> Claim | None:
         """The claim to run now."""
+        if not self._waiting:
+            return None
         try:
             return self._waiting.popleft()
-        except IndexError:
+        except IndexError:  # the other thread was quicker
             return None
 
     def finish(self, settlement: Settlement) -> None:

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from supervisor.worker.context import Context
 
@@ -16,6 +16,16 @@ Handle = Callable[[Any, Context], Any]
 
 class HandlerError(Exception):
     """The handler cannot be used; one sentence says why."""
+
+
+class AnyHandler(Protocol):
+    """What a worker needs of a handler, be it a function, a class or a program."""
+
+    def setup(self, ctx: Context) -> None: ...
+
+    def handle(self, payload: Any, ctx: Context, /) -> Any: ...
+
+    def teardown(self, ctx: Context) -> None: ...
 
 
 class Handler:

@@ -16,13 +16,13 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
-from supervisor.system import signals
+from supervisor.system import failpoints, signals
 from supervisor.system.scoreboard import Cancel, Slot, State
 from supervisor.telemetry import events
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import Executor
 from supervisor.worker.hand import Hand
-from supervisor.worker.loader import Handler, HandlerError, load
+from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Worker:
         *,
         wake: int,
         news: int,
-        handler: Handler | None = None,
+        handler: AnyHandler | None = None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -119,8 +119,7 @@ class Worker:
             self._wait_out(error)
             return []
         if self._backoff:
-            self._backoff = 0.0
-            self._log.info("store_recovered")
+            self._recovered()
         self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
         return exchange.claims
@@ -133,13 +132,13 @@ class Worker:
             pulse.batch(began)
         hand.take(claims)
         count = 0
+        if self._inbox.pending:  # told to leave between claim and start
+            self._heed()
         while (claim := hand.next()) is not None:
             hand.finish(self._run_one(claim))
             count += 1
             if self._inbox.pending:
-                self._obey()
-                if self._draining:
-                    hand.release()
+                self._heed()
         pulse.job(0.0)
         self._pace.observe(count, time.monotonic() - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
@@ -207,13 +206,27 @@ class Worker:
     def _wait_out(self, error: StoreError) -> None:
         if not self._backoff:
             self._log.error("store_failed", error=str(error))
+        self._slot.forget_progress()
+        self._slot.tell(str(error))
         self._backoff = min(max(self._backoff * 2, 0.05), MOST_BACKOFF)
         select.select([self._inbox.fileno()], [], [], self._backoff)
         self._obey()
 
+    def _recovered(self) -> None:
+        if self._backoff:
+            self._backoff = 0.0
+            self._slot.tell("")
+            self._log.info("store_recovered")
+
     def _obey(self) -> None:
         if signals.DRAIN in self._inbox.take():
             self._draining = True
+
+    def _heed(self) -> None:
+        """Told to leave, give back what has not begun."""
+        self._obey()
+        if self._draining:
+            self._hand.release()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """The one handler that does more than record: only an exception can end somebody else's loop."""
@@ -227,8 +240,7 @@ class Worker:
     # The ends
 
     def _set_up(self) -> None:
-        self._store = self._engine.claims()
-        self._store.register(self._record)
+        self._store = self._registered()
         handler = self._handler or load(self._pool.handler)
         self._executor = Executor(
             handler,
@@ -238,11 +250,50 @@ class Worker:
             options=self._pool.options,
             timeout=self._pool.timeout,
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
+            exhausted=self._make_room,
+            max_crashes=self._pool.max_crashes,
         )
         self._handler = handler
+        failpoints.reach("set_up.before")
         handler.setup(self._executor.context())
+        failpoints.reach("set_up")
+        self._wait_to_be_watched()
         self._slot.state(State.IDLE)
         self._tell()
+
+    def _wait_to_be_watched(self) -> None:
+        """Nobody works whose end nobody would see. The supervisor has usually long seen us by now."""
+        pause = 0.0005
+        while not self._slot.watched and not self._draining:
+            select.select([self._inbox.fileno()], [], [], pause)
+            self._obey()
+            pause = min(pause * 2, 0.1)
+
+    def _registered(self) -> Claims:
+        """A store that knows us. A database that cannot be used is waited for: another start would not mend it."""
+        while True:
+            try:
+                return self._register()
+            except StoreError as error:
+                if self._draining:
+                    raise
+                self._wait_out(error)
+
+    def _register(self) -> Claims:
+        store = self._engine.claims()
+        try:
+            store.register(self._record)
+        except StoreError:
+            store.close()
+            raise
+        self._recovered()
+        return store
+
+    def _make_room(self) -> None:
+        """A handler has met the limit of this process's memory: a fresh one takes its place."""
+        self._log.warning("memory_exhausted", hint="the worker is replaced")
+        self._draining = True
+        self._hand.release()
 
     def _broken(self, why: str) -> int:
         self._slot.tell(why)

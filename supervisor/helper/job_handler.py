@@ -1,0 +1,399 @@
+"""Serve jobs from a program of its own: the Python side of job-supervisor's `command = [...]`.
+
+One file, the standard library alone, Python 3.8 or newer. A program that a pool starts finds it on its
+path, whatever interpreter or virtual environment runs it; it may as well be copied beside the program.
+
+    from job_handler import serve
+
+    def handle(payload, ctx):
+        return {"tags": ["cat"]}
+
+    serve(handle)
+
+`python -m job_handler handlers.nsfw:NsfwClassifier` serves a handler that was written for a worker: a
+function, or a class with `handle` and perhaps `setup` and `teardown`, each of them `async` or not.
+
+Raise Retry("why", after="30s") for another attempt and Fail("why") for none; any other exception follows
+the pool's policy. A job over its time limit, or cancelled and not stopping, gets JobInterrupted, which
+`except Exception` does not catch. TERM and INT are ignored unless the worker has said that it is time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import importlib
+import io
+import json
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from functools import partialmethod
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Context", "Fail", "JobInterrupted", "Retry", "serve"]
+
+PROTOCOL = 1
+REPLY_FD = "SUPERVISOR_REPLY_FD"
+MAX_LINE = 1 << 20  # bytes; the worker takes no longer one
+MAX_TRACEBACK = 64 * 1024  # characters; the end is kept
+MAX_WORDS = 2000  # characters of a message or a log line
+INTERRUPT = signal.SIGUSR2
+LATE = 1.0  # seconds after bye in which a TERM may still be one that everybody got; the worker waits for five
+
+_ROOM = 64  # bytes for the id, which a line is given last
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)(ms|s|m|h|d)\s*")
+
+
+class Retry(Exception):
+    """Run this job again, `after` a duration ("30s") or seconds; without it the pool's policy decides."""
+
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: str | float | None = None) -> None:
+        super().__init__(reason)
+        self.after = None if after is None else _seconds(after)
+
+
+class Fail(Exception):
+    """This job can never succeed: no further attempt."""
+
+
+class JobInterrupted(BaseException):
+    """Raised inside a handler whose job is over its time limit, or was cancelled and has not stopped."""
+
+
+class Log:
+    """Events with fields for the worker's log; they carry job, type and attempt there."""
+
+    def __init__(self, say: Callable[..., None], fields: dict[str, Any]) -> None:
+        self._say = say
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        return Log(self._say, {**self._fields, **fields})
+
+    def _log(self, level: str, event: str, /, **fields: Any) -> None:
+        said = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
+        try:
+            self._say(type="log", level=level, text=str(event)[:MAX_WORDS], fields=said)
+        except _TooLong:
+            self._say(type="log", level=level, text=str(event)[:MAX_WORDS])
+
+    debug = partialmethod(_log, "debug")
+    info = partialmethod(_log, "info")
+    warning = partialmethod(_log, "warning")
+    error = partialmethod(_log, "error")
+
+    def exception(self, event: str, **fields: Any) -> None:
+        self.error(event, exception=traceback.format_exc(), **fields)
+
+
+class Context:
+    """What a handler gets beside its payload; in `setup` and `teardown` there is no job, and `job_id` is 0.
+
+    `timeout` is seconds. `token` is 0: the claim is the worker's business.
+    """
+
+    token = 0
+
+    def __init__(self, link: _Link, hello: dict[str, Any], job: dict[str, Any]) -> None:
+        self._link = link
+        self._id: int = job.get("id", 0)
+        self._children: list[dict[str, Any]] = []
+        self.job_id: int = job.get("job_id", 0)
+        self.type: str = job.get("job_type", "")
+        self.attempt: int = job.get("attempt", 0)
+        self.timeout: float = job.get("timeout", 0.0)
+        self.options: dict[str, Any] = hello.get("options", {})
+        self.capabilities: tuple[str, ...] = tuple(hello.get("capabilities", ()))
+        self.log = Log(link.send, {})
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this job stopped. A handler that looks can clean up and return."""
+        return self._id > 0 and self._id == self._link.cancelled
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Show how far the job is: 0 to 1."""
+        self._link.send_for(
+            self._id, type="progress", fraction=min(max(float(fraction), 0.0), 1.0), text=str(text)[:MAX_WORDS]
+        )
+
+    def extend(self, duration: str | float) -> None:
+        """Let this run go on for so long from now: "5m" or seconds."""
+        self._link.send_for(self._id, type="extend", seconds=_seconds(duration))
+
+    def enqueue(self, type: str, payload: Any = None, **arguments: Any) -> None:
+        """Enqueue a job that exists if and only if this one's completion is recorded.
+
+        `arguments` are priority, delay, at, requires, max_attempts and unique_key. They are looked at when
+        the job is done; what is wrong with them then fails it.
+        """
+        at = arguments.get("at")
+        if isinstance(at, datetime.datetime):
+            if at.tzinfo is None:
+                raise ValueError("at has no time zone")
+            arguments["at"] = at.timestamp()
+        if "requires" in arguments and not isinstance(arguments["requires"], str):
+            arguments["requires"] = list(arguments["requires"])
+        self._children.append({"type": type, "payload": {} if payload is None else payload, **arguments})
+
+
+def serve(handler: Any, *, capabilities: Any = None) -> None:
+    """Say hello, run jobs until the worker says bye, and return.
+
+    `handler` is a function (payload, ctx), or a class or an object with `handle` and perhaps `setup` and
+    `teardown`. `capabilities`, if given, is what it can do; a pool that promises more is refused.
+    """
+    _Server(_Link(), handler, capabilities).run()
+
+
+class _Link:
+    """The two pipes to the worker. Every line is written as a whole, by whichever thread."""
+
+    def __init__(self) -> None:
+        number = os.environ.get(REPLY_FD)
+        if number is None:
+            raise SystemExit(f"{REPLY_FD} is not set: this program is to be started by a pool, with command = [...]")
+        self._replies = int(number)
+        os.set_inheritable(self._replies, False)
+        # Whatever the handler reads or starts must not take our requests away.
+        self._requests = os.fdopen(os.dup(0), "rb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        self._lock = threading.RLock()
+        self.open = 0  # the id of the job that may still be spoken of
+        self.cancelled: object = 0  # the id of the job that somebody wants stopped
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """What the worker says. Ends when it has gone; raises ValueError for what no worker says."""
+        for line in self._requests:
+            request = json.loads(line.decode())
+            if not isinstance(request, dict):
+                raise ValueError("a request that is no object")
+            yield request
+
+    def send(self, **message: Any) -> None:
+        data = _encoded(message)
+        with self._lock:
+            while data:
+                data = data[os.write(self._replies, data) :]
+
+    def send_for(self, job: int, **message: Any) -> None:
+        """Unless the job has ended: threads that it left behind have nothing more to say."""
+        with self._lock:
+            if job == self.open:
+                self.send(id=job, **message)
+
+    def finish(self, job: int, **message: Any) -> None:
+        """The last word about a job."""
+        with self._lock:
+            self.open = 0
+            self.send(id=job, **message)
+
+
+class _TooLong(ValueError):
+    """A line that the worker would not take."""
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    if len(data) > MAX_LINE - _ROOM:
+        raise _TooLong(f"its line has {len(data)} bytes; the limit is {MAX_LINE} (1 MiB)")
+    return data + b"\n"
+
+
+class _Server:
+    def __init__(self, link: _Link, handler: Any, capabilities: Any) -> None:
+        self._link = link
+        self._handler = handler
+        self._capabilities = capabilities
+        self._jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._current: Context | None = None
+        self._interruptible = False
+        self._stopping = 0  # the id of the job that must stop
+        self._leave_by = float("inf")  # monotonic seconds from which TERM is the worker's, after its bye
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True)  # what was printed is there when the program dies
+        self._listen()
+        requests = self._link.requests()
+        hello = next(requests, {})
+        if hello.get("protocol") != PROTOCOL:
+            raise SystemExit(f"the worker does not speak protocol {PROTOCOL} of this job_handler.py")
+        target = self._handler() if isinstance(self._handler, type) else self._handler
+        idle = Context(self._link, hello, {})
+        self._finish(getattr(target, "setup", lambda ctx: None)(idle))
+        words = None if self._capabilities is None else list(self._capabilities)
+        self._link.send(type="hello", protocol=PROTOCOL, **({} if words is None else {"capabilities": words}))
+        threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                break
+            self._one(getattr(target, "handle", target), Context(self._link, hello, job), job)
+        self._finish(getattr(target, "teardown", lambda ctx: None)(idle))
+
+    def _one(self, handle: Any, ctx: Context, job: dict[str, Any]) -> None:
+        self._current = ctx
+        self._link.open = job["id"]
+        word = self._outcome(handle, ctx, job)
+        self._current = None
+        self._link.finish(job["id"], **word)
+
+    def _outcome(self, handle: Any, ctx: Context, job: dict[str, Any]) -> dict[str, Any]:
+        try:
+            try:
+                self._interruptible = True
+                if self._stopping == job["id"]:
+                    raise JobInterrupted
+                value = self._finish(handle(job.get("payload"), ctx))
+            finally:
+                self._interruptible = False
+        except BaseException as error:
+            return _told(error)
+        word = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
+        try:
+            _encoded(word)
+        except (TypeError, ValueError, RecursionError) as error:
+            return {"type": "error", "kind": "result", "message": f"result: {error}"}
+        return word
+
+    def _finish(self, value: Any) -> Any:
+        """Await what has to be, on one event loop that lasts."""
+        if not hasattr(value, "__await__"):
+            return value
+        import asyncio  # takes longer to import than all the rest
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        task = asyncio.ensure_future(value, loop=self._loop)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            # An interrupted job must not go on in the loop while the next one runs.
+            if not task.done():
+                task.cancel()
+                self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            raise
+
+    def _listen(self) -> None:
+        def interrupt(number: int, frame: Any) -> None:
+            if self._interruptible and self._must_stop():
+                self._interruptible = False
+                raise JobInterrupted
+
+        def terminate(number: int, frame: Any) -> None:
+            # From a terminal or a whole cgroup it means the supervisor, which drains; from the worker it
+            # comes after a last request.
+            if self._must_stop() or time.monotonic() > self._leave_by:
+                os._exit(1)
+
+        signal.signal(INTERRUPT, interrupt)
+        signal.signal(signal.SIGINT, terminate)
+        signal.signal(signal.SIGTERM, terminate)
+        # Native code keeps Python's handlers from running; the stacks are written all the same.
+        faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+    def _must_stop(self) -> bool:
+        return self._current is not None and self._stopping == self._current._id
+
+    def _read(self, requests: Any) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {INTERRUPT, signal.SIGTERM, signal.SIGINT})
+        try:
+            for request in requests:
+                kind = request.get("type")
+                if kind == "job" and isinstance(request.get("id"), int):
+                    self._jobs.put(request)
+                elif kind == "cancel":
+                    self._cancel(request.get("id"), request.get("now"))
+                elif kind == "bye":
+                    self._leave_by = time.monotonic() + LATE
+                    self._jobs.put(None)
+                    return
+        except (ValueError, RecursionError):
+            traceback.print_exc()
+        os._exit(1)  # the worker has gone without a word, or is none
+
+    def _cancel(self, job: Any, now: Any) -> None:
+        self._link.cancelled = job
+        if now:
+            self._stopping = job
+            if self._must_stop():
+                faulthandler.dump_traceback(all_threads=True)
+            os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one holds it back
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can say it: logging never fails."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)[:MAX_WORDS]
+    return value
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """An exception as the last word about a job."""
+    word: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
+    if _is(error, Fail):
+        return {**word, "permanent": True}
+    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if _is(error, Retry):
+        after = getattr(error, "after", None)
+        word = {**word, "retry": True, **({} if after is None else {"after": after})}
+    elif isinstance(error, SystemExit):
+        word = {**word, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
+    else:
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        word = {**word, "message": text[-MAX_WORDS:] or type(error).__name__}
+    if isinstance(error, MemoryError):
+        word["kind"] = "memory"
+    return {**word, "traceback": stack[-MAX_TRACEBACK:]}
+
+
+def _is(error: BaseException, kind: type) -> bool:
+    """Our own exception, or the one of that name that handlers import from job-supervisor itself."""
+    return isinstance(error, kind) or any(
+        base.__name__ == kind.__name__ and base.__module__.partition(".")[0] == "supervisor"
+        for base in type(error).__mro__
+    )
+
+
+def _seconds(value: str | float) -> float:
+    if isinstance(value, str):
+        written = _DURATION.fullmatch(value)
+        if written is None:
+            raise ValueError(f"{value!r} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+        return float(written.group(1)) * _UNITS[written.group(2)]
+    if isinstance(value, bool) or not 0 <= float(value) < float("inf"):
+        raise ValueError(f"{value!r} is no duration; it must be finite and not negative")
+    return float(value)
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or ":" not in sys.argv[1]:
+        raise SystemExit("usage: python -m job_handler MODULE:ATTRIBUTE")
+    module, _, attribute = sys.argv[1].partition(":")
+    sys.path.insert(0, "")  # the configuration's folder, as for a worker
+    target: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        target = getattr(target, part)
+    serve(target)
+
+
+if __name__ == "__main__":
+    # The module that handlers import, not this copy of it under another name.
+    importlib.import_module("job_handler").main()

@@ -1,0 +1,55 @@
+"""What the supervisor, which opens no database, knows of it: whether it can be used, and who holds up its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.processes import autopsy
+from supervisor.processes.upkeep import Upkeep
+from supervisor.processes.worker_process import WorkerProcess
+from supervisor.store.base import Holder, Writers
+from supervisor.system import kernel
+from supervisor.system.channel import Message
+from supervisor.telemetry import events
+
+LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
+
+
+class Storage:
+    """`trouble` is why the database cannot be used, for people; `gone` is "removed" or "replaced" if the file is.
+
+    Workers find out for themselves and claim nothing meanwhile, so nothing is done about trouble here. A file
+    that is gone may come back, as one does that is moved away for a moment. One that was replaced does not:
+    all that runs belongs to the old file.
+    """
+
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
+        self._seen: Holder | None = None
+        self._log = events(process="supervisor")
+        self.trouble = self.gone = ""
+
+    def heed(self, message: Message) -> None:
+        """Take in the maintainer's word."""
+        before, self.gone = self.gone, message["gone"]
+        self.trouble = message["trouble"]
+        if self.gone and self.gone != before:
+            self._log.error("database_gone", how=self.gone, detail=self.trouble)
+
+    def free_writers(self, workers: Iterable[WorkerProcess], upkeep: Upkeep, now: float) -> None:
+        """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain.
+
+        Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
+        by. `now` is monotonic seconds.
+        """
+        seen, self._seen = self._seen, self._writers.holder()
+        if self._seen is None or self._seen != seen or now - self._seen.since < LONG_HOLD:
+            return
+        if not kernel.is_stopped(self._seen.pid):
+            return
+        if self._seen.pid == upkeep.pid:
+            self._log.error("maintainer_stopped", pid=upkeep.pid, holding="the writers' lock")
+            upkeep.kill()
+        for worker in workers:
+            if worker.pid == self._seen.pid:
+                worker.kill(autopsy.STOPPED)

@@ -1,0 +1,82 @@
+"""Whether the kernel's out-of-memory killer has struck: to a parent its victims look as if anybody had killed them.
+
+The kernel counts its kills before the victim dies. The count of our own cgroup (version 2, else 1) tells of
+its processes alone; where there is none that of the whole machine must do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FIELD = "oom_kill"
+_COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the kind of tree, the better first
+
+
+class OomKiller:
+    """`look` every second or so; `struck` tells whether there was a kill since the look before the last."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._file = next((file for file in _counters(root) if _count(file) is not None), None)
+        self._before = self._latest = self._now()
+
+    def look(self) -> None:
+        self._before, self._latest = self._latest, self._now()
+
+    def struck(self) -> bool:
+        return self._now() > self._before
+
+    def _now(self) -> int:
+        return (_count(self._file) or 0) if self._file is not None else 0
+
+
+def _count(file: Path) -> int | None:
+    """The number beside `oom_kill`; None where the file is missing or tells none."""
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return next((int(rest) for name, _, rest in (line.partition(" ") for line in lines) if name == _FIELD), None)
+
+
+def _counters(root: Path) -> list[Path]:
+    """Where the count may stand, the most telling first."""
+    places = _places(root)
+    files = []
+    for kind, name in _COUNTERS.items():
+        for mount, shown in _mounts(root, kind):
+            # A container may see only a part of the tree, which begins at its own place.
+            below = places.get(kind, "").removeprefix(shown.rstrip("/"))
+            files.append(root / mount.lstrip("/") / below.lstrip("/") / name)
+    return [*files, root / "proc/vmstat"]
+
+
+def _places(root: Path) -> dict[str, str]:
+    """Our path in each kind of tree; /proc/self/cgroup names no controllers for version 2."""
+    found = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            found["cgroup"] = path
+    return found
+
+
+def _mounts(root: Path, kind: str) -> list[tuple[str, str]]:
+    """(mount point, the part of the tree that it shows) of version 2, or of version 1's memory controller."""
+    found = []
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, system = before.split(" "), after.split(" ")
+        memory = kind == "cgroup2" or "memory" in system[-1].split(",")
+        if system[0] == kind and memory and len(fields) > 4:
+            found.append((fields[4], fields[3]))
+    return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,40 @@
+"""How a run can end when the handler is a program: what its bridge raises for the executor to settle."""
+
+from __future__ import annotations
+
+from supervisor.domain.settlement import Failure
+
+
+class Reported(Exception):
+    """An ordinary failure in the program's own words; the kinds "permanent" and "payload" are never tried again.
+
+    `after` is the seconds until another attempt, if the program has a wish; `stderr` the end of what it
+    printed in this run.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        after: float | None = None,
+        traceback: str | None = None,
+        stderr: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.after = after
+        self.traceback = traceback
+        self.stderr = stderr
+
+
+class Crashed(Exception):
+    """The program died with the job, or had to be killed for what it said: a crash, like a worker's death."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class NotBegun(Exception):
+    """The program had died before it was given the job, which is charged nothing."""

@@ -1,0 +1,169 @@
+"""The program beside a worker as a process: started, watched, ended with everything it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.system import child, kernel, signals
+from supervisor.worker.environment import REPLIES
+
+_PIPE_BYTES = 1 << 20  # so that a program writes on for a while when nobody reads
+_ABOVE = 10  # numbers that the program's own descriptors do not take
+_EXIT_UNSTARTED = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the program ended; `peak_memory` is bytes. With neither code nor signal, nobody knows."""
+
+    exit_code: int | None = None
+    signal: str | None = None
+    peak_memory: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"was killed by {self.signal}"
+        return "ended" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+
+    @property
+    def hint(self) -> str:
+        """Where it was not we who ended it."""
+        return "; if nobody did that, the kernel may have been out of memory" if self.signal == "SIGKILL" else ""
+
+
+class Program:
+    """One running program, in a session and process group of its own. Times are seconds.
+
+    `requests` is the writing end of its standard input, `replies` the reading end of its replies, both
+    non-blocking; `output` the reading end of its standard output and error.
+    """
+
+    def __init__(self, file: str, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        """Start `file` with `command` as its arguments, in `folder`. Raises OSError if it cannot be."""
+        self._spared = frozenset(kernel.children(os.getpid()))
+        stdin, self.requests = os.pipe2(os.O_CLOEXEC)
+        self.replies, replies = os.pipe2(os.O_CLOEXEC)
+        self.output, output = os.pipe2(os.O_CLOEXEC)
+        trouble, trouble_end = os.pipe2(os.O_CLOEXEC)
+        theirs = (stdin, output, replies, trouble_end)
+
+        def become() -> int:
+            return _execute(file, command, folder, env, *theirs)
+
+        try:
+            # Python warns of a fork beside other threads; this child does nothing but execute the program.
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                self.pid, self.pidfd = child.fork(become, role="program", keep=theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        for descriptor in (self.requests, self.replies):
+            os.set_blocking(descriptor, False)
+        for descriptor in (self.replies, self.output):
+            _enlarge(descriptor)
+        self._ending: Ending | None = None
+        with os.fdopen(trouble, "rb") as said:  # its end is closed by the exec
+            errno = said.read()
+        if errno:
+            self.end(grace=0)
+            self.close()
+            raise OSError(int(errno), os.strerror(int(errno)))
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the program has ended, after waiting for it so long at most."""
+        if self._ending is not None:
+            return True
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def end(self, grace: float) -> Ending:
+        """TERM to its group, KILL after `grace`, and to all that it has left behind. Returns how it ended."""
+        if self._ending is None:
+            if grace and not self.wait(0):
+                self._signal(signal.SIGTERM)
+                self.wait(grace)
+            # Not reaped yet, so neither its number nor its group's can belong to a stranger. Even when it
+            # has ended: its group may live on.
+            self._signal(signal.SIGKILL)
+            self._ending = self._reap()
+            kernel.kill_children(spare=self._spared)
+        return self._ending
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)  # our own unreaped child
+
+    def _reap(self) -> Ending:
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            return Ending()
+        if os.WIFSIGNALED(status):
+            return Ending(signal=signals.name_of(os.WTERMSIG(status)), peak_memory=usage.ru_maxrss * 1024)
+        return Ending(exit_code=os.WEXITSTATUS(status), peak_memory=usage.ru_maxrss * 1024)
+
+    def untaken(self) -> int:
+        """How many bytes of its requests the program has not read; they stay countable when it is dead."""
+        return unread(self.requests) if self.requests >= 0 else 0
+
+    def close_requests(self) -> None:
+        """The program reads the end of its input."""
+        if self.requests >= 0:
+            os.close(self.requests)
+            self.requests = -1
+
+    def close(self) -> None:
+        """Give the descriptors back; the program must have ended."""
+        self.close_requests()
+        for descriptor in (self.replies, self.output, self.pidfd):
+            os.close(descriptor)
+
+
+def _execute(
+    file: str,
+    command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    stdin: int,
+    output: int,
+    replies: int,
+    trouble: int,
+) -> int:
+    """In the child: become the program. Its descriptors are 0 to 3 and no others."""
+    trouble = fcntl.fcntl(trouble, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    try:
+        os.setsid()
+        os.chdir(folder)
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in (stdin, output, output, replies)]
+        for number, end in zip((0, 1, 2, REPLIES), ends, strict=True):
+            os.dup2(end, number)
+        # Python ignores these two; a program that expects the usual would not stop writing into nothing.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signals.unblock_all()
+        os.execve(file, list(command), dict(env))  # noqa: S606 - an argument list from our own configuration
+    except OSError as error:
+        os.write(trouble, str(error.errno or 0).encode())
+    return _EXIT_UNSTARTED
+
+
+def unread(pipe: int) -> int:
+    """How many bytes wait in a pipe, seen from either end."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
+
+
+def _enlarge(pipe: int) -> None:
+    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB then
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -1,0 +1,295 @@
+"""The conversation between a worker and its program, without any input or output.
+
+One JSON object a line, in UTF-8. docs/subprocess.md describes the messages for those who write programs;
+this is the worker's side as a state machine:
+
+    GREETING --hello--> IDLE --job--> BUSY --result, error--> IDLE --bye--> LEAVING
+    any state --what the state does not allow--> BROKEN
+
+Lines are judged one at a time, in order: what follows a job's last word in the same gulp is looked at only
+when it is asked for, so it can never undo that word. After a violation nothing is said or heard any more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NoReturn
+
+from supervisor.domain.duration import seconds
+
+VERSION = 1
+MAX_LINE = 1 << 20  # bytes, the line's end not counted
+MAX_TEXT = 64 * 1024  # characters of a traceback
+MAX_WORDS = 2000  # characters of a message or a log line
+MAX_FIELDS = 16 * 1024  # characters of the fields of a log line, as JSON
+
+LEVELS = ("debug", "info", "warning", "error")
+KINDS = ("exception", "exit", "memory", "payload", "result")
+"""The kinds of failure that a program may name; without one it is an exception."""
+CHILD = frozenset({"type", "payload", "priority", "delay", "at", "requires", "max_attempts", "unique_key"})
+"""What may be said of a job to be enqueued with the completion."""
+
+
+class Phase(Enum):
+    GREETING = "greeting"  # the program is starting: it owes its hello
+    IDLE = "idle"
+    BUSY = "busy"  # a job is with the program: it owes a result or an error
+    LEAVING = "leaving"  # it was told to go
+    BROKEN = "broken"  # a rule was broken; nothing counts any more
+
+
+class Violation(Exception):
+    """The program broke the protocol: it is to be killed. The message says what it did: "sent a …"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """`capabilities` is None where the program does not say what it can do."""
+
+    capabilities: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    fraction: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: str
+    text: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The job is done. `children` are the arguments of jobs to be enqueued with it."""
+
+    value: Any
+    children: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The attempt failed. `retry` asks for another one, in `after` seconds; `permanent` for none."""
+
+    message: str
+    kind: str = "exception"
+    permanent: bool = False
+    retry: bool = False
+    after: float | None = None
+    traceback: str | None = None
+
+
+Event = Hello | Progress | Extend | Log | Result | Error
+Message = dict[str, Any]
+
+
+class Conversation:
+    """What may be said when. Bytes go in by `hear`, events come out by `next`; the requests return bytes."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.GREETING
+        self._id = 0  # of the latest job
+        self._heard = bytearray()
+        self._searched = 0  # of what was heard, without finding a line's end
+
+    # What the worker says
+
+    def greet(self, pool: str, capabilities: tuple[str, ...], options: dict[str, Any]) -> bytes:
+        """The first line: what the program may want to know before it loads anything."""
+        return _line(type="hello", protocol=VERSION, pool=pool, capabilities=list(capabilities), options=options)
+
+    def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float) -> bytes:
+        """Hand a job over. Raises ValueError for a payload that JSON cannot say."""
+        assert self.phase is Phase.IDLE
+        line = _line(
+            type="job",
+            id=self._id + 1,
+            job_id=job_id,
+            job_type=type,
+            attempt=attempt,
+            timeout=timeout,
+            payload=payload,
+        )
+        self._id += 1
+        self.phase = Phase.BUSY
+        return line
+
+    def cancel(self, *, now: bool) -> bytes:
+        """Ask for the job to be stopped: at leisure, or `now`, before TERM comes."""
+        assert self.phase is Phase.BUSY
+        return _line(type="cancel", id=self._id, now=now)
+
+    def bye(self) -> bytes:
+        """The end; whatever the program still says counts for nothing."""
+        self.phase = Phase.LEAVING
+        self._heard.clear()
+        return _line(type="bye")
+
+    # What the program says
+
+    def hear(self, data: bytes) -> None:
+        """Take in what was read, in pieces of any size."""
+        if self.phase not in (Phase.LEAVING, Phase.BROKEN):
+            self._heard += data
+
+    def next(self) -> Event | None:
+        """The next thing said; None until more is heard. Raises Violation, and from then on says nothing."""
+        line = self._next_line()
+        return None if line is None else self._judge(self._parsed(line))
+
+    def _next_line(self) -> bytes | None:
+        end = self._heard.find(b"\n", self._searched)
+        if (end if end >= 0 else len(self._heard)) > MAX_LINE:
+            self._break(f"a line of more than {MAX_LINE} bytes (1 MiB)")
+        if end < 0:
+            self._searched = len(self._heard)
+            return None
+        line = bytes(self._heard[:end])
+        del self._heard[: end + 1]
+        self._searched = 0
+        return line
+
+    def _parsed(self, line: bytes) -> Message:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            self._break(f"a line that is no UTF-8: {_short(line)}")
+        try:
+            message = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            self._break(f"a line that is no JSON: {_short(text)}")
+        if not isinstance(message, dict):
+            self._break(f"a line that is no JSON object: {_short(message)}")
+        return message
+
+    def _judge(self, message: Message) -> Event:
+        kind = message.get("type")
+        if kind == "log":
+            return self._log(message)
+        if kind == "hello":
+            return self._hello(message)
+        if kind not in ("progress", "extend", "result", "error"):
+            self._break(f"a message of an unknown type, {_short(kind)}")
+        self._check_id(kind, message.get("id"))
+        if kind == "progress":
+            return Progress(self._fraction(message), self._text(message, "text"))
+        if kind == "extend":
+            return Extend(self._seconds(message, "seconds", message.get("seconds")))
+        event = self._result(message) if kind == "result" else self._error(message)
+        self.phase = Phase.IDLE
+        return event
+
+    def _check_id(self, kind: Any, number: Any) -> None:
+        if self.phase is Phase.GREETING:
+            self._break(f"{_article(kind)} before its hello")
+        if type(number) is not int or not 1 <= number <= self._id:
+            self._break(f"{_article(kind)} with a wrong id, {_short(number)}")
+        if self.phase is not Phase.BUSY or number != self._id:
+            self._break(f"a late {kind}: job {number} had ended")
+
+    def _hello(self, message: Message) -> Hello:
+        if self.phase is not Phase.GREETING:
+            self._break("a second hello")
+        if message.get("protocol") != VERSION:
+            self._break(f"a hello of protocol {_short(message.get('protocol'))}; this is protocol {VERSION}")
+        words = message.get("capabilities")
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            self._break("a hello whose capabilities are no list of texts")
+        self.phase = Phase.IDLE
+        return Hello(None if words is None else frozenset(words))
+
+    def _log(self, message: Message) -> Log:
+        level, fields = message.get("level", "info"), message.get("fields", {})
+        if level not in LEVELS or not isinstance(fields, dict):
+            self._break("a log message with a wrong level or wrong fields")
+        return Log(level, self._text(message, "text"), fields if _is_small(fields) else {"left_out": "too long"})
+
+    def _result(self, message: Message) -> Result:
+        children = message.get("enqueue", [])
+        if not (isinstance(children, list) and all(isinstance(child, dict) for child in children)):
+            self._break("a result whose `enqueue` is no list of objects")
+        for child in children:
+            if "type" not in child or not child.keys() <= CHILD:
+                self._break("a result that enqueues a job without a type, or with an unknown key")
+        return Result(message.get("value"), children)
+
+    def _error(self, message: Message) -> Error:
+        after = message.get("after")
+        permanent, retry = message.get("permanent", False), message.get("retry", after is not None)
+        if not isinstance(permanent, bool) or not isinstance(retry, bool) or (permanent and retry):
+            self._break("an error that is to be tried again and is permanent, or does not say so with true or false")
+        kind = message.get("kind", "exception")
+        return Error(
+            self._text(message, "message") or "the program gave no reason",
+            kind if kind in KINDS else "exception",
+            permanent=permanent,
+            retry=retry,
+            after=None if after is None else self._seconds(message, "after", after),
+            traceback=self._text(message, "traceback", MAX_TEXT) or None,
+        )
+
+    def _fraction(self, message: Message) -> float:
+        value = message.get("fraction")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self._break(f"a progress with a wrong fraction, {_short(value)}")
+        return min(max(value, 0.0), 1.0)
+
+    def _seconds(self, message: Message, key: str, value: Any) -> float:
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self._break(f"{_article(message['type'])} with a wrong {key}: {error}")
+
+    def _text(self, message: Message, key: str, limit: int = MAX_WORDS) -> str:
+        """A text as the database and the log can hold it; the end is kept, since causes stand there."""
+        value = message.get(key)
+        if value is not None and not isinstance(value, str):
+            self._break(f"{_article(message['type'])} whose {key} is no text")
+        return (value or "")[-limit:].encode("utf-8", "replace").decode()
+
+    def _break(self, what: str) -> NoReturn:
+        self.phase = Phase.BROKEN
+        self._heard.clear()
+        raise Violation(f"sent {what}")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _line(**message: Any) -> bytes:
+    # ASCII, so that no payload can hold what UTF-8 cannot say, nor what another language takes for a line's end.
+    try:
+        # TOML has times, which options may hold and JSON cannot: they go as text.
+        return json.dumps(message, allow_nan=False, default=str, separators=(",", ":")).encode() + b"\n"
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _article(kind: object) -> str:
+    return f"{'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}"
+
+
+def _is_small(fields: Message) -> bool:
+    try:
+        return len(json.dumps(fields)) <= MAX_FIELDS
+    except RecursionError:
+        return False
+
+
+def _short(value: object) -> str:
+    try:
+        text = ascii(value[:60] if isinstance(value, (str, bytes)) else value)
+    except RecursionError:
+        text = "something nested deeply"
+    return text if len(text) <= 60 else text[:57] + "..."
