@@ -1,7 +1,6 @@
 """A small installation for tests: a folder with a configuration, handlers, a database and real processes.
 
-The oracle is a ledger outside the system: handlers append one line at their start and one at their end to
-a file opened with O_APPEND.
+The oracle is a ledger outside the system, see tests/ledger.py; `Site.verdict` compares.
 """
 
 from __future__ import annotations
@@ -14,34 +13,33 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
 from supervisor import Job, Queue, Status
-from supervisor.system.scoreboard import Scoreboard, Snapshot
+from supervisor.system.failpoints import VARIABLE
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, Slot, Snapshot
+from tests.ledger import RECORDER, Ledger, Remembering, wrongs
 
 T = TypeVar("T")
+_MARK = "TEST_SUPERVISOR"  # in the environment of everything that descends from one of them
 PATIENCE = 20.0  # seconds until a condition that should hold at once counts as broken
 
 HANDLERS = '''
-import os, signal, subprocess, sys, time
-
-def record(what, ctx):
-    line = f"{what} {ctx.job_id} {ctx.token} {os.getpid()} {time.time()}\\n"
-    fd = os.open("LEDGER", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, line.encode()); os.close(fd)
+import os, time
+from ledger import record
 
 def noop(payload, ctx):
     return None
 
 def work(payload, ctx):
-    """Sleeps payload["seconds"], with everything written to the ledger."""
+    """Sleeps payload["seconds"], and until the file payload["until"] is there."""
     record("start", ctx)
     end = time.monotonic() + payload.get("seconds", 0)
-    while time.monotonic() < end:
+    while time.monotonic() < end or ("until" in payload and not os.path.exists(payload["until"])):
         time.sleep(0.005)
     record("end", ctx)
     return {"pid": os.getpid()}
@@ -51,6 +49,7 @@ def once(payload, ctx):
     record("start", ctx)
     if ctx.token == 1:
         time.sleep(60)
+    record("end", ctx)
     return {"pid": os.getpid()}
 '''
 
@@ -75,37 +74,59 @@ class Site:
         self.database = folder / "app.db"
         self.url = f"sqlite:///{self.database}"
         self.ledger = folder / "ledger"
+        self.once = folder / "once"
+        self.once.mkdir()
         self.config = folder / "supervisor.toml"
         self.log = folder / "log"
         self.configure(config)
         (folder / "jobs.py").write_text(handlers.replace("LEDGER", str(self.ledger)))
-        self.queue = Queue(self.url)
-        self.queue.enqueue("never", {}, delay="7d")  # makes the tables
+        (folder / "ledger.py").write_text(RECORDER.replace("LEDGER", str(self.ledger)))
+        with Queue(self.url) as queue:
+            queue.enqueue("never", {}, delay="7d")  # makes the tables
+        self.queue = Remembering(self.url)
+        Ledger(self.ledger, self.database).watch_outcomes()
         self.supervisors: list[subprocess.Popen[bytes]] = []
+        self._marks: dict[int, bytes] = {}
 
     def configure(self, config: str) -> None:
         self.config.write_text(f'database = "sqlite:///./app.db"\n{config}\n[log]\nformat = "json"\nlevel = "debug"\n')
 
     # Processes
 
-    def start(self, *arguments: str, wait: bool = True, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, wait: bool = True, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start `supervisor run` and wait until it is in the registry with its pools running."""
+        mark = f"{self.folder}#{len(self.supervisors)}"
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "supervisor", "run", "-c", str(self.config), *arguments],
                 stderr=log,
                 stdout=log,
                 cwd=self.folder,
+                env={**(os.environ if env is None else env), _MARK: mark},
                 **options,
             )
         self.supervisors.append(process)
+        self._marks[process.pid] = f"{_MARK}={mark}".encode()
         if wait:
-            wait_for(lambda: self.event("recovered", pid_of=process), f"a supervisor: {self.log.read_text()}")
+            wait_for(lambda: self.event("recovered", pid_of=process) or process.poll() is not None, "a supervisor")
+            assert process.poll() is None, self.log.read_text()
         return process
 
     def stop(self, process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
         process.send_signal(how)
         return process.wait(PATIENCE)
+
+    def survivors(self, supervisor: subprocess.Popen[bytes]) -> list[int]:
+        """Every process that a supervisor has brought about, in whatever session, and that has not ended."""
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if self._marks[supervisor.pid] in environment and pid != supervisor.pid:
+                    found.append(pid)
+        return found
 
     def close(self) -> None:
         for process in self.supervisors:
@@ -121,6 +142,9 @@ class Site:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+            for pid in self.survivors(process):  # of a test that failed
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.queue.close()
 
     # What is to be seen
@@ -161,6 +185,30 @@ class Site:
                 found += [s for s in slots if 1 <= s.state <= 4 and s.pid and s.name.startswith(pool)]
         return found
 
+    def slot(self, worker: Snapshot) -> Slot:
+        """The living slot of a worker that was seen."""
+        for path in self.scoreboards():
+            board = Scoreboard.open(path)
+            for number in range(1, board.highest + 1 if board is not None else 0):
+                slot = board.slot(number)
+                if slot.read().incarnation == worker.incarnation:
+                    return slot
+        raise AssertionError(f"{worker.name} has no slot any more")
+
+    def maintainer(self, supervisor: subprocess.Popen[bytes]) -> int:
+        """The pid of a supervisor's maintainer."""
+        return self._board(supervisor).slot(MAINTAINER_SLOT).read().pid
+
+    def bulletin(self, supervisor: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """What a supervisor shows of its pools."""
+        return self._board(supervisor).bulletin()
+
+    def _board(self, supervisor: subprocess.Popen[bytes]) -> Scoreboard:
+        [(path,)] = self.rows("SELECT scoreboard FROM job_supervisors WHERE pid = ?", supervisor.pid)
+        board = Scoreboard.open(Path(path))
+        assert board is not None
+        return board
+
     def scoreboards(self) -> list[Path]:
         return [Path(row[0]) for row in self.rows("SELECT scoreboard FROM job_supervisors")]
 
@@ -176,10 +224,8 @@ class Site:
 
     def runs(self, what: str, job_id: int) -> list[tuple[int, int, float]]:
         """(token, pid, time) of each start or end of a job in the ledger."""
-        if not self.ledger.exists():
-            return []
-        lines = [line.split() for line in self.ledger.read_text().splitlines()]
-        return [(int(t), int(p), float(at)) for w, j, t, p, at in lines if w == what and int(j) == job_id]
+        lines = Ledger(self.ledger, self.database).lines()
+        return [(line.token, line.pid, line.at) for line in lines if line.what == what and line.job == job_id]
 
     def running_pid(self, job_id: int) -> int:
         """The pid in which a job's handler is running; waits until it has begun."""
@@ -190,8 +236,38 @@ class Site:
         assert job.status is Status.DONE, (job, self.log.read_text()[-4000:])
         return job
 
-    def check_file(self) -> None:
-        assert self.rows("PRAGMA integrity_check") == [("ok",)]
+    # Faults
+
+    def failpoints(self, *points: str) -> dict[str, str]:
+        """The environment for a supervisor in which each of these happens once."""
+        return os.environ | {VARIABLE: ";".join([*points, f"once={self.once}"])}
+
+    def hit(self, point: str) -> int:
+        """Wait until a fail-point has happened; the pid of the process that it hit."""
+        path = self.once / point
+        pid = int(wait_for(lambda: path.exists() and path.read_text(), f"{point} to happen"))
+        if "=stop" in point:
+            wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, f"{point} to stop {pid}")
+        return pid
+
+    def verdict(self, *, hit: Iterable[int] = (), others: Iterable[int] = (), **ended: Iterable[int]) -> None:
+        """What must hold after any fault: nothing lost, nothing unexpected, at most one recorded outcome a job,
+        repeats and charges only for the jobs that the fault `hit`, the file undamaged.
+
+        Waits until every job enqueued through `queue`, and `others` put in by SQL, has ended: `done`, unless
+        it is named under another status (`failed=[3]`, `pending=[4]`, or `gone=[5]` for a deleted row).
+        """
+        expected = dict.fromkeys([*self.queue.acknowledged, *others], "done")
+        expected |= {job: status for status, jobs in ended.items() for job in jobs}
+        ledger = Ledger(self.ledger, self.database)
+
+        def settled() -> bool:
+            jobs = ledger.jobs()
+            return all(jobs.get(job, ("gone",))[0] == status for job, status in expected.items())
+
+        with contextlib.suppress(AssertionError):  # what is missing then is told below
+            wait_for(settled)
+        assert wrongs(ledger, expected, set(hit), recorded=self.queue.acknowledged) == []
 
 
 @contextlib.contextmanager

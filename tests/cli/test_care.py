@@ -57,6 +57,22 @@ def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, p
     assert document.document["problems"] == errors
 
 
+def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
+    text = (project / "supervisor.toml").read_text()
+    (project / "supervisor.toml").write_text(f"{text}[pools.tag]\ncommand = ['./tag', 'x']\n")
+    missing = f"pools.tag.command: there is no program {project}/tag"
+
+    for words in (["check"], ["run"], ["run", "--pool", "tag"]):
+        ran = cli(*words)
+        assert (ran.code, ran.errors()) == (2, [f"supervisor.toml:8: {missing}"])
+    assert not (project / "jobs.db").exists()
+    assert (
+        command("run", "--burst", "--pool", "greet", cwd=project).returncode == 0
+    )  # who does not run it, need not have it
+    assert cli("status").code == 0
+    assert cli("check", "--json").document["problems"] == [f"supervisor.toml:8: {missing}"]
+
+
 def test_check_imports_as_a_worker_would(cli: Run, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the pool's environment, the configuration's folder first on the path, and not the current one."""
     elsewhere = project / "elsewhere"

@@ -23,6 +23,7 @@ from supervisor.cli import errors
 from supervisor.cli.program import app
 from supervisor.config import database, shape
 from supervisor.engine import open_engine
+from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
 
 COMMON = {"--config", "-c", "--database", "--json", "--yes", "-y", "--help", "-h"}
@@ -133,6 +134,7 @@ def test_the_make_targets_shown_exist() -> None:
 KEYS: list[tuple[str, type[BaseModel]]] = [
     ("pool", shape.PoolTable),
     ("retry", shape.RetryTable),
+    ("schedules", shape.ScheduleTable),
     ("retention", shape.RetentionTable),
     ("log", shape.LogTable),
 ]
@@ -261,6 +263,10 @@ def test_the_tests_named_exist() -> None:
         for span in spans(prose(document)):
             if re.fullmatch(r"test_\w+", span):
                 assert f"def {span}(" in sources, f"{document.name}: {span}"
+
+
+def test_every_failpoint_of_our_own_code_is_listed() -> None:
+    assert sorted(named(table("CONTRIBUTING.md", "failpoints"))) == sorted(failpoints.PLACES)
 
 
 def test_the_files_named_exist() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,79 +17,18 @@ from tests.site_under_test import Site, descendants, wait_for
 MakeSite = Callable[..., Site]
 
 
-def test_a_peer_takes_the_jobs_of_a_stopped_supervisor_and_its_late_result_is_refused(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.once]
-        handler = "jobs:once"
-        workers = 1
-        lock_time = "1s"
-        """,
-        "import os, time\n"
-        "def once(payload, ctx):\n"
-        "    open('LEDGER', 'a').write(f'start {ctx.job_id} {ctx.token} {os.getpid()} {time.time()}\\n')\n"
-        "    if ctx.token == 1: time.sleep(0.5)\n"
-        "    return ctx.token\n",
-    )
-    first = site.start()
-    job = site.queue.enqueue("once")
-    site.running_pid(job)
-    stopped = [psutil.Process(first.pid), *descendants(first.pid)]
-    for process in stopped:
-        process.suspend()
-    site.start()
-    done = site.done(job)
-    assert done.result != 1
-    assert site.event("lock_reclaimed", job=job)
-    for process in stopped:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.resume()
-    wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
-    assert site.job(job) == done
-
-
-def test_a_stopped_supervisor_takes_nothing_from_its_own_workers(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 1
-        lock_time = "1s"
-        """
-    )
+def test_a_job_of_a_pool_that_a_reload_took_away_keeps_its_lock_and_ends(make_site: MakeSite) -> None:
+    stays = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nlock_time = "1s"\n'
+    goes = '[pools.gone]\ntypes = ["gone"]\nhandler = "jobs:work"\nworkers = 1\nlock_time = "1s"\n'
+    site = make_site(stays + goes)
     supervisor = site.start()
-    slow = site.queue.enqueue("work", {"seconds": 2.5})
-    site.running_pid(slow)
-    supervisor.send_signal(signal.SIGSTOP)
-    quick = site.queue.enqueue("work")
-    assert site.done(slow).crashes == 0  # its lock of a second was renewed without the supervisor
-    assert site.done(quick).crashes == 0
-    supervisor.send_signal(signal.SIGCONT)
-    assert [len(site.runs("start", job)) for job in (slow, quick)] == [1, 1]
-
-
-def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 1
-        lock_time = "1s"
-        """
-    )
-    site.start()
-    site.start()
-    jobs = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
-    for job in jobs:
-        site.running_pid(job)
-    with contextlib.closing(sqlite3.connect(site.database, isolation_level=None)) as application:
-        application.execute("BEGIN IMMEDIATE")
-        wait_for(lambda: site.event("store_failed"), "somebody to notice")
-        application.execute("COMMIT")
-    for job in jobs:
-        done = site.done(job)
-        assert (done.crashes, len(site.runs("start", job))) == (0, 1)
-    site.done(site.queue.enqueue("work"))
+    job = site.queue.enqueue("gone", {"seconds": 3})
+    site.running_pid(job)
+    site.configure(stays)
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: site.event("reloaded", pools=["work"]), "the reload")
+    done = site.done(job)
+    assert (done.crashes, len(site.runs("start", job))) == (0, 1)
     assert not site.event("lock_reclaimed")
 
 

@@ -74,58 +74,6 @@ def test_a_job_goes_only_to_a_worker_with_all_the_capabilities_it_requires(make_
     assert site.job(nobody).status is Status.PENDING
 
 
-def test_nothing_waits_behind_a_slow_job_that_was_prefetched_with_it(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 2
-        prefetch = 64
-        """
-    )
-    jobs = site.queue.enqueue_many("work", [{"seconds": 5 if n == 3 else 0} for n in range(64)])
-    site.start()
-    site.running_pid(jobs[3])
-    others = [job for job in jobs if job != jobs[3]]
-    wait_for(lambda: site.count("done") == 63, "the other 63", patience=4)
-    started = min(site.runs("start", job)[0][2] for job in jobs)
-    assert max(job.completed_at for job in map(site.job, others)) - started < 1.0  # the promise is 0.2 s
-    [(_, pid, _)] = site.runs("start", jobs[3])
-    os.kill(pid, signal.SIGKILL)
-    assert site.done(jobs[3]).crashes == 1
-    assert all(site.job(job).crashes == 0 and len(site.runs("start", job)) == 1 for job in others)
-
-
-def test_a_handler_that_cannot_be_imported_stops_only_its_own_pool(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 1
-        [pools.missing]
-        handler = "no_such_module:handle"
-        workers = 2
-        [pools.unset]
-        handler = "jobs:Unset"
-        workers = 2
-        """,
-        "def work(payload, ctx):\n    return 1\n"
-        "class Unset:\n    def setup(self, ctx):\n        raise RuntimeError('no model here')\n"
-        "    def handle(self, payload, ctx):\n        return 1\n",
-    )
-    site.start()
-    stuck = site.queue.enqueue("missing")
-    assert site.done(site.queue.enqueue("work")).result == 1
-    wait_for(lambda: site.event("pool_broken", pool="missing"), "the import's failure")
-    died = wait_for(lambda: site.event("worker_died", pool="unset"), "the set-up's failure")
-    assert "no model here" in died["detail"]
-    assert "no module 'no_such_module'" in site.event("pool_broken", pool="missing")["problem"]
-    assert site.job(stuck).status is Status.PENDING
-    # It is tried again slowly, not in a spin.
-    tries = len([e for e in site.events() if e.get("event") == "pool_broken"])
-    assert tries <= 3
-
-
 def test_workers_are_replaced_when_they_have_done_their_share(make_site: MakeSite) -> None:
     site = make_site(
         """
@@ -265,33 +213,6 @@ def test_classes_with_a_life_and_async_handlers_work(make_site: MakeSite) -> Non
     assert site.done(site.queue.enqueue("soon")).result == "soon"
     site.stop(supervisor)
     assert "teardown" in site.ledger.read_text()
-
-
-def test_payloads_that_are_no_json_fail_with_a_reason_and_the_loop_goes_on(make_site: MakeSite) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
-    site.start()
-    [(broken,)] = site.rows("INSERT INTO jobs(type, payload) VALUES ('work', '{broken') RETURNING id")
-    [(bytes_,)] = site.rows("INSERT INTO jobs(type, payload) VALUES ('work', CAST(x'ff7b7d' AS TEXT)) RETURNING id")
-    for job, words in ((broken, "no JSON"), (bytes_, "UTF-8")):
-        ended = site.queue.wait(job, timeout=20)
-        assert ended.status is Status.FAILED
-        assert words in str(ended.last_error)
-    site.done(site.queue.enqueue("work"))
-
-
-def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: MakeSite) -> None:
-    site = make_site(
-        '[pools.loud]\nhandler = "jobs:loud"\nworkers = 1\nmax_crashes = 1\n',
-        "import os, sys\ndef loud(payload, ctx):\n"
-        "    for _ in range(100): sys.stderr.write('x' * 100_000 + '\\n')\n"
-        "    sys.stderr.write('the last words'); sys.stderr.flush()\n    os._exit(3)\n",
-    )
-    site.start()
-    job = site.queue.wait(site.queue.enqueue("loud"), timeout=30)
-    assert job.status is Status.QUARANTINED
-    [(code, tail)] = site.rows("SELECT exit_code, stderr FROM job_errors WHERE job_id = ?", job.id)
-    assert code == 3
-    assert tail.endswith("the last words")
 
 
 def test_another_program_gets_its_turn_at_writing_beside_saturating_workers(make_site: MakeSite) -> None:

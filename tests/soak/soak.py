@@ -1,9 +1,10 @@
 """Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N]`.
 
-Two supervisors work on one file while programs enqueue and a foreign poller claims by plain SQL. Workers,
-templates, maintainers and supervisors are killed and stopped, configurations reloaded, pools scaled, jobs
-cancelled. At the end everything is drained and compared: no job lost, none unexpected, every recorded
-outcome backed by a run, repeats only where a fault was.
+Two supervisors work on one file while programs that know nothing of us insert, hold the write lock, claim
+and settle by plain SQL. Workers, templates, maintainers, supervisors and those programs are killed and
+stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
+to two hours. At the end everything is drained and compared: no acknowledged job lost, none unexpected,
+every recorded outcome backed by a run of that very claim, no run after it, repeats only where a fault was.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from pathlib import Path
 
 import psutil
 
-from supervisor import Status
+from supervisor.domain.errors import StoreBusy
+from tests.faults.shifted_clock import Clock
 from tests.site_under_test import Site, site, wait_for
+from tests.soak.verdict import wrong
 
 POOLS = """
 [defaults]
@@ -45,16 +48,9 @@ min_workers = 0
 max_workers = 3
 scale_down_delay = "500ms"
 """
-FOREIGN = """
-import sqlite3, sys, time
-db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
-while True:
-    row = db.execute("UPDATE jobs SET status = 'running' WHERE id = (SELECT id FROM jobs WHERE status = 'pending'"
-                     " AND type = 'foreign' LIMIT 1) RETURNING id").fetchall()
-    if row:
-        db.execute("UPDATE jobs SET status = 'done' WHERE id = ?", row[0])
-    time.sleep(0.01)
-"""
+PROGRAMS = Path(__file__).parent / "programs"
+SUPERVISORS = 2
+MOST_LEAPT = 7200  # seconds
 
 
 class Soak:
@@ -65,22 +61,21 @@ class Soak:
         self.random = random.Random(seed)
         self.counts: collections.Counter[str] = collections.Counter()
         self.jobs: list[int] = []
+        self.acknowledged = place.folder / "acknowledged"
         self.stopped: list[tuple[float, psutil.Process]] = []
-        self.foreign: subprocess.Popen[bytes] | None = None
+        self.foreign: dict[str, subprocess.Popen[bytes]] = {}
+        self.clock = Clock(place.folder)
 
     def run(self, seconds: float) -> None:
-        self.site.start(wait=False)
-        self.site.start(wait=False)
-        self._keep_foreign()
         end = time.monotonic() + seconds
         faults = self._faults()
         while time.monotonic() < end:
+            self._keep_alive()
             self._enqueue()
             self._continue()
             fault = self.random.choices(list(faults), weights=list(faults.values()))[0]
             with contextlib.suppress(psutil.NoSuchProcess, IndexError, ProcessLookupError):
                 fault()
-            self._keep_alive()
             time.sleep(self.random.uniform(0.02, 0.3))
         for _, process in self.stopped:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -93,13 +88,17 @@ class Soak:
             lambda: self._kill("template", self._middle(template=True)): 2,
             lambda: self._kill("maintainer", self._middle(template=False)): 2,
             lambda: self._kill("supervisor", self._supervisor()): 1.5,
+            lambda: self._kill("foreign program", self._foreign()): 1,
             lambda: self._stop("worker", self._worker()): 1.5,
+            lambda: self._stop("template", self._middle(template=True)): 0.5,
             lambda: self._stop("maintainer", self._middle(template=False)): 0.5,
             lambda: self._stop("supervisor", self._supervisor()): 0.7,
+            self._stop_tree: 0.3,
+            lambda: self._stop("foreign program", self._foreign()): 0.5,
             self._reload: 1,
             self._scale: 1,
             self._cancel: 1,
-            self._kill_foreign: 0.5,
+            self._leap: 0.5,
             self._terminate: 0.5,
         }
 
@@ -116,6 +115,9 @@ class Soak:
     def _worker(self) -> psutil.Process:
         return self.random.choice(self._middle(template=True).children())
 
+    def _foreign(self) -> psutil.Process:
+        return psutil.Process(self.random.choice(list(self.foreign.values())).pid)
+
     # What it does
 
     def _kill(self, what: str, process: psutil.Process) -> None:
@@ -126,6 +128,15 @@ class Soak:
         process.suspend()
         self.stopped.append((time.monotonic() + self.random.uniform(0.1, 6), process))
         self.counts[f"stopped {what}"] += 1
+
+    def _stop_tree(self) -> None:
+        supervisor = self._supervisor()
+        until = time.monotonic() + self.random.uniform(1, 8)
+        for process in (supervisor, *supervisor.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+                self.stopped.append((until, process))
+        self.counts["stopped whole tree"] += 1
 
     def _continue(self) -> None:
         now = time.monotonic()
@@ -143,62 +154,66 @@ class Soak:
         self.counts["terminated"] += 1
 
     def _scale(self) -> None:
-        size = self.random.choice(["0", "1", "4", "auto"])
-        self._command("scale", "work", size)
+        self._command("scale", "work", self.random.choice(["0", "1", "4", "auto"]))
         self.counts["scaled"] += 1
 
     def _cancel(self) -> None:
         job = self.random.choice(self.jobs[-200:])
-        self.site.rows("UPDATE jobs SET cancel_requested_at = 1 WHERE id = ? AND status = 'running'", job)
+        self._command("jobs", "cancel", str(job))
         self.counts["cancels"] += 1
 
-    def _kill_foreign(self) -> None:
-        if self.foreign is not None:
-            self.foreign.kill()
-            self.foreign.wait()
-            self.foreign = None
-            self.counts["killed foreign poller"] += 1
-        self._keep_foreign()
+    def _leap(self) -> None:
+        self.clock.leap_to(self.random.choice([0, 0, 60, -60, MOST_LEAPT, -MOST_LEAPT]))
+        self.counts["clock leaps"] += 1
 
     def _command(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.site.config)]
         subprocess.run(command, check=False, capture_output=True, cwd=self.site.folder)
 
+    # Whom it keeps alive
+
     def _keep_alive(self) -> None:
         living = [p for p in self.site.supervisors if p.poll() is None]
-        for _ in range(2 - len(living)):
-            self.site.start(wait=False)
+        for _ in range(SUPERVISORS - len(living)):
+            self.site.start(wait=False, env=self.clock.environment)
             self.counts["supervisors started"] += 1
-
-    def _keep_foreign(self) -> None:
-        if self.foreign is None:
-            self.foreign = subprocess.Popen([sys.executable, "-c", FOREIGN, str(self.site.database)])
+        programs = {"poller": [], "writer": [str(self.acknowledged), str(self.random.randrange(1 << 30))]}
+        for name, arguments in programs.items():
+            if name not in self.foreign or self.foreign[name].poll() is not None:
+                command = [sys.executable, str(PROGRAMS / f"{name}.py"), str(self.site.database), *arguments]
+                self.foreign[name] = subprocess.Popen(command)
 
     def _enqueue(self) -> None:
         if self.site.count("pending") > 400:
             return
         for kind, count in (("work", 4), ("quick", 30), ("foreign", 2)):
             payloads = [{"seconds": self.random.choice([0, 0, 0, 0.01, 0.2 if kind == "work" else 0])}] * count
-            self.jobs += self.site.queue.enqueue_many(kind, payloads)
+            try:
+                self.jobs += self.site.queue.enqueue_many(kind, payloads)
+            except StoreBusy:  # whoever was stopped with SQLite's lock in hand: nothing was written
+                self.counts["refused for being busy"] += 1
 
-    # The oracle
+    # The end
 
     def settle(self) -> list[str]:
-        """Drain, then everything that is wrong."""
+        """Drain, stop everything, then all that is wrong."""
+        self._end(self.foreign.pop("writer"))
         self._command("scale", "work", "auto")
-        self.site.rows("UPDATE job_meta SET value = '1' WHERE key = 'foreign_lock_time'")
+        self.clock.leap_to(MOST_LEAPT + 60)  # what was put off by a clock that was ahead is due now, too
         # A foreign claim whose poller was killed expires after its hour; nobody waits for that here.
         self.site.rows("UPDATE jobs SET lock_expires_at = 1 WHERE locked_by = 'foreign'")
         wait_for(lambda: self._unfinished() == 0, "the queue to drain", patience=120)
-        if self.foreign is not None:
-            self.foreign.kill()
-            self.foreign.wait()
+        self._end(self.foreign.pop("poller"))
         for process in self.site.supervisors:
             if process.poll() is None:
                 process.terminate()
         for process in self.site.supervisors:
             process.wait(30)
-        return self._wrong()
+        return wrong(self.site, [*self.jobs, *self._acknowledged()], sum(self.counts.values())) + self._unpaired()
+
+    def _end(self, program: subprocess.Popen[bytes]) -> None:
+        program.kill()
+        program.wait()
 
     def _unfinished(self) -> int:
         [(count,)] = self.site.rows(
@@ -206,38 +221,13 @@ class Soak:
         )
         return int(count)
 
-    def _wrong(self) -> list[str]:
-        wrong = []
-        rows = self.site.rows("SELECT id, type, status, crashes FROM jobs WHERE type <> 'never'")
-        known = {row[0] for row in rows}
-        lost = set(self.jobs) - known
-        if lost:
-            wrong.append(f"{len(lost)} jobs vanished")
-        starts: collections.Counter[int] = collections.Counter()
-        ends: collections.Counter[int] = collections.Counter()
-        for line in self.site.ledger.read_text().splitlines():
-            what, job = line.split()[:2]
-            (starts if what == "start" else ends)[int(job)] += 1
-        unexpected = set(starts) - known
-        if unexpected:
-            wrong.append(f"{len(unexpected)} runs of unknown jobs")
-        for job, kind, status, crashes in rows:
-            if kind != "foreign" and status == "done" and not ends[job]:
-                wrong.append(f"job {job} is done, but no run of it ended")
-            if status not in ("done", "cancelled"):
-                wrong.append(f"job {job} is {status}")
-            if crashes > starts[job] and kind != "foreign":
-                wrong.append(f"job {job} was charged {crashes} crashes in {starts[job]} runs")
-        repeats = sum(count - 1 for count in starts.values() if count > 1)
-        faults = sum(self.counts.values())
-        # A fault repeats at most what its workers had begun or not yet settled.
-        if repeats > faults * 6 * 64:
-            wrong.append(f"{repeats} repeats for {faults} faults")
-        if self.site.rows("PRAGMA integrity_check") != [("ok",)]:
-            wrong.append("the file is damaged")
-        by_status = collections.Counter(Status(row[2]).value for row in rows)
-        print(f"jobs {len(rows)} {dict(by_status)}, runs {sum(starts.values())}, repeats {repeats}")
-        return wrong
+    def _acknowledged(self) -> list[int]:
+        return [int(line) for line in self.acknowledged.read_text().split()] if self.acknowledged.exists() else []
+
+    def _unpaired(self) -> list[str]:
+        """A job enqueued in an application's own transaction exists if and only if that was committed."""
+        unpaired = self.site.rows("SELECT id FROM pictures WHERE job NOT IN (SELECT id FROM jobs)")
+        return [f"{len(unpaired)} of the application's rows have no job"] if unpaired else []
 
 
 def main() -> int:
@@ -253,18 +243,22 @@ def main() -> int:
         soak = Soak(place, seed)
         try:
             soak.run(options.seconds)
-            wrong = soak.settle()
+            found = soak.settle()
         except (AssertionError, sqlite3.Error) as error:
-            wrong = [str(error)]
+            found = [str(error)]
+        finally:
+            for program in soak.foreign.values():
+                program.kill()
+                program.wait()
         print(", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items())))
-    for line in wrong[:20]:
+    for line in found[:20]:
         print(f"WRONG: {line}")
-    if wrong or options.keep:
+    if found or options.keep:
         print(f"the folder with database, ledger and log is kept: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
         print("clean: nothing lost, nothing unexpected, one recorded outcome a job")
-    return 1 if wrong else 0
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

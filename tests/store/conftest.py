@@ -1,17 +1,15 @@
-"""The engines that must keep every promise of this folder. Another engine is one more entry here."""
+"""A desk on each of the engines, which must keep every promise of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
-from tests.store.kit import Desk
-
-ENGINES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:///{folder}/jobs.db"}
+from tests.store.kit import ENGINES, Desk
 
 
 @pytest.fixture(params=sorted(ENGINES))

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from supervisor.domain.job import Claim, Job, NewJob, Status
@@ -23,6 +24,9 @@ from supervisor.store.base import (
     Wanted,
     WorkerRecord,
 )
+
+# The URL of a database in a folder. Another engine is one more entry here.
+ENGINES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:///{folder}/jobs.db"}
 
 T0 = 1_000_000.0  # when jobs become due, unless a test says otherwise
 NOW = T0 + 1000.0

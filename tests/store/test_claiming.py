@@ -32,6 +32,20 @@ class TestOrder:
 
         assert order == [job_id for _, _, job_id in sorted(jobs)]
 
+    @pytest.mark.parametrize("seed", range(5))
+    def test_one_job_at_a_time_is_always_the_best_although_others_keep_coming(self, desk: Desk, seed: int) -> None:
+        dice = random.Random(seed)
+        waiting: list[tuple[int, float, int]] = []
+        for _ in range(150):
+            for _ in range(dice.choice([0, 0, 1, 2])):
+                priority, at = dice.choice([0, 0, 0, -5, 7]), T0 + dice.randrange(3)
+                requires = dice.choice(["", "", "", "", "cpu"])
+                waiting.append((-priority, at, desk.put("a", at, priority=priority, requires=requires)))
+            waiting.sort()
+            expected = [waiting.pop(0)[2]] if waiting else []
+
+            assert [claim.job_id for claim in desk.claim(["a"], 1, capabilities="cpu")] == expected
+
     def test_all_two_hundred_and_one_priorities_are_ordered(self, desk: Desk) -> None:
         by_priority = {priority: desk.put(priority=priority) for priority in range(-100, 101)}
 
@@ -71,6 +85,15 @@ class TestWhatIsDue:
         assert ids(desk, "tag", "caption") == [caption]
         assert desk.operations.resume("tag") is True
         assert ids(desk, "tag", "caption") == [tag]
+
+    def test_a_worker_in_full_swing_stops_at_a_pause(self, desk: Desk) -> None:
+        desk.put()
+        waiting = desk.put()
+        claim = desk.one()
+        desk.operations.pause("tag", NOW)
+
+        assert desk.exchange(done(claim, None), want=1).claims == []
+        assert desk.status(waiting) is Status.PENDING
 
 
 class TestCapabilities:

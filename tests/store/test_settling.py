@@ -184,6 +184,17 @@ class TestLostClaims:
         statuses = [desk.status(job_id) for job_id in jobs]
         assert statuses == [Status.RUNNING if n == 3 else Status.DONE for n in range(10)]
 
+    @pytest.mark.parametrize("result", [None, '"late"'])
+    @pytest.mark.parametrize("owner", ["w1", "w2"])
+    def test_old_claims_settled_together_are_all_lost(self, desk: Desk, owner: str, result: str | None) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        old = desk.claim(want=3)
+        desk.settle(*(released(claim) for claim in old))
+        current = desk.claim(want=3, owner=owner)
+
+        assert sorted(desk.settle(*(done(claim, result) for claim in old))) == jobs
+        assert desk.settle(*(done(claim, result) for claim in current), owner=owner) == []
+
     def test_a_settlement_given_twice_counts_once(self, desk: Desk) -> None:
         job_id = desk.put()
         claim = desk.one()

@@ -97,7 +97,7 @@ class TestLocks:
         desk.one()
 
         assert desk.chores.expired(NOW + LOCK, 10) == []
-        assert desk.chores.expired(NOW + LOCK + 1, 10) == [Expired(job_id, 1, "w1", NOW + LOCK)]
+        assert desk.chores.expired(NOW + LOCK + 1, 10) == [Expired(job_id, 1, "w1", NOW + LOCK, NOW)]
 
     def test_expired_claims_are_bounded(self, desk: Desk) -> None:
         for _ in range(5):

@@ -98,6 +98,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 name="tag",
                 types=("tag",),
                 handler="handlers.tag:Tagger",
+                command=(),
                 min_workers=2,
                 max_workers=2,
                 jobs_per_worker=1,

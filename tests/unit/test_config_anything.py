@@ -82,7 +82,7 @@ def test_a_key_that_is_not_there_is_found_where_its_table_is() -> None:
 WORDS = ["[[", "]]", "pools", "tag", "defaults", "schedules", "retry", "handler", "env", "workers", '"a:b"']
 WORDS += ["1", "nan", "true", "1979-05-27", '"""', "'''", "0x" + "f" * 5000]
 SCRAPS = st.sampled_from([*"[]{}=.,#'\"\\\n \t\r\0é\u2028", *WORDS])
-KEYS = ["types", "handler", "workers", "min_workers", "max_workers", "capabilities", "prefetch", "timeout"]
+KEYS = ["types", "handler", "command", "workers", "min_workers", "max_workers", "capabilities", "prefetch", "timeout"]
 KEYS += [
     "max_memory",
     "retry",

@@ -11,7 +11,9 @@ from supervisor.config import Settings, load
 from supervisor.domain.errors import ConfigError
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
-NO_POOL = 'no pool is configured; add a table [pools.NAME] with handler = "module:attribute"'
+X = '[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\n'
+EITHER = 'handler = "module:attribute" or command = ["program", "argument"]'
+NO_POOL = f"no pool is configured; add a table [pools.NAME] with {EITHER}"
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ level = "loud"
         "supervisor.toml:3: pools.tag.handler: 'jobs' is no handler; write module:attribute, like \"jobs:greet\"",
         "supervisor.toml:4: pools.tag.workers: must be a whole number, not '2'",
         'supervisor.toml:5: pools.tag.env.A: must be text in quotes, like "text", not 1',
-        'supervisor.toml:6: pools.caption.handler: is missing; write handler = "module:attribute"',
+        f"supervisor.toml:6: pools.caption.handler: is missing; write {EITHER}",
         "supervisor.toml:7: pools.caption.types[0]: 'Caption' is no type; "
         "a type has 1 to 100 characters of a-z 0-9 _ . -",
         'supervisor.toml:7: pools.caption.types[1]: must be text in quotes, like "text", not 3',
@@ -144,7 +146,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ('env = { "A=B" = "x" }', 'env."A=B": no environment variable can have this name'),
         ('env = { A = "\\u0000" }', "env.A: no environment variable can hold a NUL character"),
         ("options = 3", "options: must be a table, like { name = … }, not 3"),
-        ('command = ["python"]', "command: a command is not supported yet"),
+        ('command = ["python"]', "command: write either handler or command, not both"),
         ("batch_size = 2", "batch_size: a batch_size above 1 is not supported yet"),
         ("gpus = [0]", "gpus: sharing out gpus is not supported yet"),
         (
@@ -164,9 +166,22 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ("", f": pools: {NO_POOL}"),
         (
             "[pools.a]\ncommand = []",
-            ':1: pools.a.handler: is missing; write handler = "module:attribute"',
+            f":1: pools.a.handler: is missing; write {EITHER}",
         ),
-        ('[pools.a]\ncommand = ["x"]', ":2: pools.a.command: a command is not supported yet"),
+        ('[pools.a]\ncommand = "x"', ':2: pools.a.command: must be a list, like ["a", "b"], not \'x\''),
+        ("[pools.a]\ncommand = [3]", ':2: pools.a.command[0]: must be text in quotes, like "text", not 3'),
+        (
+            '[pools.a]\ncommand = ["x\\u0000"]',
+            ":2: pools.a.command[0]: no argument of a program can hold a NUL character",
+        ),
+        (
+            '[pools.a]\ncommand = [" ", "x"]',
+            ':2: pools.a.command: it names no program; write it like ["python3", "tag.py"]',
+        ),
+        (
+            f'[defaults]\ncommand = ["x"]\n{POOL}',
+            ":2: defaults.command: each pool has its own; it cannot be a default for all of them",
+        ),
         ("pools = 3", f":1: pools: {NO_POOL}"),
         ("pools.tag = 3", ":1: pools.tag: must be a table, not 3"),
         (f"defaults = 3\n{POOL}", ":1: defaults: must be a table, not 3"),
@@ -192,8 +207,48 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
             ':1: pools.a.b: there is no such key here; a pool of that name is [pools."a.b"]',
         ),
         (
-            f'{POOL}[[schedules]]\n[[schedules]]\nname = "x"',
-            ":4: schedules[1]: a schedule is not supported yet",
+            f'{POOL}[[schedules]]\n[[schedules]]\nname = "x"\nevery = "1h"',
+            ":4: schedules[1]: `type` is missing",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"',
+            ':3: schedules[0]: say when: `cron = "0 3 * * *"` or `every = "1h"`',
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\nevery = "1h"',
+            ":7: schedules[0].every: give either cron or every, not both",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "61 * * * *"',
+            ":6: schedules[0].cron: '61 * * * *' is no cron line: Bad minute",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 0 30 2 *"',
+            ":6: schedules[0].cron: '0 0 30 2 *' is no cron line: Bad day-of-month",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "500ms"',
+            ":6: schedules[0].every: '500ms' is out of range; it must be from 1s to 36500d",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\ntimezone = "UTC"',
+            ":7: schedules[0].timezone: it is for cron; `every` counts from the last time",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\ntimezone = "Mars/Base"',
+            ":7: schedules[0].timezone: 'Mars/Base' is no time zone of this machine; write it like Europe/Berlin",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\npayload = {{ at = 2026-01-01 }}',
+            ":7: schedules[0].payload: it is no JSON: Object of type date is not JSON serializable",
+        ),
+        (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\nmisfire = "never"',
+            ":7: schedules[0].misfire: must be 'once', 'skip' or 'all', not 'never'",
+        ),
+        (
+            f"{POOL}{X}{X}",
+            ":8: schedules[1].name: another schedule is called 'x', too",
         ),
         (f"{POOL}[schedules]", ":3: schedules: must be tables [[schedules]], not {}"),
         (
@@ -227,6 +282,64 @@ capabilities = ["big", "{capability}"]
     ]
     assert loaded(toml, text.format(handler="b", capability="gpu"))
     assert loaded(toml, text.format(handler="a", capability="cpu"))
+
+
+def test_two_pools_may_not_run_the_same_jobs_with_different_programs(toml: Path) -> None:
+    text = '[pools.a]\ncommand = ["x"]\ntypes = ["t"]\n[pools.b]\ntypes = ["t"]\n'
+
+    assert problems(toml, text + 'command = ["x", "y"]') == [
+        "supervisor.toml:4: pools.b: it takes t with the same capabilities as pools.a, but has another command"
+    ]
+    assert problems(toml, text + 'handler = "jobs:t"') == [
+        "supervisor.toml:4: pools.b: it takes t with the same capabilities as pools.a, but has another handler"
+    ]
+    assert loaded(toml, text + 'command = ["x"]')
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("nowhere", "there is no program 'nowhere' on PATH; give its full path"),
+        ("/nowhere/tag", "there is no program /nowhere/tag"),
+        ("./tag", "there is no program {}/tag"),
+        ("./folder", "{}/folder is no program: it is no file"),
+        ("./text", "{}/text may not be executed; chmod +x mends that, or name its interpreter first"),
+        ("./program", ""),
+        ("sh", ""),
+    ],
+)
+def test_a_program_that_is_not_there_is_a_fault_for_those_who_would_run_it(
+    toml: Path, command: str, problem: str
+) -> None:
+    Path("folder").mkdir()
+    Path("text").touch()
+    Path("program").touch(mode=0o755)
+    text = f'[pools.other]\nhandler = "jobs:other"\n[pools.tag]\ntimeout = "1s"\ncommand = ["{command}", "x"]\n'
+
+    assert loaded(toml, text).pools["tag"].command == (command, "x")
+    assert load(toml, to_run=["other"])
+    for names in ([], ["tag"]):
+        if problem:
+            with pytest.raises(ConfigError) as caught:
+                load(toml, to_run=names)
+            assert caught.value.problems == [f"{toml}:5: pools.tag.command: {problem.format(Path.cwd())}"]
+        else:
+            assert load(toml, to_run=names)
+
+
+def test_a_pool_looks_for_its_program_on_its_own_path(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("bin").mkdir()
+    Path("bin/tag").touch(mode=0o755)
+    toml = tmp_path / toml
+    monkeypatch.chdir("/")
+
+    toml.write_text('[pools.tag]\ncommand = ["tag"]\nenv = { PATH = "bin" }\n')
+    assert load(toml, to_run=())
+    toml.write_text('[pools.tag]\ncommand = ["sh"]\nenv = { PATH = "bin" }\n')
+    with pytest.raises(ConfigError, match="there is no program 'sh' on PATH"):
+        load(toml, to_run=())
 
 
 @pytest.mark.parametrize(

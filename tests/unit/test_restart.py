@@ -26,6 +26,27 @@ def test_early_deaths_in_a_row_back_off_up_to_half_a_minute() -> None:
     assert delays(Restarts(), 15) == [0, 0, 0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30]
 
 
+def test_deaths_of_one_moment_count_as_one_however_many() -> None:
+    restarts = Restarts()
+    for _ in range(50):
+        restarts = restarts.died(100.0, early=True, born=90.0)
+    for _ in range(50):
+        restarts = restarts.broken(100.0, "why", born=90.0)
+
+    assert (restarts.early_deaths, restarts.failed_setups, restarts.not_before) == (1, 0, 0.0)
+    assert restarts.broken(101.0, "why", born=100.5).failed_setups == 1
+
+
+def test_replacements_that_die_as_well_are_a_loop() -> None:
+    restarts = Restarts()
+    for generation in range(5):
+        for _ in range(50):
+            restarts = restarts.died(generation + 0.5, early=True, born=float(generation))
+
+    assert restarts.early_deaths == 5
+    assert round(restarts.not_before, 3) == 4.7
+
+
 def test_a_crash_loop_is_named_with_its_next_try() -> None:
     restarts = Restarts()
     for _ in range(4):

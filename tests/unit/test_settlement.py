@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, cancelled, clipped, crashed, done, failed, released
+from supervisor.domain.settlement import LONGEST_DELAY, Failure, cancelled, clipped, crashed, done, failed, released
 
 POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10, jitter=0)
 BROKEN = Failure("exception", "broken")
@@ -54,7 +54,7 @@ def test_a_permanent_failure_has_no_further_attempts() -> None:
     assert (settlement.status, settlement.delay) == (Status.FAILED, 0)
 
 
-@pytest.mark.parametrize(("after", "delay"), [(None, 10), (0.0, 0), (99.0, 99)])
+@pytest.mark.parametrize(("after", "delay"), [(None, 10), (0.0, 0), (99.0, 99), (1e300, LONGEST_DELAY)])
 def test_the_handlers_delay_goes_before_the_policys(after: float | None, delay: float) -> None:
     assert failed(claim(), BROKEN, POLICY, chance=0.5, after=after).delay == delay
 

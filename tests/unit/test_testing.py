@@ -90,6 +90,20 @@ def test_a_failed_job_waits_for_its_next_attempt_and_now_brings_it(queue: Queue)
     assert (last.status, last.last_error) == ("failed", "ValueError: attempt 2")
 
 
+@pytest.mark.parametrize("error", [ValueError("half a pair: \ud800"), Retry("next time", after=1e300)])
+def test_whatever_an_exception_holds_its_job_is_settled(queue: Queue, error: Exception) -> None:
+    def fail(payload: Any, ctx: Context) -> None:
+        raise error
+
+    queue.enqueue("fail")
+
+    [job] = run_due(queue, {"fail": fail})
+
+    assert (job.status, job.attempts) == ("pending", 1)
+    assert job.last_error is not None
+    assert job.last_error.isprintable()
+
+
 def test_fail_and_retry_decide_as_in_a_worker(queue: Queue) -> None:
     def decide(payload: str, ctx: Context) -> None:
         if payload == "fail":

@@ -460,7 +460,7 @@ class TestRefused:
             (PLAIN.replace("status", "state"), "it has no column `status`"),
             ("CREATE VIEW jobs AS SELECT 1 AS id", "no ordinary table"),
             ("CREATE TABLE other (id)", "there is no table `jobs`"),
-            (PLAIN + "; CREATE INDEX jobs_due ON jobs (type)", "index `jobs_due` is needed"),
+            (PLAIN + "; CREATE INDEX jobs_unfinished ON jobs (type)", "index `jobs_unfinished` is needed"),
             (PLAIN + "; CREATE TABLE job_errors (x)", "table `job_errors` is needed"),
             (PLAIN + "; INSERT INTO jobs (type) VALUES ('TAG'), ('TAG'), ('a b')", "'TAG' (2 rows), 'a b' (1 row)"),
             (PLAIN + "; INSERT INTO jobs (type, status) VALUES ('t', 'queued')", "'queued' (1 row)"),

@@ -11,6 +11,7 @@ from supervisor.domain.errors import Conflict
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import done, released
+from supervisor.store.base import Wanted
 from tests.store.kit import NOW, Desk
 
 CLAIM = (
@@ -237,6 +238,31 @@ class TestMeddling:
 
         assert take_back(desk, NOW) == 1
         assert desk.one(now=4e9).job_id == 1
+
+    @pytest.mark.parametrize("raw", [b"\xff", b"gpu \xc3\x28", b"\xed\xa0\x80"])
+    def test_a_job_whose_requirements_cannot_be_read_fails_and_stops_nobody(
+        self, desk: Desk, foreign: sqlite3.Connection, raw: bytes
+    ) -> None:
+        insert = "INSERT INTO jobs (type, requires) VALUES (?, CAST(? AS TEXT))"
+        foreign.executemany(insert, [("tag", raw), ("other", raw), ("tag", b"gpu\0")])
+        good = desk.put(requires="gpu")
+
+        assert desk.one(capabilities="gpu", want=2, now=4e9).job_id == good
+        assert desk.chores.depth(Wanted(("tag",), "gpu"), 4e9, 10).due == 0
+        assert not desk.chores.unfinished(Wanted(("tag",), "gpu"), 4e9)
+        assert [desk.status(job) for job in (1, 2, 3)] == [Status.FAILED, Status.PENDING, Status.PENDING]
+        assert (desk.job(1).completed_at, desk.job(1).last_error) == (4e9, "what it requires is no valid UTF-8")
+        assert [attempt.kind for attempt in desk.operations.attempts(1)] == ["requires"]
+
+    def test_an_owner_that_cannot_be_read_is_no_owner(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        desk.put()
+        claim = desk.one()
+        foreign.execute("UPDATE jobs SET locked_by = CAST(x'ff' AS TEXT), cancel_requested_at = 1")
+
+        assert desk.chores.cancels() == []
+        assert take_back(desk, 4e9) == 1
+        assert desk.settle(done(claim, None)) == [claim.job_id]
+        assert desk.status(claim.job_id) is Status.CANCELLED
 
     def test_foreign_keys_of_an_application_do_not_stop_the_pruning_of_other_jobs(
         self, desk: Desk, foreign: sqlite3.Connection

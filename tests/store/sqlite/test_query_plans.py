@@ -20,12 +20,14 @@ from supervisor.store.sqlite.connection import QUERIES
 LARGE = 100_000
 SMALL = 1_000
 PARAMETER = re.compile(r":(\w+)")
+NUMBERED = re.compile(r"\?(\d+)")
 
 
 def planned(connection: sqlite3.Connection, name: str) -> list[str]:
     sql = QUERIES.statements[name]
-    named = {key: "[]" if key in ("types", "ids") else None for key in PARAMETER.findall(sql)}
-    parameters: Any = named or [None] * sql.count("?")
+    named = {key: "[]" if key in ("types", "ids", "owners", "started") else None for key in PARAMETER.findall(sql)}
+    numbered = {int(number) for number in NUMBERED.findall(sql)}
+    parameters: Any = named or [None] * (len(numbered) or sql.count("?"))
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 
 
@@ -40,29 +42,33 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Conne
 
 def connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.create_function("covers", 2, covers, deterministic=True)
+    connection.create_function("covers", 2, lambda has, needs: covers(has, needs.decode()), deterministic=True)
     return connection
 
 
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("groups", "jobs_due"),
-        ("claim_group", "jobs_due"),
-        ("peek_group", "jobs_due"),
-        ("count_group", "jobs_due"),
+        ("groups", "jobs_unfinished"),
+        ("claim_group", "jobs_unfinished"),
+        ("peek_group", "jobs_unfinished"),
+        ("claim_first", "jobs_unfinished"),
+        ("claim_one", "PRIMARY KEY"),
+        ("count_group", "jobs_unfinished"),
         ("find_unique", "jobs_unique_key"),
-        ("held_by", "jobs_running"),
-        ("expired", "jobs_running"),
-        ("needs_renewal", "jobs_running"),
-        ("renew", "jobs_running"),
-        ("cancels", "jobs_running"),
-        ("unhandled", "jobs_due"),
-        ("awaiting_retry", "jobs_due"),
-        ("count_pending", "jobs_due"),
+        ("held_by", "jobs_unfinished"),
+        ("expired", "jobs_unfinished"),
+        ("needs_renewal", "jobs_unfinished"),
+        ("renew", "jobs_unfinished"),
+        ("cancels", "jobs_unfinished"),
+        ("unhandled", "jobs_unfinished"),
+        ("refuse_unreadable", "jobs_unfinished"),
+        ("awaiting_retry", "jobs_unfinished"),
+        ("count_pending", "jobs_unfinished"),
         ("list_unsuccessful", "jobs_unsuccessful"),
         ("unsuccessful_since", "jobs_unsuccessful"),
         ("settle_done", "PRIMARY KEY"),
+        ("settle_plain", "PRIMARY KEY"),
         ("settle", "PRIMARY KEY"),
         ("claim_ids", "PRIMARY KEY"),
         ("job", "PRIMARY KEY"),
@@ -84,7 +90,7 @@ def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
     assert full == [], plan
 
 
-@pytest.mark.parametrize("name", ["groups", "claim_group", "peek_group", "unhandled"])
+@pytest.mark.parametrize("name", ["groups", "claim_first", "claim_group", "peek_group", "unhandled"])
 def test_rows_come_out_of_the_index_in_their_order(database: sqlite3.Connection, name: str) -> None:
     plan = planned(database, name)
 
@@ -108,14 +114,24 @@ def steps(connection: sqlite3.Connection, work: Callable[[], object]) -> int:
     return count
 
 
+def claim_first(connection: sqlite3.Connection) -> list[int]:
+    """What it runs for a single job of a single group."""
+    return [row[0] for row in connection.execute(QUERIES.claim_first, ("tag", 0, 1000.0))]
+
+
 def claim(connection: sqlite3.Connection) -> list[int]:
     """What a worker's exchange runs for its best group."""
     wanted = {"types": '["tag", "caption"]', "capabilities": "cpu"}
-    due = [row for row in connection.execute(QUERIES.groups, wanted) if row[3] <= 1000]
+    due = [row for row in connection.execute(QUERIES.groups, wanted) if row[3] is not None and row[3] <= 1000]
     best = max(due, key=lambda row: row[2])
     group = dict(zip(("type", "requires", "priority"), best, strict=False))
     mark = {"owner": "w1", "now": 1000.0, "expires_at": 1060.0, "want": 5}
     return sorted(row[0] for row in connection.execute(QUERIES.claim_group, group | mark))
+
+
+def held(connection: sqlite3.Connection) -> list[int]:
+    """What recovery asks for a dead worker."""
+    return [row[0] for row in connection.execute(QUERIES.held_by, {"owner": "w1"})]
 
 
 def fill(connection: sqlite3.Connection, kind: str, count: int) -> None:
@@ -135,7 +151,7 @@ def fill(connection: sqlite3.Connection, kind: str, count: int) -> None:
     )
 
 
-def cost(path: Path, kind: str, count: int) -> int:
+def cost(path: Path, kind: str, count: int, work: Callable[[sqlite3.Connection], list[int]] = claim) -> int:
     SqliteEngine(f"sqlite:///{path}").migrate()
     connection = connected(path)
     connection.execute("PRAGMA synchronous = OFF")
@@ -145,9 +161,9 @@ def cost(path: Path, kind: str, count: int) -> int:
     fill(connection, kind, count)
     connection.execute("COMMIT")
     try:
-        claimed: list[int] = []
-        used = steps(connection, lambda: claimed.extend(claim(connection)))
-        assert claimed == [1, 2, 3, 4, 5]
+        found: list[int] = []
+        used = steps(connection, lambda: found.extend(work(connection)))
+        assert found == {claim: [1, 2, 3, 4, 5], claim_first: [1], held: []}[work]
         return used
     finally:
         connection.close()
@@ -168,5 +184,23 @@ def cost(path: Path, kind: str, count: int) -> int:
 def test_a_claim_costs_the_same_beside_a_hundred_times_as_many_rows(tmp_path: Path, kind: str) -> None:
     small = cost(tmp_path / "small.db", kind, SMALL)
     large = cost(tmp_path / "large.db", kind, LARGE)
+
+    assert large <= small * 1.3, (small, large)
+
+
+@pytest.mark.parametrize("kind", ["finished", "of other types", "due, in the same group", "held by others"])
+def test_the_short_way_to_one_job_costs_the_same_too(tmp_path: Path, kind: str) -> None:
+    small = cost(tmp_path / "small.db", kind, SMALL, claim_first)
+    large = cost(tmp_path / "large.db", kind, LARGE, claim_first)
+
+    assert large <= small * 1.3, (small, large)
+
+
+@pytest.mark.parametrize(
+    "kind", ["finished", "of other types", "due, in the same group", "delayed at a higher priority"]
+)
+def test_finding_what_a_dead_worker_held_does_not_cost_more_for_a_longer_queue(tmp_path: Path, kind: str) -> None:
+    small = cost(tmp_path / "small.db", kind, SMALL, held)
+    large = cost(tmp_path / "large.db", kind, LARGE, held)
 
     assert large <= small * 1.3, (small, large)

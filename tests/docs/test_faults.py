@@ -1,0 +1,64 @@
+"""docs/faults.md names every fault by its number, with the tests that show what follows, and those tests say so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+
+from tests.docs.markdown import ROOT, spans, table
+
+PAGE = "docs/faults.md"
+_MARK = re.compile(r"^<!-- (faults: [\d\- ]+) -->$", re.M)
+
+
+def marked() -> dict[int, set[str]]:
+    """The tests that carry the mark of each fault."""
+    found = defaultdict(set)
+    for path in (ROOT / "tests" / "faults").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for mark in getattr(node, "decorator_list", []):
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    for number in mark.args:
+                        found[ast.literal_eval(number)].add(node.name)
+    return dict(found)
+
+
+def tables() -> list[str]:
+    return _MARK.findall((ROOT / PAGE).read_text(encoding="utf-8"))
+
+
+def listed() -> dict[int, set[str]]:
+    """The tests that the page names for each fault; one may stand in several tables."""
+    found = defaultdict(set)
+    for mark in tables():
+        for number, _, _, shown in table(PAGE, mark):
+            found[int(number)] |= set(spans(shown))
+    return dict(found)
+
+
+def meant(mark: str) -> list[int]:
+    """`faults: 1-3 7` means 1, 2, 3 and 7."""
+    numbers: list[int] = []
+    for part in mark.removeprefix("faults: ").split():
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def test_each_table_of_faults_has_a_row_for_every_number_that_it_is_for() -> None:
+    assert tables()
+    for mark in tables():
+        assert [int(row[0]) for row in table(PAGE, mark)] == meant(mark)
+
+
+def test_every_fault_is_listed_with_just_the_tests_that_carry_its_mark() -> None:
+    assert listed() == marked()
+
+
+def test_every_row_says_what_the_fault_is_and_what_follows() -> None:
+    for mark in tables():
+        for number, fault, follows, shown in table(PAGE, mark):
+            assert fault, number
+            assert follows, number
+            assert spans(shown), number

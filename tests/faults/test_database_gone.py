@@ -1,0 +1,148 @@
+"""The database becomes read-only, is removed, or is replaced while a supervisor works on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor import StoreError
+from tests.faults.surroundings import command, stays
+from tests.faults.verdict import audit, judge
+from tests.site_under_test import Site, descendants, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = """
+[pools.work]
+handler = "jobs:work"
+workers = 2
+"""
+
+
+@contextmanager
+def immutable(*files: Path) -> Iterator[None]:
+    """The kernel refuses every write to the files, also root's and through what is open already."""
+    if shutil.which("chattr") is None:
+        pytest.skip("chattr is needed: e2fsprogs, as Debian's package of that name has it")
+    try:
+        tried = subprocess.run(["chattr", "+i", *files], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            pytest.skip(f"chattr +i is needed, root's, on a file system that knows it: {tried.stderr}")
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *files], capture_output=True, check=False)
+
+
+@pytest.mark.fault(19)
+def test_a_database_that_becomes_read_only_is_reported_and_waited_for(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    site.start()
+    running = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
+    for job in running:
+        site.running_pid(job)
+    with immutable(site.database, Path(f"{site.database}-wal")):
+        with pytest.raises(StoreError):
+            site.queue.enqueue("work")
+        wait_for(lambda: all(worker.text for worker in site.workers()), "both workers to give up", 30)
+        workers = json.loads(command(site, "status", "--json"))["workers"]
+        assert {"disk reports an error" in worker["text"] for worker in workers} == {True}
+        assert used_cpu(site, 1.0) < 0.25
+        assert [site.job(job).status for job in running] == ["running"] * 2
+    waiting = site.queue.enqueue_many("work", [{}] * 10)
+    for job in [*running, *waiting]:
+        site.done(job)
+    judge(site, [*running, *waiting])
+
+
+@pytest.mark.fault(19)
+def test_a_read_only_database_is_refused_at_the_start(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    with immutable(site.database):
+        assert "the database is read-only for this user" in command(site, "run", code=3)
+
+
+@pytest.mark.fault(19)
+def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_back(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    supervisor = site.start()
+    jobs = site.queue.enqueue_many("work", [{"seconds": 0.5}] * 2)
+    for job in jobs:
+        site.running_pid(job)
+    moved = move(site, site.folder / "elsewhere")
+    before = digest(moved)
+    wait_for(lambda: site.event("database_gone", how="removed"), "the supervisor to notice")
+    wait_for(lambda: all(site.runs("end", job) for job in jobs), "the handlers to end")
+    with pytest.raises(StoreError, match="no such database"):
+        site.queue.enqueue("work")
+    shown = command(site, "status", code=3)
+    assert f"supervisor {supervisor.pid}" in shown
+    assert used_cpu(site, 1.0) < 0.25
+    stays(lambda: digest(moved) == before, 0.5)
+    assert not site.database.exists()
+    for file in moved:
+        file.rename(site.folder / file.name)
+    jobs.append(site.queue.enqueue("work"))
+    for job in jobs:
+        site.done(job)
+    judge(site, jobs)
+    assert site.stop(supervisor) == 0
+
+
+@pytest.mark.fault(19)
+def test_a_supervisor_whose_database_is_replaced_ends_and_its_next_start_takes_the_new_one(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    pending = site.queue.enqueue("work")
+    command(site, "backup", str(site.folder / "copy.db"))
+    supervisor = site.start()
+    site.done(pending)
+    lost_with_the_file = site.queue.enqueue("work", {"seconds": 60})
+    pid = site.running_pid(lost_with_the_file)
+    moved = move(site, site.folder / "elsewhere")
+    before = digest(moved)
+    shutil.copy(site.folder / "copy.db", site.database)
+    assert supervisor.wait(20) == 3
+    assert site.event("database_gone", how="replaced")
+    assert "error: " in site.log.read_text()
+    assert not psutil.pid_exists(pid)
+    assert digest(moved) == before
+    new = site.queue.enqueue("work")  # the queue has found the new file by itself
+    site.ledger.unlink()
+    site.start()
+    for job in (pending, new):
+        site.done(job)
+    judge(site, [pending, new])
+
+
+def move(site: Site, folder: Path) -> list[Path]:
+    """Move the database with its log into a folder, as `mv app.db* elsewhere` does."""
+    folder.mkdir()
+    files = [Path(f"{site.database}{end}") for end in ("", "-wal", "-shm")]
+    return [file.rename(folder / file.name) for file in files]
+
+
+def digest(files: list[Path]) -> list[str]:
+    """Of the database and its log; what is mapped is only their index."""
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if not file.name.endswith("-shm")]
+
+
+def used_cpu(site: Site, seconds: float) -> float:
+    """CPU seconds that the supervisor and all its processes use while we look on."""
+    [supervisor] = site.supervisors
+    processes = [psutil.Process(supervisor.pid), *descendants(supervisor.pid)]
+
+    def total() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = total()
+    stays(lambda: supervisor.poll() is None, seconds)
+    return total() - before

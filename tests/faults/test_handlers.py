@@ -1,0 +1,235 @@
+"""Handlers that misbehave, and rows that no handler could take: each fails alone and says why; the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
+
+
+@pytest.mark.fault(11)
+def test_a_handler_that_cannot_be_imported_stops_only_its_own_pool(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 1
+        [pools.missing]
+        handler = "no_such_module:handle"
+        workers = 2
+        [pools.unset]
+        handler = "jobs:Unset"
+        workers = 2
+        """,
+        "from ledger import record\n"
+        "def work(payload, ctx):\n    record('start', ctx)\n    record('end', ctx)\n"
+        "class Unset:\n    def setup(self, ctx):\n        raise RuntimeError('no model here')\n"
+        "    def handle(self, payload, ctx):\n        return 1\n",
+    )
+    site.start()
+    waiting = [site.queue.enqueue("missing"), site.queue.enqueue("unset")]
+    wait_for(lambda: site.event("pool_broken", pool="missing"), "the import's failure")
+    died = wait_for(lambda: site.event("worker_died", pool="unset"), "the set-up's failure")
+    assert "no model here" in died["detail"]
+    assert "no module 'no_such_module'" in site.event("pool_broken", pool="missing")["problem"]
+    site.queue.enqueue("work")
+    status = wait_for(lambda: _problems(site), "status to show both")
+    assert "no_such_module" in status["missing"]
+    assert "no model here" in status["unset"]
+    for pool, at_once in (("missing", 1), ("unset", 2)):  # two workers find out at the same time, the first time
+        tries = wait_for(lambda pool=pool, n=at_once: _tries(site, pool)[: n + 2][n + 1 :] and _tries(site, pool))
+        moments = [datetime.fromisoformat(event["timestamp"]) for event in tries]
+        pauses = [(b - a).total_seconds() for a, b in pairwise(moments)]
+        expected = [0] * (at_once - 1) + [1, 2]
+        # Never sooner; on a busy machine a try may begin late.
+        assert all(wait - 0.1 <= took < wait + 10 for took, wait in zip(pauses, expected, strict=False)), pauses
+    site.verdict(pending=waiting)
+
+
+def _problems(site: Site) -> dict[str, str]:
+    """What `status` says is wrong with each pool, once it says so of two."""
+    command = [sys.executable, "-m", "supervisor", "status", "--json", "-c", str(site.config)]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout)
+    problems = {pool["name"]: pool["problem"] for pool in shown["pools"] if pool["problem"]}
+    return problems if len(problems) == 2 else {}
+
+
+def _tries(site: Site, pool: str) -> list[dict[str, Any]]:
+    names = ("pool_broken", "worker_died")
+    return [event for event in site.events() if event.get("event") in names and event.get("pool") == pool]
+
+
+@pytest.mark.fault(14)
+def test_time_stops_an_endless_handler_and_its_stack_is_kept(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.endless]
+        handler = "jobs:endless"
+        workers = 1
+        timeout = "300ms"
+        retry = { max_attempts = 1 }
+        """,
+        "import time\nfrom ledger import record\n"
+        "def endless(payload, ctx):\n    record('start', ctx)\n"
+        "    while True:\n        time.sleep(0.01)  # here it hangs\n",
+    )
+    site.start()
+    job = site.queue.wait(site.queue.enqueue("endless"), timeout=20)
+    assert (job.status, job.attempts, job.crashes) == (Status.FAILED, 1, 0)
+    assert 0.3 <= job.completed_at - job.started_at < 2
+    [(kind, stack)] = site.rows("SELECT kind, traceback FROM job_errors WHERE job_id = ?", job.id)
+    assert kind == "timeout"
+    assert "here it hangs" in stack
+    site.verdict(failed=[job.id])
+
+
+@pytest.mark.fault(14)
+def test_a_handler_that_ignores_its_time_limit_is_killed(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.deaf]
+        handler = "jobs:deaf"
+        workers = 1
+        timeout = "200ms"
+        retry = { max_attempts = 1 }
+        """,
+        "import time\nfrom ledger import record\n"
+        "def deaf(payload, ctx):\n    record('start', ctx)\n    while True:\n        try:\n            time.sleep(1)\n"
+        "        except BaseException:\n            pass\n",
+    )
+    site.start()
+    job = site.queue.enqueue("deaf")
+    pid = site.running_pid(job)
+    ended = site.queue.wait(job, timeout=20)
+    assert (ended.status, ended.attempts, ended.crashes) == (Status.FAILED, 1, 0)
+    [(kind, stderr)] = site.rows("SELECT kind, stderr FROM job_errors WHERE job_id = ?", job)
+    assert kind == "timeout"
+    assert "in deaf" in stderr  # the stacks that were dumped before it was killed
+    assert not psutil.pid_exists(pid)
+    site.verdict(failed=[job])
+
+
+LEAKY = """
+import subprocess
+from ledger import record
+
+def leaky(payload, ctx):
+    '''Leaves a family behind, in a session of its own.'''
+    record("start", ctx)
+    family = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 300"], start_new_session=True)
+    record("end", ctx)
+    return family.pid
+"""
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("end", ["killed", "worn out"])
+def test_what_a_handler_left_behind_ends_with_its_worker(make_site: MakeSite, end: str) -> None:
+    limit = 1 if end == "worn out" else 100
+    site = make_site(f'[pools.leaky]\nhandler = "jobs:leaky"\nworkers = 1\nmax_jobs_per_worker = {limit}\n', LEAKY)
+    site.start()
+    job = site.queue.enqueue("leaky")
+    orphan = site.done(job).result
+    assert isinstance(orphan, int)
+    if end == "killed":
+        family = [orphan, *(child.pid for child in wait_for(lambda: psutil.Process(orphan).children(), "the sleeps"))]
+        assert len(family) == 2 or len(family) == 3
+        kill(site.runs("start", job)[0][1])
+    else:
+        family = [orphan]
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in family), "the orphans to be gone and reaped", patience=2)
+    site.verdict()
+
+
+@pytest.mark.fault(37)
+def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.loud]\nhandler = "jobs:loud"\nworkers = 1\nmax_crashes = 1\n',
+        "import os, sys\nfrom ledger import record\n"
+        "def loud(payload, ctx):\n"
+        "    record('start', ctx)\n"
+        "    for _ in range(100): sys.stderr.write('x' * 100_000 + '\\n')\n"
+        "    sys.stderr.write('the last words'); sys.stderr.flush()\n"
+        "    if payload: os._exit(3)\n"
+        "    record('end', ctx)\n",
+    )
+    site.start()
+    site.queue.enqueue("loud", False)
+    job = site.queue.wait(site.queue.enqueue("loud", True), timeout=30)
+    assert job.status is Status.QUARANTINED
+    [(code, tail)] = site.rows("SELECT exit_code, stderr FROM job_errors WHERE job_id = ?", job.id)
+    assert code == 3
+    assert tail.endswith("the last words")
+    site.verdict(hit=[job.id], quarantined=[job.id])
+
+
+PAYLOADS = {
+    "'{broken'": "no JSON",
+    "''": "no JSON",
+    "CAST(x'7b007d' AS TEXT)": "no JSON",  # a NUL
+    "CAST(x'ff7b7d' AS TEXT)": "UTF-8",
+    "CAST(x'22eda08022' AS TEXT)": "UTF-8",  # half of a surrogate pair
+    f"'{'[' * 60_000}'": "no JSON",  # deeper than the interpreter's stack
+}
+
+
+@pytest.mark.fault(43)
+def test_payloads_that_are_no_json_fail_with_a_reason_and_the_loop_goes_on(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    site.start()
+    inserted = {}
+    for value, words in PAYLOADS.items():
+        [(job,)] = site.rows(f"INSERT INTO jobs(type, payload) VALUES ('work', {value}) RETURNING id")
+        inserted[job] = words
+        site.queue.enqueue("work")
+    site.verdict(others=inserted, failed=inserted)
+    for job, words in inserted.items():
+        assert words in str(site.job(job).last_error)
+    assert not site.event("worker_died")
+
+
+NO_TEXT = ["ff", "7500ff", "eda080"]  # the last is half a surrogate pair
+WITH_NUL = ["6100", "00"]
+
+
+@pytest.mark.fault(43)
+def test_other_columns_that_cannot_be_read_stop_nobody(make_site: MakeSite) -> None:
+    site = make_site(WORK + 'lock_time = "1s"\n')
+    supervisor = site.start()
+    failing = [insert(site, "requires", text) for text in NO_TEXT]
+    waiting = [insert(site, "requires", text) for text in WITH_NUL]  # a word like any other that no worker has
+    running = [insert(site, "unique_key", text) for text in NO_TEXT + WITH_NUL]
+    running += [insert(site, "updated_at", text) for text in NO_TEXT + WITH_NUL]
+    held = [insert(site, "status, locked_by", text, "'running', ") for text in NO_TEXT + WITH_NUL]
+    site.queue.enqueue("work")
+    site.verdict(others=[*running, *held], hit=held, failed=failing, pending=waiting)
+    assert all("requires is no valid UTF-8" in str(site.job(job).last_error) for job in failing)
+    for command in (["status"], ["jobs", "list"], ["jobs", "show", str(failing[0])], ["jobs", "show", str(running[0])]):
+        arguments = [sys.executable, "-m", "supervisor", *command, "--json", "-c", str(site.config)]
+        shown = subprocess.run(arguments, capture_output=True, text=True, cwd=site.folder)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert json.loads(shown.stdout)
+    assert site.stop(supervisor) == 0
+    site.start()  # such rows do not stop the next start either
+    site.queue.enqueue("work")
+    site.verdict(others=[*running, *held], hit=held, failed=failing, pending=waiting)
+    assert not site.event("store_failed")
+    assert not site.event("maintainer_died")
+
+
+def insert(site: Site, columns: str, text: str, before: str = "") -> int:
+    sql = f"INSERT INTO jobs(type, {columns}) VALUES ('work', {before}CAST(x'{text}' AS TEXT)) RETURNING id"
+    return int(site.rows(sql)[0][0])

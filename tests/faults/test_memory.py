@@ -1,0 +1,108 @@
+"""A worker meets the end of its memory: the kernel kills it, or its own limit stops it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from supervisor import Status
+from tests.faults.cgroups import Cgroup, cgroup
+from tests.faults.verdict import audit, judge
+from tests.site_under_test import HANDLERS, Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+MIB = 1 << 20
+POOLS = """
+[defaults]
+max_crashes = 2
+retry = { max_attempts = 2, base = "10ms" }
+[pools.work]
+handler = "jobs:work"
+workers = 1
+[pools.greedy]
+handler = "jobs:greedy"
+workers = 1
+"""
+GREEDY = """
+def greedy(payload, ctx):
+    record("start", ctx)
+    hoard = None
+    while payload.get("greedy", True):
+        hoard = fill(hoard, 1 << 20)
+    record("end", ctx)
+
+def fill(hoard, size):
+    try:
+        return hoard, b"x" * size
+    except MemoryError:
+        if size < 1 << 12:  # less is left than anything takes; with nothing at all Python itself gives up
+            raise
+        return fill(hoard, size // 2)
+"""
+
+
+@pytest.fixture
+def small() -> Iterator[Cgroup]:
+    """Room for a supervisor and its processes, and for 100 MiB or so of a greedy one."""
+    with cgroup("memory") as group:
+        group.limit(256 * MIB)
+        yield group
+
+
+@pytest.mark.fault(28)
+def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_and_its_job_is_put_aside(
+    small: Cgroup, make_site: MakeSite
+) -> None:
+    site = make_site(POOLS, HANDLERS + GREEDY)
+    audit(site)
+    site.start(preexec_fn=small.join)
+    hit = site.queue.enqueue("work", {"seconds": 0.5})
+    killed = site.running_pid(hit)
+    kill(killed)  # by somebody, not by the kernel: that is another reason
+    assert wait_for(lambda: site.event("worker_died", pid=killed), "its death")["reason"] == "signal"
+    site.done(hit)
+
+    other = site.queue.enqueue("work", {"seconds": 2})
+    greedy = site.queue.enqueue("greedy")
+    job = site.queue.wait(greedy, timeout=30)
+    assert (job.status, job.crashes) == (Status.QUARANTINED, 2), f"cgroup version {small.version}: {job}"
+    errors = site.rows("SELECT kind, signal, peak_memory, message FROM job_errors WHERE job_id = ?", greedy)
+    assert [(kind, signal) for kind, signal, _, _ in errors] == [("out_of_memory", "SIGKILL")] * 2
+    for _, _, peak, message in errors:
+        assert 64 * MIB < peak < 256 * MIB
+        assert "out of memory" in message
+    assert {e["reason"] for e in site.events() if e["event"] == "worker_died" and e["job"] == greedy} == {
+        "out_of_memory"
+    }
+    site.done(other)
+    site.done(well := site.queue.enqueue("greedy", {"greedy": False}))
+    judge(site, [hit, other, well], hit=[hit], others=[greedy])
+    assert [count for (count,) in site.rows("SELECT count(*) FROM outcomes WHERE job = ?", greedy)] == [1]
+
+
+@pytest.mark.fault(29)
+def test_the_limit_of_the_address_space_is_an_ordinary_failure_and_the_worker_is_replaced(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS + GREEDY)
+    audit(site)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (768 * MIB, 768 * MIB))
+
+    site.start(preexec_fn=limit)
+    greedy = site.queue.enqueue("greedy")
+    behind = site.queue.enqueue_many("greedy", [{"greedy": False}] * 5)
+    job = site.queue.wait(greedy, timeout=30)
+    assert (job.status, job.attempts, job.crashes) == (Status.FAILED, 2, 0)
+    assert site.rows("SELECT kind FROM job_errors WHERE job_id = ?", greedy) == [("memory",)] * 2
+    for other in behind:
+        site.done(other)
+    lines = [line.split() for line in site.ledger.read_text().splitlines()]
+    starts = [number for number, (_, job_id, _, _, _) in enumerate(lines) if int(job_id) == greedy]
+    assert len(starts) == 2
+    for start in starts:
+        assert lines[start][3] not in [pid for _, _, _, pid, _ in lines[start + 1 :]]  # it was its last job
+    judge(site, behind, others=[greedy])
+    assert not site.event("worker_died")
+    assert site.event("memory_exhausted")

@@ -1,0 +1,139 @@
+"""A stop is asked for, at any moment and by whatever signals: it is never lost, and it charges no job."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, descendants, wait_for
+
+MakeSite = Callable[..., Site]
+
+WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
+FORKS = [
+    f"{parent}:fork_{child}{when}"
+    for parent, child in (("supervisor", "maintainer"), ("supervisor", "template"), ("template", "worker"))
+    for when in (".before", "", ".child")
+]
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("place", FORKS)
+def test_terminate_in_the_middle_of_a_fork_is_not_lost_and_leaves_no_orphan(make_site: MakeSite, place: str) -> None:
+    site = make_site(WORK)
+    job = site.queue.enqueue("work", {"seconds": 0.1})
+    point = f"{place}=stop"
+    supervisor = site.start(wait=False, env=site.failpoints(point))
+    stopped = site.hit(point)
+    for pid in {supervisor.pid, stopped, *site.survivors(supervisor)}:
+        os.kill(pid, signal.SIGTERM)  # as to a whole cgroup
+    os.kill(stopped, signal.SIGCONT)
+    assert supervisor.wait(20) == 0
+    assert site.survivors(supervisor) == []
+    site.verdict(pending=[job] if site.job(job).status is Status.PENDING else [])
+    assert site.job(job).crashes == 0
+    assert site.rows("SELECT (SELECT count(*) FROM job_supervisors), (SELECT count(*) FROM job_workers)") == [(0, 0)]
+
+
+@pytest.mark.fault(8)
+def test_terminate_at_any_moment_of_the_start_ends_everything(make_site: MakeSite) -> None:
+    site = make_site(WORK.replace("2", "10"))
+    jobs = site.queue.enqueue_many("work", [{"seconds": 0.01}] * 200)
+    seed = random.randrange(1000)
+    moments = random.Random(seed)
+    for _ in range(5):
+        supervisor = site.start(wait=False)
+        wait_for(lambda supervisor=supervisor: site.event("supervisor_started", pid=supervisor.pid), "its start")
+        time.sleep(moments.uniform(0, 0.06))  # the whole start takes about so long
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(20) == 0, seed
+        assert site.survivors(supervisor) == [], seed
+    site.start()
+    site.verdict()
+    assert [site.job(job).attempts for job in jobs] == [1] * 200
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("prefetch", [1, 8])
+def test_terminate_between_claim_and_start_releases_the_job_uncharged(make_site: MakeSite, prefetch: int) -> None:
+    site = make_site(f'[pools.work]\nhandler = "jobs:work"\nworkers = 1\nprefetch = {prefetch}\n')
+    jobs = site.queue.enqueue_many("work", [{}] * 8)
+    point = f"worker:{'claim_one' if prefetch == 1 else 'claim_group'}.committed=stop"
+    supervisor = site.start(env=site.failpoints(point))
+    worker = site.hit(point)
+    assert site.count("running") == prefetch
+    supervisor.send_signal(signal.SIGTERM)
+    wait_for(lambda: site.event("stopping"), "the drain")
+    os.kill(worker, signal.SIGCONT)
+    assert supervisor.wait(20) == 0
+    assert [(site.job(job).attempts, site.job(job).crashes) for job in jobs] == [(0, 0)] * 8
+    assert not site.ledger.exists()
+    site.verdict(pending=jobs)
+
+
+@pytest.mark.fault(10)
+def test_terminate_drains_and_a_second_one_releases_at_once(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    first = site.start()
+    quick = site.queue.enqueue("work", {"seconds": 0.5})
+    site.running_pid(quick)
+    assert site.stop(first) == 0
+    assert site.job(quick).status is Status.DONE
+    assert site.rows("SELECT count(*) FROM job_supervisors") == [(0,)]
+
+    second = site.start()
+    slow = site.queue.enqueue("work", {"seconds": 60})
+    site.running_pid(slow)
+    second.send_signal(signal.SIGTERM)
+    wait_for(lambda: site.event("stopping", pid_of=second), "the drain")
+    began = time.monotonic()
+    assert site.stop(second, signal.SIGINT) == 0
+    assert time.monotonic() - began < 5
+    job = site.job(slow)
+    assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+    assert site.survivors(second) == []
+    site.verdict(pending=[slow])
+
+
+@pytest.mark.fault(40)
+def test_interrupting_a_whole_terminal_drains_like_terminate(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    supervisor = site.start(start_new_session=True)
+    wait_for(lambda: len(site.workers("work")) == 2, "both workers")
+    job = site.queue.enqueue("work", {"seconds": 0.5})
+    site.running_pid(job)
+    assert os.getpgid(site.running_pid(job)) == supervisor.pid
+    os.killpg(supervisor.pid, signal.SIGINT)
+    ends_gracefully(site, supervisor.pid)
+
+
+@pytest.mark.fault(40)
+def test_terminating_a_whole_cgroup_drains_like_terminate(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    supervisor = site.start()
+    wait_for(lambda: len(site.workers("work")) == 2, "both workers")
+    job = site.queue.enqueue("work", {"seconds": 0.5})
+    site.running_pid(job)
+    tree = [*descendants(supervisor.pid), psutil.Process(supervisor.pid)]
+    assert len(tree) == 5  # maintainer, template, two workers
+    for process in tree:
+        process.send_signal(signal.SIGTERM)
+    ends_gracefully(site, supervisor.pid)
+
+
+def ends_gracefully(site: Site, pid: int) -> None:
+    [supervisor] = [process for process in site.supervisors if process.pid == pid]
+    assert supervisor.wait(20) == 0
+    assert site.survivors(supervisor) == []
+    site.verdict()  # the job that was running is done, in one run
+    assert not site.event("worker_died")
+    assert not site.event("maintainer_died")
+    assert not site.event("template_died")
+    assert site.rows("SELECT (SELECT count(*) FROM job_supervisors), (SELECT count(*) FROM job_workers)") == [(0, 0)]

@@ -1,0 +1,142 @@
+"""Supervisors and templates are killed: nothing outlives them, and what they held goes on elsewhere at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+
+# Two pools of the same work, so that two supervisors can share it out as the test wants.
+FAMILY = """
+[defaults]
+min_workers = 0
+max_workers = 1
+prefetch = 8
+[pools.first]
+types = ["family"]
+handler = "jobs:family"
+[pools.second]
+types = ["family"]
+handler = "jobs:family"
+"""
+HANDLERS = """
+import os, subprocess, time
+from pathlib import Path
+from ledger import record
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+def family(payload, ctx):
+    '''In its first run it starts a program in a session of its own, and kills the supervisor.'''
+    record("start", ctx)
+    if payload and ctx.token == 1:
+        child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        Path(payload).write_text(str(child.pid))
+        os.kill(parent_of(os.getppid()), 9)
+        time.sleep(300)
+    record("end", ctx)
+"""
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("heir", ["the next start", "a living peer"])
+def test_nothing_outlives_a_killed_supervisor_and_its_jobs_go_on_at_once(make_site: MakeSite, heir: str) -> None:
+    site = make_site(FAMILY, HANDLERS)
+    if heir == "a living peer":
+        site.rows("INSERT INTO job_controls VALUES ('workers', 'second', 0, 0)")  # so that the first gets all eight
+        peer = site.start("--pool", "second")
+        wait_for(lambda: site.bulletin(peer).get("pools", {}).get("second", {}).get("fixed") == 0, "it to know")
+    sleeper = site.folder / "sleeper"
+    jobs = site.queue.enqueue_many("family", [str(sleeper) if n == 2 else None for n in range(8)])
+    first = site.start("--pool", "first", wait=False)
+    first.wait(20)  # its third job kills it
+    killed_at = time.time()
+    assert sleeper.read_text()
+    wait_for(lambda: not site.survivors(first), "all descendants, the sleep too, to be gone", patience=1.0)
+    site.rows("DELETE FROM job_controls")
+    if heir == "the next start":
+        assert site.count("running") == 8
+        began = time.time()
+        second = site.start("--pool", "second")
+        assert site.event("recovered", pid_of=second, supervisors=1, jobs=8)
+    else:
+        began = killed_at
+    wait_for(lambda: len(site.runs("start", jobs[2])) == 2, "it to run again")
+    assert site.runs("start", jobs[2])[1][2] - began < 3
+    site.verdict(hit=jobs[:3])  # two had ended but were not settled, the third had begun
+    assert [site.job(job).crashes for job in jobs] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert [site.job(job).attempts for job in jobs] == [1] * 8
+    assert [len(site.runs("start", job)) for job in jobs] == [2, 2, 2, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.fault(7)
+def test_a_job_interrupted_with_its_supervisor_is_failed_where_the_pool_says_so(make_site: MakeSite) -> None:
+    site = make_site('[pools.once]\nhandler = "jobs:once"\nworkers = 1\nrecover = "failed"\n')
+    first = site.start()
+    job = site.queue.enqueue("once")
+    site.running_pid(job)
+    kill(first.pid)
+    first.wait()
+    site.start()
+    site.verdict(hit=[job], failed=[job])
+    assert "supervisor died" in str(site.job(job).last_error)
+
+
+@pytest.mark.fault(33)
+def test_two_supervisors_on_one_file_both_work_and_never_take_each_others_jobs(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.work]
+        handler = "jobs:work"
+        workers = 2
+        lock_time = "1s"
+        """
+    )
+    over = site.folder / "over"
+    payload = {"seconds": 1.5, "until": str(over)}
+    site.start()
+    jobs = site.queue.enqueue_many("work", [payload] * 2)
+    for job in jobs:
+        site.running_pid(job)
+    site.start()  # its start-up recovery finds jobs that run
+    jobs += site.queue.enqueue_many("work", [payload] * 2)
+    assert len({site.running_pid(job) for job in jobs}) == 4
+    over.touch()
+    site.verdict()
+    assert not site.event("lock_reclaimed")
+    assert not site.event("supervisor_recovered")
+
+
+@pytest.mark.fault(39)
+def test_a_killed_template_charges_no_job_and_its_pools_recover(make_site: MakeSite) -> None:
+    site = make_site(
+        """
+        [pools.once]
+        handler = "jobs:once"
+        workers = 2
+        [pools.twin]
+        handler = "jobs:once"
+        workers = 2
+        """
+    )
+    supervisor = site.start()
+    jobs = site.queue.enqueue_many("once", [{}] * 2) + site.queue.enqueue_many("twin", [{}] * 2)
+    workers = [site.running_pid(job) for job in jobs]
+    [template] = {psutil.Process(worker).ppid() for worker in workers}  # pools of one module share it
+    assert template != supervisor.pid
+    kill(template)
+    site.verdict(hit=jobs)
+    assert [(site.job(job).crashes, site.job(job).attempts) for job in jobs] == [(0, 1)] * 4
+    assert site.rows("SELECT count(*) FROM job_errors") == [(0,)]
+    assert site.event("template_died", pid=template)
+    for pool in ("once", "twin"):
+        wait_for(lambda pool=pool: len({w.pid for w in site.workers(pool)} - set(workers)) == 2, "two new workers")
+    assert all(site.job(job).status is Status.DONE for job in jobs)

@@ -1,0 +1,73 @@
+"""Killed inside a write transaction, whatever it was writing: nothing of it stands, and the next writer goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.system.failpoints import VARIABLE
+from tests.faults.fatal import CASES, prepare
+from tests.store.kit import Desk
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return open_engine(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def killed_at(place: str, module: str, *arguments: str) -> None:
+    """Run a program of ours that must die by its own hand at a place."""
+    statement, at, number = place.partition("@")
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=os.environ | {VARIABLE: f"program:{statement}=kill{at}{number}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def dump(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("place", CASES)
+def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
+    engine: Engine, tmp_path: Path, place: str
+) -> None:
+    desk = Desk.at(engine)
+    prepare(desk)
+    before = dump(tmp_path / "jobs.db")
+    killed_at(place, "tests.faults.fatal", place, engine.url)
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # raises if anything were still locked
+        other.execute("ROLLBACK")
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert dump(tmp_path / "jobs.db") == before
+    began = time.monotonic()
+    CASES[place](desk)
+    assert time.monotonic() - began < 0.5  # nor does our own next writer wait for the dead
+    assert dump(tmp_path / "jobs.db") != before
+    desk.close()
+
+
+@pytest.mark.fault(2)
+def test_a_process_killed_while_it_makes_the_tables_leaves_none(engine: Engine, tmp_path: Path) -> None:
+    killed_at("set_meta@2", "supervisor", "migrate", "--database", engine.url)
+
+    assert dump(tmp_path / "jobs.db") == ["BEGIN TRANSACTION;", "COMMIT;"]
+    assert engine.migrate()

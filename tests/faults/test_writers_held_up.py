@@ -1,0 +1,167 @@
+"""Somebody holds a lock that every writer needs: an application SQLite's, a stopped process that of our writers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.system.scoreboard import Scoreboard, State
+from tests.faults.verdict import audit, judge
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = """
+[pools.work]
+handler = "jobs:work"
+workers = 2
+lock_time = "1s"
+"""
+CLIENT = "import sys; from supervisor import Queue; print(Queue(sys.argv[1]).enqueue('work'))"
+
+
+@pytest.mark.fault(23)
+def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: MakeSite) -> None:
+    site = make_site(POOL.replace("workers = 2", "workers = 1"))
+    audit(site)
+    site.start()
+    site.start()
+    jobs = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
+    for job in jobs:
+        site.running_pid(job)
+    with blocked(site):
+        wait_for(lambda: site.event("store_failed"), "somebody to notice")
+    jobs.append(site.queue.enqueue("work"))
+    for job in jobs:
+        assert site.done(job).crashes == 0
+    judge(site, jobs)
+    assert not site.event("lock_reclaimed")
+    assert not site.event("worker_died")
+
+
+@pytest.mark.fault(23)
+def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: MakeSite) -> None:
+    site = make_site(POOL.replace("1s", "60s"))
+    audit(site)
+    site.start()
+    jobs = site.queue.enqueue_many("work", [{"seconds": 0.5}] * 2)
+    hit, other = jobs
+    pids = [site.running_pid(job) for job in jobs]
+    with blocked(site):
+        kill(pids[0])
+        wait_for(lambda: site.event("store_failed", process="maintainer"), "the maintainer to fail")
+    for job in jobs:
+        site.done(job)
+    assert (site.job(hit).crashes, site.job(other).crashes) == (1, 0)
+    judge(site, jobs, hit=[hit])
+
+
+@pytest.mark.fault(24)
+def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    site.start()
+    jobs = site.queue.enqueue_many("work", [{"seconds": 0.3}] * 2)
+    for job in jobs:
+        site.running_pid(job)
+    stopped = stop_holder(site, lambda pid: pid in [worker.pid for worker in site.workers()])
+    began = time.monotonic()
+    jobs.append(site.queue.enqueue("work"))
+    for job in jobs:
+        site.done(job)
+    assert wait_for(lambda: site.event("worker_died", pid=stopped), "its death")["reason"] == "stopped"
+    assert time.monotonic() - began < 10
+    judge(site, jobs, hit=jobs[:2])  # what it had finished could not be recorded
+
+
+@pytest.mark.fault(24)
+def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    supervisor = site.start()
+    wait_until_idle(site)
+    jobs = [site.queue.enqueue("work", {"seconds": 3})]
+    site.running_pid(jobs[0])
+    [board] = site.scoreboards()
+    stopped = stop_holder(site, lambda pid: pid == maintainer(board))
+    began = time.monotonic()
+    jobs += site.queue.enqueue_many("work", [{}] * 10)
+    for job in jobs[1:]:
+        site.done(job)
+    wait_for(lambda: maintainer(board) not in (0, stopped), "another maintainer")
+    assert time.monotonic() - began < 10  # without the lock it would be found by its beat, after 15 s
+    site.done(jobs[0])
+    judge(site, jobs)
+    assert site.event("maintainer_stopped", pid=stopped)
+    assert not site.event("lock_reclaimed")
+    assert supervisor.poll() is None
+
+
+@pytest.mark.fault(24)
+def test_a_stopped_client_that_holds_the_writers_lock_is_passed_by(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    audit(site)
+    site.start()
+    wait_until_idle(site)
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, site.url], stdout=subprocess.PIPE)
+    with client, contextlib.ExitStack() as stack:
+        stack.callback(client.kill)
+        stop_holder(site, lambda pid: pid == client.pid)
+        began = time.monotonic()
+        jobs = [site.queue.enqueue("work") for _ in range(10)]
+        for job in jobs:
+            site.done(job)
+        assert time.monotonic() - began < 8  # every process waits a second, once
+        assert psutil.Process(client.pid).status() == psutil.STATUS_STOPPED  # nobody has touched it
+        client.send_signal(signal.SIGCONT)
+        assert client.stdout is not None
+        jobs.append(int(client.stdout.read()))
+    site.done(jobs[-1])
+    judge(site, jobs)
+
+
+def wait_until_idle(site: Site) -> None:
+    """Nobody else is about to write."""
+    wait_for(lambda: [worker.state for worker in site.workers()] == [State.IDLE] * 2, "both workers")
+
+
+@contextlib.contextmanager
+def blocked(site: Site) -> Iterator[None]:
+    """An application is in a write transaction all the time."""
+    with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as application:
+        application.execute("BEGIN IMMEDIATE")
+        yield
+        application.execute("COMMIT")
+
+
+def stop_holder(site: Site, wanted: Callable[[int], bool]) -> int:
+    """Stop a process of those wanted in the moment in which it holds our writers' lock; returns its pid.
+
+    It holds that while it waits for a transaction of an application's to end.
+    """
+    with blocked(site):
+        pid = wait_for(lambda: next(filter(wanted, holders(site)), 0), "the right one to hold the lock")
+        os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def holders(site: Site) -> list[int]:
+    """Who holds the writers' lock, as the kernel tells."""
+    inode = (site.database.with_name(f"{site.database.name}-supervisor") / "write.lock").stat().st_ino
+    rows = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(f":{inode}")]
+
+
+def maintainer(board: Path) -> int:
+    found = Scoreboard.open(board)
+    assert found is not None
+    return int(found.bulletin().get("maintainer") or 0)

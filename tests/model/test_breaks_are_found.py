@@ -1,0 +1,107 @@
+"""The state machine can fail: with a guard taken out of a statement, it finds a history that goes wrong.
+
+Each statement is broken in turn and put right again. The shortest histories, as Hypothesis shrank them
+(two due jobs of type a to begin with, which=0 is the first worker or the latest claim):
+
+settle_done without the token    a_worker_claims(0), settle_late('released'), a_worker_claims(0),
+                                 settle_anothers('done', place=0): the old claim's result was not refused
+settle without the token         a_worker_claims(0), a_worker_dies(begun=False), a_worker_claims(0),
+                                 settle_anothers('with children', place=0): the same, by a late report
+settle without the owner         a_worker_claims(1), settle_anothers('with children', place=0): another
+                                 worker's result was not refused
+settle that leaves the token     a_worker_claims(0), then any release, death or reclaim: the schema takes it
+                                 for a foreign program's and ignores it
+renew without the owner          a_worker_claims(0) twice, somebody_meddles('locked_by'), renew(30 s later):
+                                 one lock was to be renewed, two were
+claiming by id alone             enqueue(a job that was due 5 s earlier), a_worker_claims(0): the wrong one
+
+Three guards can be taken out with no difference, since the schema or another guard stands behind them.
+`AND status = 'running'` of settle and settle_done: the end of each claim clears locked_by, and no owner
+is NULL. `claim_token + 1` of retry: a finished row that becomes pending with the token it had is stamped
+by the schema's trigger, which raises it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import supervisor.store.sqlite
+from supervisor.store.sqlite.connection import QUERIES
+from tests.model.histories import EXAMPLES, PATIENCE, histories
+from tests.model.machine import StoreMachine
+from tests.model.processes import Processes
+
+CANCELLED = """CASE WHEN :status IN ('pending', 'failed') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+                ELSE :status END"""
+SELDOM = pytest.mark.skipif(not EXAMPLES, reason="takes many histories: make model")
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One statement of queries.sql with a part of it taken out or exchanged, wherever the engine keeps its text."""
+    name, part, instead = request.param
+    right = QUERIES.statements[name]
+    assert part in right
+    wrong = right.replace(part, instead)
+    monkeypatch.setattr(QUERIES, name, wrong)
+    for info in pkgutil.iter_modules(supervisor.store.sqlite.__path__, "supervisor.store.sqlite."):
+        module = import_module(info.name)
+        for attribute, value in vars(module).items():
+            if value == right:
+                monkeypatch.setattr(module, attribute, wrong)
+
+
+def found(machine: type[Processes]) -> bool:
+    """Whether a history goes wrong; it is logged, not shrunk."""
+    with pytest.raises(Exception) as wrong:  # noqa: PT011 - an assertion, or what came of it
+        histories("sqlite", machine, until_found=True)
+    logging.getLogger(__name__).info("\n".join(getattr(wrong.value, "__notes__", [])))
+    return True
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(("settle_done", "AND claim_token = ?", "AND ? IS NOT NULL"), id="success without the token"),
+        pytest.param(("settle_done", "AND locked_by = ?", "AND ? IS NOT NULL"), id="success without the owner"),
+        pytest.param(("settle", "AND claim_token = :token", ""), id="settle without the token"),
+        pytest.param(("settle", "AND locked_by = :owner", ""), id="settle without the owner"),
+        pytest.param(("settle", " + (:status = 'pending')", ""), id="settle leaves the token"),
+        pytest.param(("claim_group", "claim_token = claim_token + 1, ", ""), id="claim leaves the token"),
+        pytest.param(("claim_group", "ORDER BY j.scheduled_at, j.id", "ORDER BY j.id"), id="claims by id"),
+        pytest.param(("peek_group", "ORDER BY scheduled_at, id", "ORDER BY id"), id="claims by id among groups"),
+        pytest.param(
+            ("renew", "locked_by IN (SELECT value FROM json_each(:owners)) AND ", ""), id="renew without the owner"
+        ),
+        pytest.param(("renew", "AND lock_expires_at < :renew_before", ""), id="renew needlessly", marks=SELDOM),
+        pytest.param(
+            ("claim_of", "AND coalesce(lock_expires_at, 0) = :expires_at", ""),
+            id="reclaim a renewed lock",
+            marks=SELDOM,
+        ),
+    ],
+    indirect=True,
+)
+def test_a_guard_taken_out_of_what_our_processes_do_is_found(broken: None) -> None:
+    assert found(Processes)
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(("settle", CANCELLED, ":status"), id="settle forgets that it was cancelled"),
+        pytest.param(("cancel_pending", ", claim_token = claim_token + 1", ""), id="cancel leaves the token"),
+        pytest.param(("retry", "OR IGNORE", "OR REPLACE"), id="retry takes a unique key"),
+        pytest.param(("claim_of", " AND claim_token = :token", ""), id="reclaim another claim", marks=SELDOM),
+        pytest.param(("delete_finished", "AND status NOT IN ('pending', 'running')", ""), id="delete unfinished"),
+    ],
+    indirect=True,
+)
+def test_a_guard_taken_out_of_what_others_rely_on_is_found(broken: None) -> None:
+    assert found(StoreMachine)

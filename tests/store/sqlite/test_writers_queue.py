@@ -1,0 +1,50 @@
+"""The writers' lock: whoever has waited for long goes first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from supervisor.store.sqlite import writelock
+from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import WriteLock
+
+
+def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp_path: Path) -> None:
+    place = Place(tmp_path / "jobs.db")
+    place.database.touch()
+    for _ in range(5):
+        locks = [WriteLock(place) for _ in range(4)]
+        order: list[int] = []
+
+        def take(number: int, locks: list[WriteLock] = locks, order: list[int] = order) -> None:
+            locks[number].acquire()
+            order.append(number)
+            time.sleep(0.002)
+            locks[number].release()
+
+        locks[0].acquire()
+        first = threading.Thread(target=take, args=(1,))
+        first.start()
+        time.sleep(writelock._PLEA_AFTER * 2)  # it has waited for long by then: the promise is about that
+        later = [threading.Thread(target=take, args=(number,)) for number in (2, 3)]
+        for thread in later:
+            thread.start()
+        locks[0].release()
+        for thread in (first, *later):
+            thread.join()
+        assert order[0] == 1
+        for lock in locks:
+            lock.close()
+
+
+def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
+    place = Place(tmp_path / "jobs.db")
+    place.database.touch()
+    lock = WriteLock(place)
+    lock._account[writelock._PLEA] = time.monotonic()
+    lock.acquire()
+    assert lock._held
+    lock.release()
+    lock.close()

@@ -1,0 +1,107 @@
+"""The reclaimer on a real store, with a monotonic clock of our own: who loses a claim, and who does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.domain.policy import JobPolicy
+from supervisor.domain.settlement import done
+from supervisor.domain.vigil import patience, renewal_interval
+from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
+from tests.store.kit import LOCK, NOW, Desk, worker_record
+
+LATER = NOW + 7200.0  # the wall clock jumps by two hours
+
+
+@dataclass
+class Clock:
+    at: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def look_for(reclaimer: Reclaimer, clock: Clock, seconds: float, now: float = LATER) -> Reclaimed:
+    """Look as often as the reclaimer wants to, for so long. Returns what came of the last look."""
+    end = clock.at + seconds
+    result = reclaimer.run_once(now)
+    while clock.at < end and not result.jobs:
+        clock.at += reclaimer.every
+        result = reclaimer.run_once(now)
+    return result
+
+
+def test_a_lock_that_nobody_renews_is_taken_after_patience_and_not_before(desk: Desk, clock: Clock) -> None:
+    job_id = desk.put()
+    claim = desk.one()
+    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+
+    assert look_for(reclaimer, clock, reclaimer.patience * 0.75) == Reclaimed(0, 1)
+    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)
+
+    assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
+    assert desk.settle(done(claim, None)) == [job_id]
+
+
+def test_a_jump_of_the_wall_clock_takes_nothing_from_an_owner_that_renews(desk: Desk, clock: Clock) -> None:
+    job_id = desk.put()
+    claim = desk.one()
+    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+
+    for hours in range(1, 10):
+        now = NOW + hours * 3600.0
+        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 1)
+        desk.chores.renew(["w1"], now + LOCK * 2 / 3, now + LOCK)
+        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 0)
+
+    assert desk.settle(done(claim, None)) == []
+    assert desk.job(job_id).crashes == 0
+
+
+def test_a_peer_with_short_locks_is_patient_with_an_owner_that_renews_seldom(desk: Desk, clock: Clock) -> None:
+    """Two supervisors with configurations of their own; the wall clock jumps by two hours."""
+    long, short = 60.0, 1.0
+    desk.claims.register(worker_record("w1", policy=JobPolicy(lock_time=long).encode()))
+    job_id = desk.put()
+    claim = desk.one(lock_time=long)
+    reclaimer = Reclaimer(desk.chores, short, clock)
+
+    assert look_for(reclaimer, clock, renewal_interval(long)) == Reclaimed(0, 1)
+    desk.chores.renew(["w1"], LATER + long * 2 / 3, LATER + long)
+
+    assert look_for(reclaimer, clock, patience(long)) == Reclaimed(0, 0)
+    assert desk.settle(done(claim, None)) == []
+    assert desk.job(job_id).crashes == 0
+
+
+@pytest.mark.parametrize("renewals", [1.5, 2.5, 5.0, 50.0])
+def test_being_stopped_together_with_the_owner_takes_nothing(desk: Desk, clock: Clock, renewals: float) -> None:
+    """The whole machine is frozen just after the jump: nobody could renew, and the monotonic clock went on."""
+    desk.put()
+    claim = desk.one()
+    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+    assert reclaimer.run_once(LATER) == Reclaimed(0, 1)
+
+    clock.at += renewals * renewal_interval(LOCK)
+    assert reclaimer.run_once(LATER) == Reclaimed(0, 1)
+    desk.chores.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
+
+    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(0, 0)
+    assert desk.settle(done(claim, None)) == []
+
+
+def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Clock) -> None:
+    """Nobody renews it, so there are no renewals to wait for."""
+    desk.put()
+    desk.one(owner="foreign")
+    reclaimer = Reclaimer(desk.chores, 1.0, clock)
+
+    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)

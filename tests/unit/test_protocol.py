@@ -1,0 +1,274 @@
+"""The conversation with a program, as plain values: what is in order, what is not, and what anything becomes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.worker.protocol import (
+    MAX_LINE,
+    MAX_WORDS,
+    Conversation,
+    Error,
+    Event,
+    Extend,
+    Hello,
+    Log,
+    Phase,
+    Progress,
+    Result,
+    Violation,
+)
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+HELLO = line(type="hello", protocol=1)
+
+
+def conversation(phase: Phase) -> Conversation:
+    """One that has come so far; in BUSY and after it, job 1 is the latest."""
+    talk = Conversation()
+    if phase is Phase.GREETING:
+        return talk
+    talk.hear(HELLO)
+    assert talk.next() == Hello(None)
+    if phase is Phase.BUSY:
+        talk.job(7, "tag", 1, {}, 60.0)
+    return talk
+
+
+def heard(talk: Conversation, data: bytes) -> list[Event]:
+    talk.hear(data)
+    events = []
+    while (event := talk.next()) is not None:
+        events.append(event)
+    return events
+
+
+def broken(talk: Conversation, data: bytes) -> str:
+    """What it says when `data` breaks it; from then on it says and hears nothing."""
+    with pytest.raises(Violation) as caught:
+        heard(talk, data)
+    assert talk.phase is Phase.BROKEN
+    assert heard(talk, line(type="result", id=1)) == []
+    return str(caught.value)
+
+
+def test_a_job_goes_out_and_comes_back() -> None:
+    talk = conversation(Phase.IDLE)
+
+    request = talk.job(4711, "tag", 2, {"path": "cat.jpg"}, 60.0)
+    assert json.loads(request) == {
+        "type": "job",
+        "id": 1,
+        "job_id": 4711,
+        "job_type": "tag",
+        "attempt": 2,
+        "timeout": 60.0,
+        "payload": {"path": "cat.jpg"},
+    }
+    assert heard(
+        talk,
+        line(type="progress", id=1, fraction=0.5, text="half")
+        + line(type="extend", id=1, seconds="5m")
+        + line(type="log", level="warning", text="slow", fields={"ms": 3})
+        + line(type="result", id=1, value={"tags": []}),
+    ) == [Progress(0.5, "half"), Extend(300.0), Log("warning", "slow", {"ms": 3}), Result({"tags": []})]
+    assert talk.phase is Phase.IDLE
+    assert json.loads(talk.job(4712, "tag", 1, {}, 60.0))["id"] == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        ({"message": "no"}, Error("no")),
+        ({}, Error("the program gave no reason")),
+        ({"message": "no", "permanent": True}, Error("no", permanent=True)),
+        ({"message": "no", "retry": True}, Error("no", retry=True)),
+        ({"message": "no", "after": "30s"}, Error("no", retry=True, after=30.0)),
+        ({"message": "no", "after": 30, "retry": True}, Error("no", retry=True, after=30.0)),
+        ({"message": "no", "kind": "memory", "traceback": "at"}, Error("no", "memory", traceback="at")),
+        ({"message": "no", "kind": "crash"}, Error("no")),
+        ({"message": "half a pair: \ud800"}, Error("half a pair: ?")),
+        ({"message": "x" * 5000}, Error("x" * MAX_WORDS)),
+    ],
+)
+def test_an_error_says_whether_to_try_again(message: dict[str, Any], word: Error) -> None:
+    assert heard(conversation(Phase.BUSY), line(type="error", id=1, **message)) == [word]
+
+
+def test_a_program_may_say_what_it_can_do() -> None:
+    talk = conversation(Phase.GREETING)
+
+    assert heard(talk, line(type="hello", protocol=1, capabilities=["gpu", "tag@2"])) == [
+        Hello(frozenset({"gpu", "tag@2"}))
+    ]
+
+
+def test_it_may_log_at_any_time_and_nothing_else_between_jobs() -> None:
+    assert heard(conversation(Phase.GREETING), line(type="log", text="loading")) == [Log("info", "loading", {})]
+    assert heard(conversation(Phase.IDLE), line(type="log", text="idle")) == [Log("info", "idle", {})]
+
+
+BUSY = [
+    (b"hello\n", "a line that is no JSON: 'hello'"),
+    (b"\n", "a line that is no JSON: ''"),
+    (b"[1]\n", "a line that is no JSON object: [1]"),
+    (b'{"type": "result", "id": 1, "value": NaN}\n', 'a line that is no JSON: \'{"type"'),
+    (b"\xff\xfe\n", "a line that is no UTF-8: b'\\xff\\xfe'"),
+    (b"[" * 100_000 + b"\n", "a line that is no JSON: '[[["),
+    (b"x" * (MAX_LINE + 1), "a line of more than 1048576 bytes"),
+    (b" " * MAX_LINE + b" \n", "a line of more than 1048576 bytes"),
+    (line(), "a message of an unknown type, None"),
+    (line(type="bye"), "a message of an unknown type, 'bye'"),
+    (line(type=["result"]), "a message of an unknown type, ['result']"),
+    (HELLO, "a second hello"),
+    (line(type="result", value=1), "a result with a wrong id, None"),
+    (line(type="result", id=2), "a result with a wrong id, 2"),
+    (line(type="result", id=0), "a result with a wrong id, 0"),
+    (line(type="result", id=True), "a result with a wrong id, True"),
+    (line(type="result", id="1"), "a result with a wrong id, '1'"),
+    (line(type="result", id=1.0), "a result with a wrong id, 1.0"),
+    (line(type="result", id=1, enqueue={}), "a result whose `enqueue` is no list"),
+    (line(type="result", id=1, enqueue=[{"payload": 1}]), "a result that enqueues a job without a type"),
+    (line(type="result", id=1, enqueue=[{"type": "a", "connection": 1}]), "a result that enqueues a job without"),
+    (line(type="error", id=1, message=3), "an error whose message is no text"),
+    (line(type="error", id=1, permanent=1), "an error that is to be tried again and is permanent"),
+    (line(type="error", id=1, permanent=True, after=3), "an error that is to be tried again and is permanent"),
+    (line(type="error", id=1, after="soon"), "an error with a wrong after: 'soon' is no duration"),
+    (line(type="progress", id=1, fraction="0.5"), "a progress with a wrong fraction, '0.5'"),
+    (line(type="progress", id=1, fraction=1, text=[]), "a progress whose text is no text"),
+    (line(type="extend", id=1, seconds=-1), "an extend with a wrong seconds: -1 is no duration"),
+    (line(type="extend", id=1), "an extend with a wrong seconds: None is no duration"),
+    (line(type="log", level="loud"), "a log message with a wrong level"),
+    (line(type="log", fields=[]), "a log message with a wrong level or wrong fields"),
+]
+
+
+@pytest.mark.parametrize(("data", "what"), BUSY, ids=[what[:30] for _, what in BUSY])
+def test_what_is_out_of_order_during_a_job_breaks_the_conversation(data: bytes, what: str) -> None:
+    assert broken(conversation(Phase.BUSY), data).startswith(f"sent {what}")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (line(type="hello"), "a hello of protocol None; this is protocol 1"),
+        (line(type="hello", protocol=2), "a hello of protocol 2; this is protocol 1"),
+        (line(type="hello", protocol=1, capabilities="gpu"), "a hello whose capabilities are no list of texts"),
+        (line(type="result", id=1), "a result before its hello"),
+    ],
+)
+def test_what_is_out_of_order_at_the_start_breaks_it(data: bytes, what: str) -> None:
+    assert broken(conversation(Phase.GREETING), data) == f"sent {what}"
+
+
+def test_a_late_word_is_told_from_a_wrong_one() -> None:
+    talk = conversation(Phase.BUSY)
+    assert heard(talk, line(type="result", id=1)) == [Result(None)]
+    talk.job(8, "tag", 1, {}, 60.0)
+
+    assert broken(talk, line(type="error", id=1)) == "sent a late error: job 1 had ended"
+
+
+def test_what_follows_a_last_word_cannot_undo_it() -> None:
+    talk = conversation(Phase.BUSY)
+    talk.hear(line(type="result", id=1, value=3) + b"garbage\n")
+
+    assert talk.next() == Result(3)
+    with pytest.raises(Violation):
+        talk.next()
+
+
+def test_after_bye_nothing_counts() -> None:
+    talk = conversation(Phase.IDLE)
+    assert json.loads(talk.bye()) == {"type": "bye"}
+
+    assert heard(talk, b"x" * (2 * MAX_LINE)) == []
+
+
+def test_a_request_holds_only_what_every_language_reads() -> None:
+    talk = conversation(Phase.IDLE)
+
+    request = talk.job(1, "tag", 1, {"text": "é\u2028\ud800"}, 60.0)
+    assert request.isascii()
+    assert request.count(b"\n") == 1
+    assert json.loads(request)["payload"] == {"text": "é\u2028\ud800"}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("payload", [float("nan"), nested(20_000)])
+def test_a_payload_that_json_cannot_say_goes_nowhere(payload: Any) -> None:
+    talk = conversation(Phase.IDLE)
+
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever the reason is, it is shown
+        talk.job(1, "tag", 1, payload, 60.0)
+    assert talk.phase is Phase.IDLE
+
+
+# Anything at all
+
+WORDS = st.sampled_from(["hello", "result", "error", "progress", "extend", "log", "bye", "job", "cancel"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = ["id", "protocol", "capabilities", "fraction", "text", "seconds", "level", "fields", "value", "enqueue"]
+KEYS += ["message", "kind", "permanent", "retry", "after", "traceback"]
+MESSAGES = st.builds(
+    lambda kind, number, rest: json.dumps({**rest, "type": kind, "id": number}).encode() + b"\n",
+    WORDS,
+    st.sampled_from([1, 1, 1, 0, 2, None]),
+    st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4),
+)
+GOOD = st.sampled_from(
+    [
+        line(type="progress", id=1, fraction=0.5),
+        line(type="result", id=1, value=1),
+        line(type="error", id=1, message="no"),
+        line(type="log", text="a line"),
+    ]
+)
+CHATTER = st.lists(GOOD | MESSAGES | st.binary(max_size=20) | st.just(b"\n"), max_size=8).map(b"".join)
+
+
+def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Event], str, Phase]:
+    """Every event and the violation, if `data` comes in pieces of these sizes."""
+    talk, events, end = conversation(phase), [], ""
+    at = 0
+    try:
+        for size in [*sizes, len(data)]:
+            talk.hear(data[at : at + size])
+            at += size
+            while (event := talk.next()) is not None:
+                events.append(event)
+                assert talk.phase is Phase.BUSY or not isinstance(event, (Progress, Extend))
+    except Violation as violation:
+        end = str(violation)
+    return events, end, talk.phase
+
+
+@given(CHATTER, st.lists(st.integers(1, 30), max_size=10), st.sampled_from([Phase.GREETING, Phase.IDLE, Phase.BUSY]))
+def test_whatever_a_program_sends_a_job_gets_at_most_one_last_word(data: bytes, sizes: list[int], phase: Phase) -> None:
+    events, end, last = outcomes(data, sizes, phase)
+
+    words = [event for event in events if isinstance(event, (Result, Error))]
+    assert len(words) <= (phase is Phase.BUSY)
+    assert bool(end) is (last is Phase.BROKEN)
+    assert not end or (end.startswith("sent a") and end.isprintable())
+    # How the bytes are cut makes no difference.
+    assert repr((events, end, last)) == repr(outcomes(data, [], phase))
