@@ -1,0 +1,80 @@
+"""An idle queue with 4 workers: from the call that enqueues a job to the handler's first line, and then, in
+the same processes, what idling costs. The call is part of it: for a synced commit, so is the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from bench.ours import Site, pool
+from bench.peers.base import Peer, Sample
+from bench.trial import Reading, Session, Trial
+
+TITLE = "Latency of an idle queue, and what idling costs"
+UNITS = {
+    "latency": "ms",
+    "latency, synced": "ms",
+    "latency after the call": "ms",
+    "idle CPU": "% of a core",
+    "idle memory": "MB",
+    "own memory": "MB",
+}
+ROUNDS = (1, 2)  # long ones
+WORKERS = 4
+_SETTLED = 1.0  # seconds after the last job until it is idle
+
+
+def trials(session: Session) -> list[Trial]:
+    return [Trial("ours", str(WORKERS), partial(_ours, session))] + [
+        Trial(peer.name, str(WORKERS), partial(_peer, session, peer)) for peer in session.peers
+    ]
+
+
+def _ours(session: Session) -> Reading:
+    jobs = session.pick(150, 40)
+    with session.scratch() as folder:
+        site = Site(folder)
+        with site.supervisor(pool("arrive", WORKERS)) as process:
+            board = site.await_idle(WORKERS)
+            normal, full = site.feed(jobs, "NORMAL"), site.feed(jobs, "FULL")
+            idling = _idle(session)
+            own = [process.pid, int(board.bulletin()["maintainer"])]
+            memory = sum(psutil.Process(pid).memory_full_info().uss for pid in own) / 1e6
+    return {**_waits(normal), "latency, synced": _waits(full)["latency"], "own memory": [memory], **idling}
+
+
+def _peer(session: Session, peer: Peer) -> Reading:
+    with session.scratch() as folder, peer.open(folder) as queue, queue.workers(WORKERS, "arrive"):
+        return {**_waits(queue.feed(session.pick(20, 8))), **_idle(session)}
+
+
+def _waits(samples: list[Sample]) -> Reading:
+    """From before the call, and from its return: a poller does not mind how long the call takes."""
+    return {
+        "latency": [(begun - before) * 1000 for before, _, begun in samples],
+        "latency after the call": [(begun - after) * 1000 for _, after, begun in samples],
+    }
+
+
+def _idle(session: Session) -> Reading:
+    """CPU and memory of all the contestant's processes while nothing happens; for peers on Redis, its too."""
+    time.sleep(_SETTLED)
+    seconds = session.pick(5.0, 3.0)
+    family = psutil.Process().children(recursive=True)
+    before = {process.pid: _nanoseconds(process.pid) for process in family}
+    time.sleep(seconds)
+    used = sum(_nanoseconds(pid) - start for pid, start in before.items()) / 1e9
+    memory = sum(process.memory_full_info().uss for process in family if process.is_running())
+    return {"idle CPU": [used / seconds * 100], "idle memory": [memory / 1e6]}
+
+
+def _nanoseconds(pid: int) -> int:
+    """CPU time of a process and its threads; exact, where clock ticks would be too coarse."""
+    try:
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return 0

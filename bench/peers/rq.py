@@ -1,0 +1,23 @@
+"""RQ on Redis: as many worker processes, each of which forks for every job."""
+
+from bench.peers import install
+from bench.peers.base import PROGRAMS, Peer, python
+
+_WORKER = (
+    "import os; from redis import Redis; from rq import Worker; "
+    "Worker(['bench'], connection=Redis.from_url(os.environ['BENCH_REDIS'])).work(logging_level='ERROR')"
+)
+
+PEER = Peer(
+    name="rq",
+    title="RQ",
+    store="Redis",
+    keeps="it is marked failed",
+    needs=(install.PYTHON, install.REDIS),
+    versions=lambda: install.python_versions("rq"),
+    program=python(str(PROGRAMS / "rq_app.py")),
+    command=lambda workers: [python("-c", _WORKER)] * workers,
+    size=150,
+    worker_counts=(2, 8),  # two cases are enough of the slow ones
+    has_many=True,
+)
