@@ -7,8 +7,10 @@ IMAGES ?=
 WORKERS ?= 2
 SECONDS ?= 600
 SEED ?=
+EXAMPLES ?= 2000
+BENCH ?=
 
-.PHONY: install demo test lint types soak bench clean
+.PHONY: install demo test faults model lint types soak bench clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +34,15 @@ test: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
+# The part of the tests that kills, stops, fills and breaks; it runs with `make test` too.
+faults: $(VENV)/.installed
+	$(BIN)/python -m pytest -n $(WORKERS) tests/faults
+
+# The models of tests/model for longer than `make test` does: random histories, other ones each time; SEED
+# repeats a run.
+model: $(VENV)/.installed
+	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(WORKERS) tests/model $(if $(SEED),--hypothesis-seed=$(SEED))
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,11 +54,9 @@ types: $(VENV)/.installed
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/.installed
-	$(BIN)/python bench/throughput.py
-	$(BIN)/python bench/latency.py
-	$(BIN)/python bench/recovery.py
-	$(BIN)/python bench/fairness.py
+# Ours and the peers in one run, about a quarter of an hour; BENCH="--quick" and others are passed on.
+bench: $(VENV)/.installed-ml
+	$(BIN)/python bench/run.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) .demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
