@@ -4,13 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 IMAGES ?=
-WORKERS ?= 2
+WORKERS ?= 3
 SECONDS ?= 600
 SEED ?=
 EXAMPLES ?= 2000
 BENCH ?=
 
-.PHONY: install demo test faults model lint types soak bench clean
+.PHONY: install demo test coverage faults model lint types soak bench clean
 
 install: $(VENV)/.installed
 
@@ -29,6 +29,10 @@ demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.installed-ml
+	$(BIN)/python -m pytest -n $(WORKERS) tests
+
+# The same, with what no test reaches; every process is traced, so it takes twice as long.
+coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) tests
 	$(BIN)/python -m coverage combine --quiet

@@ -63,6 +63,14 @@ class Ledger:
         words = [line.split() for line in self._path.read_text().splitlines()]
         return [Line(what, int(job), int(token), int(pid), float(at)) for what, job, token, pid, at in words]
 
+    def tokens(self, what: str) -> dict[int, list[int]]:
+        """The tokens of each job's starts, or ends, as they came; an empty list for any other job."""
+        found: dict[int, list[int]] = collections.defaultdict(list)
+        for line in self.lines():
+            if line.what == what:
+                found[line.job].append(line.token)
+        return found
+
     def jobs(self) -> dict[int, tuple[str, int, int]]:
         """(status, attempts, crashes) of every job by its id."""
         rows = self._rows("SELECT id, status, attempts, crashes FROM jobs WHERE type <> 'never'")
@@ -82,24 +90,28 @@ class Ledger:
 
 def wrongs(ledger: Ledger, expected: Mapping[int, str], hit: set[int], recorded: set[int]) -> list[str]:
     """Everything that is wrong, in words. `recorded` are the jobs whose handlers write to the ledger."""
-    jobs, lines, outcomes = ledger.jobs(), ledger.lines(), ledger.outcomes()
-    starts = collections.Counter(line.job for line in lines if line.what == "start")
-    ends = collections.Counter(line.job for line in lines if line.what == "end")
-    tokens = collections.Counter((line.job, line.token) for line in lines if line.what == "start")
+    jobs, outcomes = ledger.jobs(), ledger.outcomes()
+    starts, ends = ledger.tokens("start"), ledger.tokens("end")
     wrong = [f"the file is damaged: {words}" for words in ledger.damage()]
     wrong += [f"job {job} is unexpected" for job in sorted((jobs.keys() | starts.keys()) - expected.keys())]
-    wrong += [f"job {job} ran twice under one claim" for (job, _), count in tokens.items() if count > 1]
+    wrong += [f"job {job} ran twice under one claim" for job, tokens in starts.items() if repeated(tokens)]
     for job, status in expected.items():
         found, _, crashes = jobs.get(job, ("gone", 0, 0))
         if found != status:
             wrong.append(f"job {job} is {found}, not {status}")
         if outcomes[job] > 1 or (status not in CASUAL and not outcomes[job]):
             wrong.append(f"job {job} has {outcomes[job]} recorded outcomes")
-        if job in recorded and status == "done" and not ends[job]:
+        if job in recorded and status == "done" and job not in ends:
             wrong.append(f"job {job} is done, but no run of it ended")
-        if job not in hit and (starts[job] > 1 or crashes):
-            wrong.append(f"job {job} was not hit, but ran {starts[job]} times with {crashes} crashes")
+        if job not in hit and (len(starts[job]) > 1 or crashes):
+            wrong.append(f"job {job} was not hit, but ran {len(starts[job])} times with {crashes} crashes")
     return wrong
+
+
+def repeated(tokens: list[int]) -> bool:
+    """Whether one claim was run twice. A program has no token to write down: its claims are all 0."""
+    tokens = [token for token in tokens if token]
+    return len(set(tokens)) < len(tokens)
 
 
 class Remembering(Queue):

@@ -43,21 +43,13 @@ class Launcher:
         self.why_broken = ""
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
-        ours, theirs = Channel.pair()
-        self._channel = ours
-        self._descriptor = ours.fileno()
 
-        def become() -> int:
-            return Template(nest, engine, theirs, board).run()
+        def become(channel: Channel) -> int:
+            return Template(nest, engine, channel, board).run()
 
-        keep = (theirs.fileno(), nest.news, *nest.wakes.values())
-        try:
-            self.pid, self.pidfd = child.fork(become, role="template", keep=keep)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        keep = (nest.news, *nest.wakes.values())
+        self._channel, self.pid, self.pidfd = child.fork_with_channel(become, role="template", keep=keep)
+        self._descriptor = self._channel.fileno()
 
     @property
     def gone(self) -> bool:

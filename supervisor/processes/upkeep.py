@@ -41,36 +41,24 @@ class Upkeep:
         """Fork a maintainer and give it what the last one may not have settled; `restart_at` tells if it cannot be."""
         self._started_at = now
         self._board.slot(MAINTAINER_SLOT).assign("maintainer", "maintainer")
+
+        def become(channel: Channel) -> int:
+            try:
+                maintainer = Maintainer(orders, self._engine, channel, self._board)
+            except StoreError as error:
+                channel.send(trouble_of(error))
+                return 1
+            return maintainer.run()
+
+        wakes = [ward.wake for ward in orders.wards.values()]
         try:
-            ours = self._fork(orders)
+            self._channel, self.pid, self.pidfd = child.fork_with_channel(become, role="maintainer", keep=wakes)
         except OSError as error:
             self._died_early(now)
             events(process="supervisor").error("fork_failed", of="maintainer", error=error.strerror)
             return
-        self._channel = ours
         for number, report in self.unacknowledged.items():
-            ours.send({"death": report.as_message(), "id": number})
-
-    def _fork(self, orders: Orders) -> Channel:
-        ours, theirs = Channel.pair()
-
-        def become() -> int:
-            try:
-                maintainer = Maintainer(orders, self._engine, theirs, self._board)
-            except StoreError as error:
-                theirs.send(trouble_of(error))
-                return 1
-            return maintainer.run()
-
-        keep = (theirs.fileno(), *(ward.wake for ward in orders.wards.values()))
-        try:
-            self.pid, self.pidfd = child.fork(become, role="maintainer", keep=keep)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return ours
+            self._channel.send({"death": report.as_message(), "id": number})
 
     def is_running(self) -> bool:
         return self._channel is not None

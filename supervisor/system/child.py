@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from supervisor.system import failpoints, signals
+from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent
 
 STANDARD = (0, 1, 2)
@@ -39,6 +40,19 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
         return pid, _open_pidfd(pid)
     finally:
         signals.unblock_all()
+
+
+def fork_with_channel(run: Callable[[Channel], int], *, role: str, keep: Iterable[int]) -> tuple[Channel, int, int]:
+    """As `fork`, for a child that talks to us: `run` gets its end. Returns (our end, pid, pidfd)."""
+    ours, theirs = Channel.pair()
+    try:
+        pid, pidfd = fork(lambda: run(theirs), role=role, keep=(theirs.fileno(), *keep))
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours, pid, pidfd
 
 
 def _open_pidfd(pid: int) -> int:

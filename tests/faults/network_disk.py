@@ -37,10 +37,14 @@ def network_disk(folder: Path) -> Iterator[Path]:
     command = [sys.executable, "-m", "tests.faults.network_disk", str(device), str(backing)]
     with private_mounts(), subprocess.Popen(command, pass_fds=(device,)) as server:
         try:
-            mount("far:/away", folder, "fuse.sshfs", 0, f"fd={device},rootmode=40000,user_id=0,group_id=0")
+            try:
+                mount("far:/away", folder, "fuse.sshfs", 0, f"fd={device},rootmode=40000,user_id=0,group_id=0")
+            finally:
+                # The server's alone: should it die, the kernel fails every call at once. As long as anybody
+                # held another, they would wait for an answer, out of reach of every signal but KILL.
+                os.close(device)
             yield folder
         finally:
-            os.close(device)
             server.kill()
 
 

@@ -13,7 +13,6 @@ import pytest
 from supervisor import Status
 from tests.faults.shifted_clock import Clock
 from tests.faults.surroundings import GATED, stays
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site
 
 MakeSite = Callable[..., Site]
@@ -40,13 +39,12 @@ def test_no_lock_moves_when_the_clock_leaps_by_two_hours(make_site: MakeSite, cl
     """Not ours, with two supervisors and locks of a second; nor a foreign program's of an hour."""
     gate = tmp_path / "gate"
     site = make_site(POOL, GATED)
-    audit(site)
     for _ in range(2):
         site.start(env=clock.environment)
     jobs = site.queue.enqueue_many("work", [{"gate": str(gate)}] * 2)
     for job in jobs:
         site.running_pid(job)
-    foreign = site.queue.enqueue("foreign")
+    [(foreign,)] = site.rows("INSERT INTO jobs(type) VALUES ('foreign') RETURNING id")
     site.rows(CLAIM, foreign)
     held = locks(site)
     for shift in (2 * HOUR, 0, -2 * HOUR, 2 * HOUR):
@@ -59,7 +57,7 @@ def test_no_lock_moves_when_the_clock_leaps_by_two_hours(make_site: MakeSite, cl
         finished = site.done(job)
         assert isinstance(finished.result, float)
         assert finished.result > time.time() + HOUR  # the handlers' clock really was another
-    judge(site, [*jobs, foreign])
+    site.verdict(others=[foreign])
     assert not site.event("lock_reclaimed")
     assert not site.event("worker_died")
 

@@ -15,7 +15,6 @@ import pytest
 
 from supervisor import StoreError
 from tests.faults.surroundings import command, stays
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site, descendants, wait_for
 
 MakeSite = Callable[..., Site]
@@ -43,7 +42,6 @@ def immutable(*files: Path) -> Iterator[None]:
 @pytest.mark.fault(19)
 def test_a_database_that_becomes_read_only_is_reported_and_waited_for(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     site.start()
     running = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
     for job in running:
@@ -59,7 +57,7 @@ def test_a_database_that_becomes_read_only_is_reported_and_waited_for(make_site:
     waiting = site.queue.enqueue_many("work", [{}] * 10)
     for job in [*running, *waiting]:
         site.done(job)
-    judge(site, [*running, *waiting])
+    site.verdict()
 
 
 @pytest.mark.fault(19)
@@ -72,7 +70,6 @@ def test_a_read_only_database_is_refused_at_the_start(make_site: MakeSite) -> No
 @pytest.mark.fault(19)
 def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_back(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     supervisor = site.start()
     jobs = site.queue.enqueue_many("work", [{"seconds": 0.5}] * 2)
     for job in jobs:
@@ -93,14 +90,13 @@ def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_
     jobs.append(site.queue.enqueue("work"))
     for job in jobs:
         site.done(job)
-    judge(site, jobs)
+    site.verdict()
     assert site.stop(supervisor) == 0
 
 
 @pytest.mark.fault(19)
 def test_a_supervisor_whose_database_is_replaced_ends_and_its_next_start_takes_the_new_one(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     pending = site.queue.enqueue("work")
     command(site, "backup", str(site.folder / "copy.db"))
     supervisor = site.start()
@@ -120,7 +116,7 @@ def test_a_supervisor_whose_database_is_replaced_ends_and_its_next_start_takes_t
     site.start()
     for job in (pending, new):
         site.done(job)
-    judge(site, [pending, new])
+    site.verdict()
 
 
 def move(site: Site, folder: Path) -> list[Path]:

@@ -13,7 +13,6 @@ import pytest
 from supervisor import StoreError
 from supervisor.system.scoreboard import Scoreboard
 from tests.faults.surroundings import command, fill, small_disk, stays
-from tests.faults.verdict import audit, judge
 from tests.ledger import RECORDER
 from tests.site_under_test import Site, kill, site, wait_for
 
@@ -43,7 +42,6 @@ def full(tmp_path: Path, disk: Path) -> Iterator[Site]:
 @pytest.mark.fault(18)
 def test_a_full_disk_stops_claiming_with_one_clear_error_and_nothing_is_lost(full: Site, tmp_path: Path) -> None:
     full.log = tmp_path / "log"
-    audit(full)
     full.start()
     jobs = full.queue.enqueue_many("work", [{"seconds": 0.1}] * 30)
     hit = jobs[0]
@@ -61,7 +59,7 @@ def test_a_full_disk_stops_claiming_with_one_clear_error_and_nothing_is_lost(ful
     filler.unlink()
     for job in jobs:
         full.done(job)
-    judge(full, jobs, hit=[hit])
+    full.verdict(hit=[hit])
     assert full.job(hit).crashes == 1
     told = Counter(event.get("worker", event.get("process")) for event in full.events() if is_full(event))
     assert set(told.values()) == {1}, told
@@ -71,7 +69,6 @@ def test_a_full_disk_stops_claiming_with_one_clear_error_and_nothing_is_lost(ful
 def test_scaling_up_and_logging_on_a_full_disk_kill_nobody(full: Site) -> None:
     """What grows with the number of workers must have its room before; what cannot be logged is not logged."""
     full.configure(POOL.replace("workers = 2", "min_workers = 1\nmax_workers = 20"))
-    audit(full)
     supervisor = full.start()
     first = full.queue.enqueue("work")
     full.done(first)
@@ -83,7 +80,7 @@ def test_scaling_up_and_logging_on_a_full_disk_kill_nobody(full: Site) -> None:
     filler.unlink()
     for job in jobs:
         full.done(job, patience=60)
-    judge(full, [*jobs, first])
+    full.verdict()
     assert full.stop(supervisor) == 0
 
 

@@ -140,8 +140,10 @@ def test_a_result_for_a_claim_that_was_cleared_by_hand_is_refused_and_the_job_ru
     over.touch()
     wait_for(lambda: site.event("claim_lost", job=job), "the refusal")
     site.verdict(hit=[job])
-    assert max(token for token, _, _ in site.runs("end", job)) > 1  # the recorded result is a later run's
-    assert first in {pid for _, pid, _ in site.runs("end", job)}
+    ends = {token > 1: pid for token, pid, _ in site.runs("end", job)}
+    assert sorted(ends) == [False, True]  # the recorded result is the later run's
+    assert ends[False] == first
+    assert len(site.runs("end", job)) == 2
 
 
 @pytest.mark.fault(34)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.maintenance.checkpointer import ALARM
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -22,7 +21,6 @@ def test_a_log_that_a_reader_keeps_from_being_emptied_raises_an_alarm_and_is_cut
 ) -> None:
     """The alarm is about bytes, so what minutes of work would write is written at once."""
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 2\n')
-    audit(site)
     log = Path(f"{site.database}-wal")
     site.start()
     with contextlib.closing(sqlite3.connect(site.database, isolation_level=None)) as reader:
@@ -42,7 +40,7 @@ def test_a_log_that_a_reader_keeps_from_being_emptied_raises_an_alarm_and_is_cut
     assert [event["event"] for event in site.events()].count("log_grows") == 1
     jobs.append(site.queue.enqueue("work"))
     site.done(jobs[-1])
-    judge(site, jobs)
+    site.verdict()
 
 
 def write_much(site: Site) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from supervisor import Status
 from tests.faults.cgroups import Cgroup, cgroup
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import HANDLERS, Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -56,7 +55,6 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_and_its_job_is_pu
     small: Cgroup, make_site: MakeSite
 ) -> None:
     site = make_site(POOLS, HANDLERS + GREEDY)
-    audit(site)
     site.start(preexec_fn=small.join)
     hit = site.queue.enqueue("work", {"seconds": 0.5})
     killed = site.running_pid(hit)
@@ -77,15 +75,13 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_and_its_job_is_pu
         "out_of_memory"
     }
     site.done(other)
-    site.done(well := site.queue.enqueue("greedy", {"greedy": False}))
-    judge(site, [hit, other, well], hit=[hit], others=[greedy])
-    assert [count for (count,) in site.rows("SELECT count(*) FROM outcomes WHERE job = ?", greedy)] == [1]
+    site.done(site.queue.enqueue("greedy", {"greedy": False}))
+    site.verdict(hit=[hit, greedy], quarantined=[greedy])
 
 
 @pytest.mark.fault(29)
 def test_the_limit_of_the_address_space_is_an_ordinary_failure_and_the_worker_is_replaced(make_site: MakeSite) -> None:
     site = make_site(POOLS, HANDLERS + GREEDY)
-    audit(site)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (768 * MIB, 768 * MIB))
@@ -103,6 +99,6 @@ def test_the_limit_of_the_address_space_is_an_ordinary_failure_and_the_worker_is
     assert len(starts) == 2
     for start in starts:
         assert lines[start][3] not in [pid for _, _, _, pid, _ in lines[start + 1 :]]  # it was its last job
-    judge(site, behind, others=[greedy])
+    site.verdict(hit=[greedy], failed=[greedy])
     assert not site.event("worker_died")
     assert site.event("memory_exhausted")

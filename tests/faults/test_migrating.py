@@ -16,7 +16,7 @@ from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.place import Place
 from tests.faults.surroundings import command
-from tests.faults.verdict import audit, judge
+from tests.ledger import Ledger
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -28,13 +28,12 @@ NEWEST = len(shipped("supervisor.store.sqlite"))
 def test_two_supervisors_that_start_on_an_older_schema_both_work_and_one_has_migrated(make_site: MakeSite) -> None:
     site = make_site(POOL)
     jobs = make_older(site)
-    audit(site)
     first, second = site.start(wait=False), site.start(wait=False)
     for supervisor in (first, second):
         wait_for(lambda s=supervisor: site.event("recovered", pid_of=s), site.log.read_text())  # type: ignore[misc]
     for job in jobs:
         site.done(job)
-    judge(site, jobs)
+    site.verdict(others=jobs)
     assert [site.stop(first), site.stop(second)] == [0, 0]
     check_backups(site, jobs)
 
@@ -74,6 +73,7 @@ def make_older(site: Site) -> list[int]:
     connection = Connection(Place(site.database), synchronous="FULL", create=True)
     assert schema.migrate(connection, shipped("supervisor.store.sqlite")[:1]) == [1]
     connection.close()
+    Ledger(site.ledger, site.database).watch_outcomes()
     for _ in range(20):
         site.rows("INSERT INTO jobs(type) VALUES ('work')")
     return [row[0] for row in site.rows("SELECT id FROM jobs")]

@@ -9,7 +9,6 @@ import pytest
 
 from tests.faults.network_disk import network_disk
 from tests.faults.surroundings import command
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site, site
 
 POOL = """
@@ -39,8 +38,7 @@ def test_a_network_file_system_under_the_database_is_refused(far: Site) -> None:
 
 @pytest.mark.fault(35)
 def test_a_network_file_system_can_be_insisted_on(far: Site) -> None:
-    audit(far)
-    jobs = far.queue.enqueue_many("work", [{}] * 20)
+    far.queue.enqueue_many("work", [{}] * 20)
     said = command(far, "run", "--burst", "--allow-network-file-system")
     assert "network_file_system" in said
-    judge(far, jobs)
+    far.verdict()

@@ -13,7 +13,6 @@ import pytest
 
 from tests.faults.cgroups import Cgroup, cgroup
 from tests.faults.surroundings import GATED, command, stays
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -36,7 +35,6 @@ def test_without_processes_nothing_is_claimed_for_nobody_and_forks_are_tried_eve
     narrow: Cgroup, make_site: MakeSite
 ) -> None:
     site = make_site(POOL, GATED)
-    audit(site)
     supervisor = site.start(preexec_fn=narrow.join)
     gate = site.folder / "gate"
     first = site.queue.enqueue("work", {"gate": str(gate)})
@@ -57,7 +55,7 @@ def test_without_processes_nothing_is_claimed_for_nobody_and_forks_are_tried_eve
     gate.touch()
     for job in [first, *jobs]:
         site.done(job, patience=30)
-    judge(site, [first, *jobs], hit=[first])
+    site.verdict(hit=[first])
     assert [site.job(job).crashes for job in jobs] == [0] * 20
     assert supervisor.poll() is None
 
@@ -65,9 +63,8 @@ def test_without_processes_nothing_is_claimed_for_nobody_and_forks_are_tried_eve
 @pytest.mark.fault(30)
 def test_a_template_and_a_maintainer_that_cannot_be_forked_are_tried_again(narrow: Cgroup, make_site: MakeSite) -> None:
     site = make_site(POOL, GATED)
-    audit(site)
     supervisor = site.start(preexec_fn=narrow.join)
-    site.done(first := site.queue.enqueue("work"))
+    site.done(site.queue.enqueue("work"))
     [board] = site.scoreboards()
     maintainer, template = children(supervisor.pid, site)
     narrow.limit(1)
@@ -80,7 +77,7 @@ def test_a_template_and_a_maintainer_that_cannot_be_forked_are_tried_again(narro
     narrow.limit("max")
     for job in jobs:
         site.done(job, patience=30)
-    judge(site, [first, *jobs])
+    site.verdict()
     assert board in site.scoreboards()
     assert site.stop(supervisor) == 0
 
@@ -95,7 +92,6 @@ def test_a_template_and_a_maintainer_that_cannot_be_forked_are_tried_again(narro
 )
 def test_without_descriptors_no_worker_is_added_and_nobody_dies(make_site: MakeSite, who: str, problem: str) -> None:
     site = make_site(POOL, GATED)
-    audit(site)
     supervisor = site.start()
     gate = site.folder / "gate"
     first = site.queue.enqueue("work", {"gate": str(gate)})
@@ -111,7 +107,7 @@ def test_without_descriptors_no_worker_is_added_and_nobody_dies(make_site: MakeS
     gate.touch()
     for job in [first, *jobs]:
         site.done(job, patience=30)
-    judge(site, [first, *jobs])
+    site.verdict()
     assert {site.job(job).crashes for job in jobs} == {0}
     assert not site.event("template_died")
     assert site.stop(supervisor) == 0

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from supervisor.system.scoreboard import Scoreboard, State
-from tests.faults.verdict import audit, judge
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -32,7 +31,6 @@ CLIENT = "import sys; from supervisor import Queue; print(Queue(sys.argv[1]).enq
 @pytest.mark.fault(23)
 def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: MakeSite) -> None:
     site = make_site(POOL.replace("workers = 2", "workers = 1"))
-    audit(site)
     site.start()
     site.start()
     jobs = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
@@ -43,7 +41,7 @@ def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: 
     jobs.append(site.queue.enqueue("work"))
     for job in jobs:
         assert site.done(job).crashes == 0
-    judge(site, jobs)
+    site.verdict()
     assert not site.event("lock_reclaimed")
     assert not site.event("worker_died")
 
@@ -51,7 +49,6 @@ def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: 
 @pytest.mark.fault(23)
 def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: MakeSite) -> None:
     site = make_site(POOL.replace("1s", "60s"))
-    audit(site)
     site.start()
     jobs = site.queue.enqueue_many("work", [{"seconds": 0.5}] * 2)
     hit, other = jobs
@@ -62,13 +59,12 @@ def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: 
     for job in jobs:
         site.done(job)
     assert (site.job(hit).crashes, site.job(other).crashes) == (1, 0)
-    judge(site, jobs, hit=[hit])
+    site.verdict(hit=[hit])
 
 
 @pytest.mark.fault(24)
 def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     site.start()
     jobs = site.queue.enqueue_many("work", [{"seconds": 0.3}] * 2)
     for job in jobs:
@@ -80,13 +76,12 @@ def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_sit
         site.done(job)
     assert wait_for(lambda: site.event("worker_died", pid=stopped), "its death")["reason"] == "stopped"
     assert time.monotonic() - began < 10
-    judge(site, jobs, hit=jobs[:2])  # what it had finished could not be recorded
+    site.verdict(hit=jobs[:2])  # what it had finished could not be recorded
 
 
 @pytest.mark.fault(24)
 def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     supervisor = site.start()
     wait_until_idle(site)
     jobs = [site.queue.enqueue("work", {"seconds": 3})]
@@ -100,7 +95,7 @@ def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(ma
     wait_for(lambda: maintainer(board) not in (0, stopped), "another maintainer")
     assert time.monotonic() - began < 10  # without the lock it would be found by its beat, after 15 s
     site.done(jobs[0])
-    judge(site, jobs)
+    site.verdict()
     assert site.event("maintainer_stopped", pid=stopped)
     assert not site.event("lock_reclaimed")
     assert supervisor.poll() is None
@@ -109,7 +104,6 @@ def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(ma
 @pytest.mark.fault(24)
 def test_a_stopped_client_that_holds_the_writers_lock_is_passed_by(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    audit(site)
     site.start()
     wait_until_idle(site)
     client = subprocess.Popen([sys.executable, "-c", CLIENT, site.url], stdout=subprocess.PIPE)
@@ -124,9 +118,9 @@ def test_a_stopped_client_that_holds_the_writers_lock_is_passed_by(make_site: Ma
         assert psutil.Process(client.pid).status() == psutil.STATUS_STOPPED  # nobody has touched it
         client.send_signal(signal.SIGCONT)
         assert client.stdout is not None
-        jobs.append(int(client.stdout.read()))
-    site.done(jobs[-1])
-    judge(site, jobs)
+        late = int(client.stdout.read())
+    site.done(late)
+    site.verdict(others=[late])
 
 
 def wait_until_idle(site: Site) -> None:
