@@ -36,6 +36,7 @@ def test_the_jobs_of_an_old_backup_run_again_at_once(make_site: MakeSite, end: s
     for job in running:
         site.running_pid(job)
     command(site, "backup", str(site.folder / "copy.db"))
+    known = site.ledger.read_text()
     gate.touch()
     for job in running + waiting:
         site.done(job)
@@ -43,11 +44,12 @@ def test_the_jobs_of_an_old_backup_run_again_at_once(make_site: MakeSite, end: s
     site.done(after)
     site.stop(supervisor, end)
     restore(site, site.folder / "copy.db")
+    site.ledger.write_text(known)  # what has happened since is forgotten with the file, its claims' tokens too
     site.start()
     for job in running + waiting:
         site.done(job)
-    site.verdict(hit=[*running, *waiting], gone=[after])
-    assert [len(site.runs("end", job)) for job in running + waiting] == [2] * 5
+    site.verdict(hit=running, gone=[after])
+    assert [len(site.runs("start", job)) for job in running + waiting] == [2, 2, 1, 1, 1]
     new = site.queue.enqueue("work")
     site.done(new)
 
