@@ -29,6 +29,8 @@ _AS_WRITTEN = (
     "scale_down_delay",
     "idle_timeout",
     "prefetch",
+    "batch_size",
+    "batch_wait",
     "timeout",
     "startup_timeout",
     "shutdown_grace",
@@ -131,6 +133,8 @@ def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSetti
     for table in (defaults, *(pool.own for pool in pools)):
         _check_one_way(table, report)
     settings = {pool.name: _pool(pool, report) for pool in pools}
+    for pool in pools:
+        _check_batches(pool, report)
     comparable = [pool.name for pool in pools if not pool.faulty("types", "handler", "command", "capabilities")]
     _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], report)
     return settings
@@ -159,6 +163,12 @@ def _check_one_way(table: Checked, report: Report) -> None:
     written = table.values.keys() | table.faulty
     if "workers" in written and not written.isdisjoint(_RANGE):
         report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
+
+
+def _check_batches(pool: Layers, report: Report) -> None:
+    if pool.own.values.get("command") and pool.get("batch_size") > 1:
+        at = pool.at(("batch_size",))
+        report.add(at, "a program is given one job at a time; batches need a handler with handle_batch")
 
 
 def _pool(pool: Layers, report: Report) -> PoolSettings:

@@ -46,6 +46,8 @@ class PoolSettings:
     idle_timeout: float  # with every worker gone for so long, the template's memory is given back
     capabilities: tuple[str, ...]
     prefetch: int | None  # None: as many as a worker's own pace suggests
+    batch_size: int
+    batch_wait: float
     timeout: float
     startup_timeout: float
     shutdown_grace: float

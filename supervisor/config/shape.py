@@ -23,6 +23,7 @@ from supervisor.domain.schedule import Schedule
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it sums with clocks lose their meaning
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers for ever
+MOST_IN_A_BATCH = 256
 MOST_WORKERS = 1024
 FOR_EVER = "forever"
 
@@ -170,12 +171,6 @@ def _unbuilt(what: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _one_job_a_batch(value: int) -> int:
-    if value > 1:
-        raise ValueError("a batch_size above 1 is not supported yet")
-    return value
-
-
 Duration = Annotated[float, BeforeValidator(_duration())]
 Wait = Annotated[float, BeforeValidator(_duration(at_least=0.001))]
 Patience = Annotated[float, BeforeValidator(_duration(at_least=1.0))]
@@ -213,6 +208,8 @@ class PoolTable(Table):
     idle_timeout: Duration = 300.0
     capabilities: Capabilities = []
     prefetch: Annotated[int | None, BeforeValidator(_prefetch)] = None
+    batch_size: Annotated[int, Field(ge=1, le=MOST_IN_A_BATCH)] = 1
+    batch_wait: Duration = 0.02
     timeout: Wait = 120.0
     startup_timeout: Wait = 300.0
     shutdown_grace: Duration = 30.0
@@ -230,8 +227,6 @@ class PoolTable(Table):
     options: dict[str, Any] = {}
 
     # Known and refused, unless the value asks for nothing.
-    batch_size: Annotated[int, Field(ge=1), AfterValidator(_one_job_a_batch)] = 1
-    batch_wait: Duration = 0.02  # without effect while batches are of one job
     gpus: Annotated[list[Any], _unbuilt("sharing out gpus is")] = []
     retry_failed_every: Annotated[
         float, BeforeValidator(_duration()), _unbuilt("retrying failed jobs by itself is")

@@ -36,12 +36,12 @@ def check_configuration(path: Path, database: str | None) -> Settings:
 
 def broken_handlers(settings: Settings) -> dict[str, str]:
     """What is wrong with the handlers, by pool. Pools that share handler and environment share one try."""
-    tried: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+    tried: dict[tuple[str, bool, tuple[tuple[str, str], ...]], str] = {}
     problems = {}
     for name, pool in settings.pools.items():
         if not pool.handler:
             continue  # a program, or reported as missing or malformed already
-        key = (pool.handler, tuple(sorted(pool.env.items())))
+        key = (pool.handler, pool.batch_size > 1, tuple(sorted(pool.env.items())))
         if key not in tried:
             tried[key] = _try(pool, settings.folder)
         if tried[key]:
@@ -53,10 +53,10 @@ def _try(pool: PoolSettings, folder: Path) -> str:
     """Import one handler as a worker would: an empty text, or what is wrong with it."""
     # Files, not pipes: a process that the module leaves behind would hold a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
-        module = "supervisor.doctor.probe"
+        module, how = "supervisor.doctor.probe", "batch" if pool.batch_size > 1 else "one"
         try:
             ran = subprocess.run(
-                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), pool.handler],
+                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), pool.handler, how],
                 env=_environment(pool.env),
                 pass_fds=(answer.fileno(),),
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The child that tries one handler: `python -P -m supervisor.doctor.probe FD FOLDER HANDLER`.
+"""The child that tries one handler: `python -P -m supervisor.doctor.probe FD FOLDER HANDLER one|batch`.
 
 It answers on a descriptor of its own, because what the handler's module prints is not ours.
 """
@@ -14,10 +14,11 @@ def main() -> int:
     from supervisor.worker.loader import HandlerError, load
 
     answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    batches = sys.argv[4] == "batch"
     sys.path.insert(0, folder)
     problem = ""
     try:
-        load(handler)
+        load(handler, batches=batches)
     except HandlerError as error:
         problem = " ".join(str(error).split())
     os.write(answer, json.dumps({"problem": problem}).encode())

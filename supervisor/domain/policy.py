@@ -8,7 +8,7 @@ from typing import Literal
 
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, failed, released
+from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, failed, released, suspected
 
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
@@ -49,12 +49,15 @@ def settle_held(
     failure: Failure,
     policy: JobPolicy,
     chance: float,
+    batch: int = 1,
 ) -> list[Settlement]:
     """What becomes of a dead worker's claims: the one that had begun is charged, the others go back.
 
     `begun` is (job id, token); None means that nothing had. A claim that is no longer the one named is
-    charged nothing.
+    charged nothing. Of a `batch` that had begun together each is suspected and none is charged.
     """
+    if begun and batch > 1 and charge != "nothing":
+        return [suspected(claim, batch) for claim in held]
     return [
         _settle(claim, charge if begun == (claim.job_id, claim.token) else "nothing", failure, policy, chance)
         for claim in held
@@ -72,7 +75,7 @@ def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, c
 
 
 def settle_interrupted(
-    held: list[Claim], begun: tuple[int, int] | None, policy: JobPolicy, chance: float
+    held: list[Claim], begun: tuple[int, int] | None, policy: JobPolicy, chance: float, batch: int = 1
 ) -> list[Settlement]:
     """The same for a worker whose supervisor is dead.
 
@@ -85,11 +88,11 @@ def settle_interrupted(
     if policy.recover == "failed":
         return [
             failed(claim, failure, policy.retry, chance=chance, permanent=True)
-            if begun == (claim.job_id, claim.token)
+            if begun == (claim.job_id, claim.token) or batch > 1
             else released(claim)
             for claim in held
         ]
-    return settle_held(held, begun, "crash", failure, policy, chance)
+    return settle_held(held, begun, "crash", failure, policy, chance, batch)
 
 
 def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -> Settlement:

@@ -46,6 +46,7 @@ class Settlement(NamedTuple):
     failure: Failure | None = None
     children: tuple[NewJob, ...] = ()
     started_at: float | None = None
+    batch_limit: int = 0  # jobs in a batch that it may be in from now on; 0: as before
 
     @property
     def simple(self) -> bool:
@@ -75,6 +76,13 @@ def done(
 def released(claim: Claim) -> Settlement:
     """Not begun, or interrupted through no fault of its own: back in its place, nothing charged."""
     return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1)
+
+
+def suspected(claim: Claim, batch: int) -> Settlement:
+    """One of a batch that failed or killed: nobody knows which it was, so nothing is charged, and half as many
+    run together next time.
+    """
+    return released(claim)._replace(batch_limit=(batch + 1) // 2)
 
 
 def cancelled(claim: Claim, *, started_at: float | None = None) -> Settlement:

@@ -13,7 +13,9 @@ from supervisor.store.base import Chores
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
-    """What the supervisor knows of a death. `job` 0 means that nothing had begun."""
+    """What the supervisor knows of a death. `job` 0 means that nothing had begun; `batch` is how many jobs had,
+    together.
+    """
 
     incarnation: str
     worker: str
@@ -22,6 +24,7 @@ class DeathReport:
     token: int = 0
     policy: str = ""
     failure: dict[str, Any] = field(default_factory=dict)
+    batch: int = 1
 
     def as_message(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,5 +45,6 @@ class Deaths:
             Failure(**report.failure) if report.failure else Failure("crash", "the worker died"),
             JobPolicy.decode(report.policy),
             random.random(),
+            report.batch,
         )
         return self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)

@@ -63,19 +63,19 @@ class Recovery:
         jobs = quarantined = 0
         for worker in self._chores.workers_of(record.id):
             held = self._chores.held_by(worker.incarnation)
-            known, begun = self._begun(board, worker)
-            if known and begun is None:
-                begun = (0, 0)  # nothing had begun: no claim matches this
-            settlements = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random())
+            begun, batch = self._begun(board, worker)
+            policy = JobPolicy.decode(worker.policy)
+            settlements = settle_interrupted(held, begun, policy, random.random(), batch)
             jobs += self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
             quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
             self._buried[worker.incarnation] = _PASSES
         self._chores.forget_supervisor(record.id)
         return jobs, quarantined
 
-    def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[bool, tuple[int, int] | None]:
-        """(whether the scoreboard tells, the run that had begun)."""
-        snapshot = board.find(worker.incarnation, worker.slot) if board is not None else None
-        if snapshot is None:
-            return False, None
-        return True, (snapshot.job, snapshot.token) if snapshot.job else None
+    def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
+        """The run that had begun, and of how many jobs; None if the scoreboard does not tell."""
+        slot = board.find(worker.incarnation, worker.slot) if board is not None else None
+        if slot is None:
+            return None, 1
+        # Without a run this is (0, 0), which no claim matches: nothing had begun.
+        return (slot.job, slot.token if slot.job else 0), slot.batch if slot.job else 1

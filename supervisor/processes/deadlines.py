@@ -29,7 +29,7 @@ class Enforcement:
     interrupted_at: float = 0.0
 
     def cancel(self, job: int, token: int, now: float) -> None:
-        """Somebody wants this run stopped."""
+        """Somebody wants this run stopped. In a batch a job cannot be stopped alone: it runs to its end."""
         if self.run != (job, token):
             self.run, self.reason, self.asked_at, self.interrupted_at = (
                 (job, token),
@@ -46,7 +46,7 @@ class Enforcement:
         if slot.deadline and now >= slot.deadline and not (self.run == current and self.interrupted_at):
             self.run, self.reason, self.interrupted_at = current, Cancel.TIMEOUT, now
             return Step.INTERRUPT
-        if self.run != current:
+        if self.run != current or (slot.batch > 1 and self.reason is Cancel.REQUESTED):
             return Step.NOTHING
         if self.interrupted_at:
             return Step.KILL if now >= self.interrupted_at + KILL_GRACE else Step.NOTHING
@@ -60,7 +60,7 @@ class Enforcement:
         if slot.job == 0:
             return None
         times = [slot.deadline] if slot.deadline else []
-        if self.run == (slot.job, slot.token):
+        if self.run == (slot.job, slot.token) and not (slot.batch > 1 and self.reason is Cancel.REQUESTED):
             if self.interrupted_at:
                 return self.interrupted_at + KILL_GRACE
             times.append(self.asked_at + CANCEL_GRACE)

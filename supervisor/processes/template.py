@@ -27,6 +27,7 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
 from supervisor.worker.environment import SINGLE_THREADED
 from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.batch import BatchWorker
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
@@ -199,9 +200,7 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
         handler = Bridge(pool, nest.folder, leave=lambda: os.kill(os.getpid(), signals.DRAIN), lost=slot.lose)
-    elif _is_preloaded(pool):
-        handler = load(pool.handler)  # imported already: this only finds it
-    worker = Worker(
+    worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
         engine,

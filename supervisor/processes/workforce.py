@@ -286,12 +286,14 @@ class Workforce:
         )
         policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
         report = DeathReport(
-            worker.incarnation, worker.name, finding.charge, slot.job, slot.token, policy, finding.failure
+            worker.incarnation, worker.name, finding.charge, slot.job, slot.token, policy, finding.failure, slot.batch
         )
         self._buried[self._upkeep.report(report)] = worker
         self._forget(worker)
         self.finished_jobs += slot.done
-        worker.pool.learn(finding, early=slot.done <= slot.lost, born=worker.asked_at, now=now)
+        # A batch that kills is smaller next time, so its deaths end by themselves.
+        early = slot.done <= slot.lost and slot.batch <= 1
+        worker.pool.learn(finding, early=early, born=worker.asked_at, now=now)
         log = self._log.debug if finding.expected else self._log.warning
         log(
             "worker_left" if finding.expected else "worker_died",

@@ -70,7 +70,8 @@ class Cancel(IntEnum):
 ) = range(16)
 _INCARNATION = (128, 40)
 _NAME = (168, 80)
-_TEXT = (248, 264)
+_BATCH = 31  # the word before the text
+_TEXT = (256, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Snapshot:
     started: float
     deadline: float
     claims: int
+    batch: int  # jobs in the run that has begun
     done: int
     progress: float | None
     worn: bool
@@ -142,10 +144,13 @@ class Slot:
         """Claims taken and not yet settled."""
         self._ints[_CLAIMS] = claims
 
-    def begin(self, job: int, token: int, started: float, deadline: float) -> None:
-        """A handler is about to run. The id is written last: it makes the rest count."""
+    def begin(self, job: int, token: int, started: float, deadline: float, batch: int = 1) -> None:
+        """A handler is about to run, with one job or with a `batch` of so many, of which this is the first.
+        The id is written last: it makes the rest count.
+        """
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
+        ints[_BATCH] = batch
         floats[_STARTED] = started
         floats[_DEADLINE] = deadline
         ints[_JOB] = job
@@ -220,6 +225,7 @@ class Slot:
             started=floats[_STARTED],
             deadline=floats[_DEADLINE],
             claims=ints[_CLAIMS],
+            batch=ints[_BATCH],
             done=ints[_DONE],
             progress=progress if progress >= 0 else None,
             worn=bool(ints[_WORN]),

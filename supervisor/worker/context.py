@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -124,6 +124,36 @@ class Context:
                 unique_key=unique_key,
             )
         )
+
+
+class BatchContext(Context):
+    """One run of several jobs together, for `handle_batch`: `jobs` has a context for each, in the order of the
+    payloads, with its id, its attempt and its token. Here `job_id` is 0; `type` is the jobs' common one, or "".
+    """
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, board: Board, jobs: Sequence[Context]) -> None:
+        super().__init__(board, capabilities=jobs[0].capabilities, options=jobs[0].options)
+        self.jobs = tuple(jobs)
+        types = {job.type for job in jobs}
+        self.type = types.pop() if len(types) == 1 else ""
+
+    @property
+    def log(self) -> Any:
+        if self._log is None:
+            from supervisor.telemetry import events
+
+            self._log = events(jobs=[job.job_id for job in self.jobs])
+        return self._log
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the batch as a whole must stop. Of a single job `jobs` tells."""
+        return False
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that one")
 
 
 class NoBoard:

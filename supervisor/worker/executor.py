@@ -6,7 +6,7 @@ import json
 import random
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from supervisor.domain.errors import Fail, InvalidJob, Retry
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
-from supervisor.worker.context import Board, Context, JobInterrupted
-from supervisor.worker.loader import AnyHandler
+from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released, suspected
+from supervisor.worker.context import BatchContext, Board, Context, JobInterrupted
+from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 
 
@@ -64,6 +64,58 @@ class Executor:
             return self._unsuccessful(claim, error, started_at)
         return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
 
+    def run_batch(self, claims: Sequence[Claim]) -> list[Settlement]:
+        """The same for several jobs together. What nobody's payload explains is charged to nobody: the jobs go
+        back, to be run in smaller batches.
+        """
+        started_at = time.time()
+        payloads: list[Any] = []
+        taken: list[Claim] = []
+        settlements: list[Settlement] = []
+        for claim in claims:
+            try:
+                payloads.append(_decoded(claim.payload))
+                taken.append(claim)
+            except _BadPayload as error:
+                settlements.append(self._unsuccessful(claim, error, started_at))
+        if not taken:
+            return settlements
+        contexts = [self.context(claim) for claim in taken]
+        assert isinstance(self._handler, Handler)  # a program is never given a batch
+        try:
+            values = self._handler.handle_batch(payloads, BatchContext(self._board, contexts))
+        except BaseException as error:
+            return settlements + self.batch_failed(taken, error, started_at)
+        together = zip(taken, contexts, values, strict=True)
+        return settlements + [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together]
+
+    def batch_failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        """What becomes of the jobs of a batch that has raised. A wish to retry is meant for all of them."""
+        if len(claims) == 1 or isinstance(error, Retry):
+            return [self._unsuccessful(claim, error, started_at) for claim in claims]
+        from supervisor.telemetry import events  # most batches succeed
+
+        events().warning(
+            "batch_failed",
+            jobs=[claim.job_id for claim in claims],
+            error=_message(error) or type(error).__name__,
+            stack=_stack(error),
+            hint="uncharged; they run again in smaller batches, until the one is found that fails alone",
+        )
+        if isinstance(error, MemoryError):
+            self._make_room(error)
+        return [suspected(claim, len(claims)) for claim in claims]
+
+    def _outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
+        """Of one job, by what handle_batch returned for it."""
+        try:
+            if isinstance(value, BaseException):
+                raise value
+            result = None if value is None else encode("result", value)
+        except BaseException as error:
+            return self._unsuccessful(claim, error, started_at)
+        return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
+
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self.interrupted(claim, error, started_at)
@@ -73,9 +125,7 @@ class Executor:
             failure = replace(error.failure, duration=time.time() - started_at)
             return crashed(claim, failure, self._policy, self._max_crashes, chance=random.random())
         if isinstance(error, MemoryError):
-            # What the handler had filled the memory with is still in its frames; writing this up takes some.
-            traceback.clear_frames(error.__traceback__)
-            self._exhausted()
+            self._make_room(error)
         kind = _kind(error)
         return failed(
             claim,
@@ -92,6 +142,11 @@ class Executor:
             after=error.after if isinstance(error, (Retry, Reported)) else None,
             started_at=started_at,
         )
+
+    def _make_room(self, error: MemoryError) -> None:
+        # What the handler had filled the memory with is still in its frames; writing this up takes some.
+        traceback.clear_frames(error.__traceback__)
+        self._exhausted()
 
     def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
         """The job was cancelled or is over its time limit, and the handler has let go of it."""

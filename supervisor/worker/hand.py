@@ -32,6 +32,10 @@ class Hand:
         except IndexError:  # the other thread was quicker
             return None
 
+    def return_first(self, claim: Claim) -> None:
+        """Not now after all: it is the next again."""
+        self._waiting.appendleft(claim)
+
     def finish(self, settlement: Settlement) -> None:
         self._finished.append(settlement)
 

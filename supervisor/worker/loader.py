@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from supervisor.worker.context import Context
 
 Handle = Callable[[Any, Context], Any]
+HandleBatch = Callable[[list[Any], Context], Any]
 
 
 class HandlerError(Exception):
@@ -31,23 +32,24 @@ class AnyHandler(Protocol):
 class Handler:
     """A handler with its life: `setup` once a worker, `handle` for each job, `teardown` at the end.
 
-    Made from a function, or from a class with those methods (only `handle` is needed). `async def` is
-    run on one event loop that lasts as long as the worker.
+    Made from a function, or from a class with those methods (only `handle` is needed, or `handle_batch`,
+    which serves for single jobs, too). `async def` is run on one event loop that lasts as long as the worker.
+    With `batches` it must have `handle_batch`.
     """
 
-    def __init__(self, target: Any, name: str) -> None:
+    def __init__(self, target: Any, name: str, *, batches: bool = False) -> None:
         if isinstance(target, type):
             try:
                 target = target()
             except Exception as error:
                 raise HandlerError(f"{name}: making an instance failed: {error!r}") from error
-            if not callable(getattr(target, "handle", None)):
-                raise HandlerError(f"{name}: the class has no method handle(payload, ctx)")
-            self._handle = target.handle
+            self._handle, self._handle_batch = _methods(target, name)
         elif callable(target):
-            self._handle = target
+            self._handle, self._handle_batch = target, None
         else:
             raise HandlerError(f"{name}: it is neither a function nor a class")
+        if batches and self._handle_batch is None:
+            raise HandlerError(f"{name}: a batch_size above 1 needs a class with a method handle_batch(payloads, ctx)")
         self.name = name
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
@@ -57,6 +59,14 @@ class Handler:
     def setup(self, ctx: Context) -> None:
         if self._setup is not None:
             self._finish(self._setup(ctx))
+
+    def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
+        """A result, or an exception as a value, for each. Raises ValueError if they are not as many."""
+        assert self._handle_batch is not None
+        values = self._handle_batch(payloads, ctx)
+        if inspect.isawaitable(values):
+            values = self._run(values)
+        return _one_each(values, len(payloads))
 
     def teardown(self, ctx: Context) -> None:
         try:
@@ -88,8 +98,10 @@ class Handler:
             raise
 
 
-def load(name: str) -> Handler:
-    """Import the module and find the attribute. Raises HandlerError with one sentence."""
+def load(name: str, *, batches: bool = False) -> Handler:
+    """Import the module and find the attribute. Raises HandlerError with one sentence; with `batches` also if it
+    cannot handle several jobs at a time.
+    """
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -105,7 +117,49 @@ def load(name: str) -> Handler:
             target = getattr(target, part)
         except AttributeError:
             raise HandlerError(f"{name}: the module {module_name} has no {attribute!r}") from None
-    return Handler(target, name)
+    return Handler(target, name, batches=batches)
+
+
+def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
+    handle, handle_batch = (getattr(target, method, None) for method in ("handle", "handle_batch"))
+    if not callable(handle) and not callable(handle_batch):
+        raise HandlerError(f"{name}: the class has no method handle(payload, ctx)")
+    batched = handle_batch if callable(handle_batch) else None
+    if callable(handle):
+        return handle, batched
+    assert batched is not None
+    return _alone_async(batched) if _is_async(batched) else _alone(batched), batched
+
+
+def _alone(handle_batch: HandleBatch) -> Handle:
+    """A batch handler for one job."""
+
+    def handle(payload: Any, ctx: Context) -> Any:
+        return _only(handle_batch([payload], ctx))
+
+    return handle
+
+
+def _alone_async(handle_batch: HandleBatch) -> Handle:
+    async def handle(payload: Any, ctx: Context) -> Any:
+        return _only(await handle_batch([payload], ctx))
+
+    return handle
+
+
+def _only(values: Any) -> Any:
+    [value] = _one_each(values, 1)
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+def _one_each(values: Any, jobs: int) -> list[Any]:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"handle_batch must return a list with a result or an exception for each job, not {values!r}")
+    if len(values) != jobs:
+        raise ValueError(f"handle_batch returned {len(values)} results for {jobs} job{'s' * (jobs != 1)}")
+    return list(values)
 
 
 def _is_async(function: Any) -> bool:

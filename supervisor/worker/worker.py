@@ -134,9 +134,8 @@ class Worker:
         count = 0
         if self._inbox.pending:  # told to leave between claim and start
             self._heed()
-        while (claim := hand.next()) is not None:
-            hand.finish(self._run_one(claim))
-            count += 1
+        while ran := self._run_next():
+            count += ran
             if self._inbox.pending:
                 self._heed()
         pulse.job(0.0)
@@ -145,12 +144,24 @@ class Worker:
             slot.wear_out()
             self._tell()
 
-    def _run_one(self, claim: Claim) -> Any:
+    def _run_next(self) -> int:
+        """Run what comes next in hand. Returns how many jobs that were."""
+        claim = self._hand.next()
+        if claim is None:
+            return 0
+        self._hand.finish(self._run_one(claim))
+        return 1
+
+    def _begin(self, claim: Claim, batch: int = 1) -> None:
+        """Show that a run begins: of a job, or of a batch of so many whose first it is."""
         started = time.monotonic()
         self._slot.forget_progress()
-        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout)
+        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch)
         self._pulse.job(started)
         self._running = claim
+
+    def _run_one(self, claim: Claim) -> Any:
+        self._begin(claim)
         try:
             settlement = self._executor.run(claim)
             self._running = None
@@ -195,9 +206,9 @@ class Worker:
         self._poll.register(self._inbox.fileno(), select.EPOLLIN)
         signals.unblock_all()
 
-    def _sleep(self) -> None:
-        """Until a job may have come, a signal has, or the safety net's time is over."""
-        for descriptor, _ in self._poll.poll(SAFETY_NET):
+    def _sleep(self, most: float = SAFETY_NET) -> None:
+        """Until a job may have come, a signal has, or `most` seconds are over."""
+        for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -241,7 +252,7 @@ class Worker:
 
     def _set_up(self) -> None:
         self._store = self._registered()
-        handler = self._handler or load(self._pool.handler)
+        handler = self._handler or load(self._pool.handler, batches=self._pool.batch_size > 1)
         self._executor = Executor(
             handler,
             _SlotBoard(self._slot),

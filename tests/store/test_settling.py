@@ -14,6 +14,7 @@ from supervisor.domain.settlement import (
     done,
     failed,
     released,
+    suspected,
 )
 from tests.store.kit import BROKEN, NOW, POLICY, T0, Desk
 
@@ -201,3 +202,32 @@ class TestLostClaims:
 
         assert desk.settle(done(claim, None), done(claim, None)) == [job_id]
         assert desk.status(job_id) is Status.DONE
+
+
+class TestBatches:
+    def test_a_suspect_goes_back_uncharged_and_remembers_the_smallest_batch(self, desk: Desk) -> None:
+        job_id, other = desk.put(), desk.put()
+        desk.settle(*(suspected(claim, 16) for claim in desk.claim(want=2)))
+
+        assert desk.claims.limits([job_id, other, 99]) == {job_id: 8, other: 8}
+        assert (desk.status(job_id), desk.job(job_id).attempts, desk.job(job_id).crashes) == (Status.PENDING, 0, 0)
+
+        desk.settle(suspected(desk.one(), 2))
+        desk.settle(suspected(desk.one(), 5))
+        assert desk.claims.limits([job_id, other]) == {job_id: 1, other: 8}
+
+    def test_a_suspect_whose_claim_is_lost_remembers_nothing(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        desk.settle(released(claim))
+
+        assert desk.settle(suspected(claim, 16)) == [job_id]
+        assert desk.claims.limits([job_id]) == {}
+
+    def test_a_limit_goes_with_its_job(self, desk: Desk) -> None:
+        job_id = desk.put()
+        desk.settle(suspected(desk.one(), 16))
+        desk.finish(job_id)
+        desk.operations.delete([job_id])
+
+        assert desk.claims.limits([job_id]) == {}

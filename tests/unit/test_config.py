@@ -47,7 +47,7 @@ retry_failed_every = "0s"            # >0: failed jobs go back to pending this o
 [log]                                # format = "auto" | "json" | "console", level
 """
 POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
-UNBUILT = ["command = []", "gpus = []", "batch_size = 1", 'batch_wait = "1s"', 'retry_failed_every = "0s"']
+UNBUILT = ["command = []", "gpus = []", 'retry_failed_every = "0s"']
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ('env = { A = "\\u0000" }', "env.A: no environment variable can hold a NUL character"),
         ("options = 3", "options: must be a table, like { name = … }, not 3"),
         ('command = ["python"]', "command: write either handler or command, not both"),
-        ("batch_size = 2", "batch_size: a batch_size above 1 is not supported yet"),
+        ("batch_size = 257", "batch_size: must be at most 256, not 257"),
         ("gpus = [0]", "gpus: sharing out gpus is not supported yet"),
         (
             'retry_failed_every = "1h"',

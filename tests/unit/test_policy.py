@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.policy import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure
 
@@ -86,3 +86,21 @@ def test_an_expired_claim_is_a_crash_and_a_foreign_one_gives_no_attempt_back() -
     assert (ours.attempts, ours.crashes) == (-1, 1)
     assert (foreign.attempts, foreign.crashes) == (0, 1)
     assert settle_expired(HELD[0]._replace(crashes=1), "foreign", POLICY, 0.5).status is Status.QUARANTINED
+
+
+@pytest.mark.parametrize("charge", ["crash", "attempt"])
+@pytest.mark.parametrize(("batch", "half"), [(2, 1), (3, 2), (16, 8)])
+def test_of_a_batch_that_had_begun_all_are_suspected_and_nobody_is_charged(charge: Charge, batch: int, half: int) -> None:
+    settled = settle_held(HELD, (1, 11), charge, BROKEN, POLICY, 0.5, batch)
+
+    assert [(s.status, s.attempts, s.crashes, s.batch_limit) for s in settled] == [(Status.PENDING, -1, 0, half)] * 3
+
+
+def test_a_batch_given_back_on_purpose_is_not_suspected() -> None:
+    assert [s.batch_limit for s in settle_held(HELD, (1, 11), "nothing", BROKEN, POLICY, 0.5, 16)] == [0] * 3
+
+
+def test_a_batch_whose_supervisor_died_is_suspected_or_failed_as_a_whole() -> None:
+    assert [s.batch_limit for s in settle_interrupted(HELD, (1, 11), POLICY, 0.5, 3)] == [2] * 3
+    failing = settle_interrupted(HELD, (1, 11), JobPolicy(recover="failed"), 0.5, 3)
+    assert {s.status for s in failing} == {Status.FAILED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -54,6 +54,10 @@ class SqliteClaims:
                 claims = [Claim._make(row[:7]) for row in _claim(raw, groups, mark, want)]
                 self._priority = groups[0][2] if groups else 0
         return Exchange(claims, lost)
+
+    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
+        """With how many at most each may run together, of those whose batch has failed before."""
+        return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
 
     def _due(self, wanted: Wanted, now: float) -> list[Row]:
         """The groups (type, requires, priority, first_at) that have a due row, higher priorities first."""

@@ -161,6 +161,14 @@ SELECT id, attempts - :attempts, :kind, :message, :traceback, :exit_code, :signa
        :peak_memory, :worker, :duration, :now
 FROM jobs WHERE id = :id;
 
+-- name: limit_batch
+-- Its batch failed or killed: it may be in smaller ones only.
+INSERT INTO job_batch_limits (job_id, most) VALUES (:id, :most)
+ON CONFLICT (job_id) DO UPDATE SET most = min(most, :most);
+
+-- name: batch_limits
+SELECT job_id, most FROM job_batch_limits WHERE job_id IN (SELECT value FROM json_each(:jobs));
+
 -- name: renew
 -- Only locks that have used up a part of their time: quick jobs never cost a renewal.
 UPDATE jobs SET lock_expires_at = :expires_at

@@ -125,6 +125,8 @@ def _write(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: flo
     ).rowcount
     if not changed:
         return False
+    if settlement.batch_limit:
+        raw.execute(QUERIES.limit_batch, {"id": settlement.job_id, "most": settlement.batch_limit})
     if failure is not None and failure.kind != "cancelled":
         record(raw, settlement, failure, worker, now)
     return True

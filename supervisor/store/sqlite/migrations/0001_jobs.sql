@@ -49,6 +49,11 @@ CREATE TABLE job_errors (
   created_at  REAL NOT NULL
 ) STRICT;
 
+CREATE TABLE job_batch_limits (
+  job_id INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+  most   INTEGER NOT NULL         -- jobs that it may run together with, itself included: a batch of more has failed
+) STRICT;
+
 CREATE TABLE job_supervisors (
   id         TEXT PRIMARY KEY,
   pid        INTEGER NOT NULL,
