@@ -25,9 +25,9 @@ from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
+from supervisor.worker.batch import BatchWorker
 from supervisor.worker.environment import SINGLE_THREADED
 from supervisor.worker.loader import AnyHandler, HandlerError, load
-from supervisor.worker.batch import BatchWorker
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
