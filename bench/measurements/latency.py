@@ -63,7 +63,7 @@ def _waits(samples: list[Sample]) -> Reading:
 def _idle(session: Session) -> Reading:
     """CPU and memory of all the contestant's processes while nothing happens; for peers on Redis, its too."""
     time.sleep(_SETTLED)
-    seconds = session.pick(5.0, 3.0)
+    seconds = session.pick(10.0, 3.0)
     family = psutil.Process().children(recursive=True)
     before = {process.pid: _nanoseconds(process.pid) for process in family}
     time.sleep(seconds)

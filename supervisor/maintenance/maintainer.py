@@ -35,6 +35,7 @@ from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 
 BEAT = 1.0  # seconds between two stamps at most
+_COARSE = 0.01  # seconds; below it a millisecond more or less matters
 _LONGEST_BACKOFF = 5.0
 
 
@@ -205,7 +206,11 @@ class Maintainer:
     def _wait(self, until: float) -> None:
         now = time.monotonic()
         self._attend(not self._failing and self._waker.listening(now))
-        for descriptor, _ in self._poll.poll(max(0.0, min(until - now, BEAT))):
+        patience = max(0.0, min(until - now, BEAT))
+        if patience < _COARSE:  # epoll counts in whole milliseconds
+            select.select([self._poll.fileno()], [], [], patience)
+            patience = 0.0
+        for descriptor, _ in self._poll.poll(patience):
             if descriptor == self._watch:
                 self._waker.heard(time.monotonic())
                 self._next[self._waker] = 0.0

@@ -203,6 +203,19 @@ class TestMeasuring:
         assert desk.chores.depth(Wanted(("tag",), "gpu"), NOW, 100).due == 4
         assert desk.operations.depth(Wanted(("tag", "caption")), NOW, 100).due == 4
 
+    def test_a_glance_sees_a_plain_job_that_is_due_and_no_other(self, desk: Desk) -> None:
+        desk.put(requires="gpu")
+        desk.put("caption")
+        desk.put(at=NOW + 20)
+        assert not desk.chores.glance(Wanted(("tag",), "gpu"), NOW)
+
+        desk.put("tag")
+        assert not desk.chores.glance(Wanted(("tag",)), NOW)  # some need more than it looks at: `depth` will tell
+        assert desk.chores.glance(Wanted(("caption",)), NOW)
+
+        desk.operations.pause("caption", NOW)
+        assert not desk.chores.glance(Wanted(("caption",)), NOW)
+
     def test_depth_counts_up_to_its_limit(self, desk: Desk) -> None:
         for n in range(9):
             desk.put(priority=n % 3)

@@ -127,6 +127,9 @@ class SqliteChores:
 
     # Measuring
 
+    def glance(self, wanted: Wanted, now: float) -> bool:
+        return measuring.glance(self._connection, wanted, now)
+
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         depth = measuring.depth(self._connection, wanted, now, limit)
         if self._connection.unreadable:

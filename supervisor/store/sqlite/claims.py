@@ -38,7 +38,7 @@ class SqliteClaims:
         now: float,
     ) -> Exchange:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do the lock is never taken."""
-        if not settlements and (want < 1 or not self._due(wanted, now)):
+        if not settlements and (want < 1 or not self._anything_due(wanted, now)):
             return Exchange([], [])
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
         lost: list[int] = []
@@ -58,6 +58,13 @@ class SqliteClaims:
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """With how many at most each may run together, of those whose batch has failed before."""
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
+
+    def _anything_due(self, wanted: Wanted, now: float) -> bool:
+        """The short look first: after a sleep every page of the longer one has to come from memory."""
+        first = (wanted.types[0], self._priority, now)
+        if len(wanted.types) == 1 and self._connection.row(QUERIES.claim_first, first) is not None:
+            return True
+        return bool(self._due(wanted, now))
 
     def _due(self, wanted: Wanted, now: float) -> list[Row]:
         """The groups (type, requires, priority, first_at) that have a due row, higher priorities first."""

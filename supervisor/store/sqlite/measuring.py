@@ -9,6 +9,11 @@ from supervisor.store.base import Controls, Depth, SupervisorRecord, Wanted
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
 
+def glance(connection: Connection, wanted: Wanted, now: float) -> bool:
+    """Whether a job is plainly due: one of the usual priority that requires nothing. A fifth of what `depth` costs."""
+    return any(connection.row(QUERIES.claim_first, (type_, 0, now)) is not None for type_ in wanted.types[:2])
+
+
 def depth(connection: Connection, wanted: Wanted, now: float, limit: int) -> Depth:
     """Due jobs for these types and capabilities, counted up to `limit`; costs a seek a group."""
     due, oldest, next_due = 0, None, None

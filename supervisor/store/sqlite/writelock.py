@@ -5,7 +5,8 @@ for seconds. This lock keeps our own waits short. It is a courtesy, not a guaran
 and whoever waits too long for this one goes on without it.
 
 Trying again and again is a lottery, in which one of a dozen would wait for half a second now and then. So
-whoever has waited for long pleads, in the lock file, and the others hold back until it has had its turn.
+whoever has waited for long pleads, in the lock file, and the others hold back until it has had its turn; of
+several, whoever has waited longest.
 
 Programs that know nothing of it must not starve. They poll, so what they need is that the write lock is
 free for a share of the time: while they are writing a large share, else a small one. Our writers keep an
@@ -34,10 +35,10 @@ _PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks the others to
 _PLEA_STANDS = 0.005  # seconds: it is repeated at every try, so an older one is of somebody who is gone
 _FIRST_PAUSE = 0.00001
 _LONGEST_PAUSE = 0.0002
-_BYTES = 48
+_BYTES = 56
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
-# when somebody last pleaded, in monotonic seconds.
-_RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA = range(6)
+# when somebody last pleaded, and since when it waits, in monotonic seconds.
+_RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA, _PLEADER = range(7)
 
 
 class WriteLock:
@@ -74,13 +75,12 @@ class WriteLock:
         while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            pleading = now - began > _PLEA_AFTER
-            if pleading:
-                self._account[_PLEA] = now
-            elif now - self._account[_PLEA] < _PLEA_STANDS:
+            if now - self._account[_PLEA] < _PLEA_STANDS and self._account[_PLEADER] < began:
                 continue  # somebody has waited for longer
+            if now - began > _PLEA_AFTER:
+                self._account[_PLEADER], self._account[_PLEA] = began, now
             if self._try():
-                if pleading:
+                if self._account[_PLEADER] == began:
                     self._account[_PLEA] = 0.0
                 return True
         self._passed = self._hold()

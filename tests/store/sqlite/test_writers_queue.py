@@ -6,6 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from supervisor.store.sqlite import writelock
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
@@ -46,5 +48,23 @@ def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
     lock._account[writelock._PLEA] = time.monotonic()
     lock.acquire()
     assert lock._held
+    lock.release()
+    lock.close()
+
+
+@pytest.mark.parametrize(("older", "waits"), [(True, True), (False, False)])
+def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_goes_first(
+    tmp_path: Path, older: bool, waits: bool
+) -> None:
+    place = Place(tmp_path / "jobs.db")
+    place.database.touch()
+    lock = WriteLock(place)
+    began = time.monotonic()
+    stands = 0.3  # a plea that is repeated for so long
+    lock._account[writelock._PLEADER] = began - 60 if older else began + 60
+    lock._account[writelock._PLEA] = began + stands
+    lock.acquire()
+    assert lock._held
+    assert (time.monotonic() - began > stands) is waits
     lock.release()
     lock.close()
