@@ -61,9 +61,10 @@ class SqliteClaims:
 
     def _anything_due(self, wanted: Wanted, now: float) -> bool:
         """The short look first: after a sleep every page of the longer one has to come from memory."""
-        first = (wanted.types[0], self._priority, now)
-        if len(wanted.types) == 1 and self._connection.row(QUERIES.claim_first, first) is not None:
-            return True
+        if len(wanted.types) == 1:
+            first = (wanted.types[0], self._priority, now)
+            if self._connection.row(QUERIES.claim_first, first) is not None:
+                return True
         return bool(self._due(wanted, now))
 
     def _due(self, wanted: Wanted, now: float) -> list[Row]:
