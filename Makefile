@@ -45,7 +45,7 @@ faults: $(VENV)/.installed
 # The models of tests/model for longer than `make test` does: random histories, other ones each time; SEED
 # repeats a run.
 model: $(VENV)/.installed
-	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(WORKERS) tests/model $(if $(SEED),--hypothesis-seed=$(SEED))
+	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/model $(if $(SEED),--hypothesis-seed=$(SEED))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ def parent_of(pid):
 def family(payload, ctx):
     '''In its first run it starts a program in a session of its own, and kills the supervisor.'''
     record("start", ctx)
-    if payload and ctx.token == 1:
+    if payload and not os.path.exists(payload):
         child = subprocess.Popen(["sleep", "300"], start_new_session=True)
         Path(payload).write_text(str(child.pid))
         os.kill(parent_of(os.getppid()), 9)
@@ -63,18 +63,21 @@ def test_nothing_outlives_a_killed_supervisor_and_its_jobs_go_on_at_once(make_si
     wait_for(lambda: not site.survivors(first), "all descendants, the sleep too, to be gone", patience=1.0)
     site.rows("DELETE FROM job_controls")
     if heir == "the next start":
-        assert site.count("running") == 8
+        held = [job for (job,) in site.rows("SELECT id FROM jobs WHERE status = 'running'")]
+        assert jobs[2] in held  # all eight, unless a slow machine has settled and given back the others meanwhile
         began = time.time()
         second = site.start("--pool", "second")
-        assert site.event("recovered", pid_of=second, supervisors=1, jobs=8)
+        assert site.event("recovered", pid_of=second, supervisors=1, jobs=len(held))
     else:
         began = killed_at
     wait_for(lambda: len(site.runs("start", jobs[2])) == 2, "it to run again")
     assert site.runs("start", jobs[2])[1][2] - began < 3
-    site.verdict(hit=jobs[:3])  # two had ended but were not settled, the third had begun
+    site.verdict(hit=jobs[:3])
     assert [site.job(job).crashes for job in jobs] == [0, 0, 1, 0, 0, 0, 0, 0]
     assert [site.job(job).attempts for job in jobs] == [1] * 8
-    assert [len(site.runs("start", job)) for job in jobs] == [2, 2, 2, 1, 1, 1, 1, 1]
+    repeats = [len(site.runs("start", job)) for job in jobs]
+    assert repeats[2:] == [2, 1, 1, 1, 1, 1]
+    assert max(repeats[:2]) <= 2  # had ended, and may not have been settled
 
 
 @pytest.mark.fault(7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from supervisor import Status
@@ -161,9 +162,9 @@ def test_who_is_killed_with_a_batch_charges_none_of_its_jobs(site: Site, whom: s
     first = site.start()
     pid = site.running_pid(jobs[-1])
     kill(pid if whom == "worker" else first.pid)
+    wait_for(lambda: not psutil.pid_exists(pid), "the worker to be gone")
     gate.touch()
     if whom == "supervisor":
-        first.wait(20)
         site.start()
     site.verdict(hit=jobs)
     assert set(site.rows("SELECT attempts, crashes FROM jobs WHERE type = 'batch'")) == {(1, 0)}
