@@ -8,7 +8,7 @@ from typing import Literal
 
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, failed, released
+from supervisor.domain.settlement import Failure, Settlement, Usage, cancelled, crashed, failed, released
 
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
@@ -56,7 +56,7 @@ def settle_held(
     charged nothing.
     """
     return [
-        _settle(claim, charge if begun == (claim.job_id, claim.token) else "nothing", failure, policy, chance)
+        _settle(claim, charge, failure, policy, chance) if begun == (claim.job_id, claim.token) else released(claim)
         for claim in held
     ]
 
@@ -66,9 +66,11 @@ def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, c
         return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
     if charge == "attempt":
         return failed(claim, failure, policy.retry, chance=chance)
+    # These two leave no row of `job_errors` that would tell how the run ended.
+    usage = Usage(duration=failure.duration, peak_memory=failure.peak_memory, log=failure.stderr)
     if charge == "cancel":
-        return cancelled(claim)
-    return released(claim)
+        return cancelled(claim, usage=usage)
+    return released(claim, usage=usage)
 
 
 def settle_interrupted(

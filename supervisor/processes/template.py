@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +28,7 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
 from supervisor.worker.environment import SINGLE_THREADED
 from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
@@ -194,11 +196,14 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
+    recorder = Recorder()
+    recorder.attach()
     handler: AnyHandler | None = None
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        handler = Bridge(pool, nest.folder, leave=lambda: os.kill(os.getpid(), signals.DRAIN), lost=slot.lose)
+        leave = partial(os.kill, os.getpid(), signals.DRAIN)
+        handler = Bridge(pool, nest.folder, leave=leave, lost=slot.lose, recorder=recorder)
     elif _is_preloaded(pool):
         handler = load(pool.handler)  # imported already: this only finds it
     worker = Worker(
@@ -208,6 +213,7 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
         slot,
         wake=nest.wakes[pool.name],
         news=nest.news,
+        recorder=recorder,
         handler=handler,
     )
     return worker.run()

@@ -19,11 +19,12 @@ from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed
 from supervisor.worker.context import Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
+from supervisor.worker.recorder import Recorder
 
 
 class Executor:
     """A handler with what it needs around it. `timeout` is seconds, for messages only; `exhausted` is called
-    when a handler has met the limit of its memory.
+    when a handler has met the limit of its memory. `recorder` keeps what runs use and say.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Executor:
         timed_out: Any = None,
         exhausted: Callable[[], None] = lambda: None,
         max_crashes: int = 3,
+        recorder: Recorder | None = None,
     ) -> None:
         self._handler = handler
         self._board = board
@@ -47,6 +49,7 @@ class Executor:
         self._timeout = timeout
         self._exhausted = exhausted
         self._max_crashes = max_crashes
+        self._recorder = recorder or Recorder()
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -56,13 +59,27 @@ class Executor:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
         started_at = time.time()
         ctx = self.context(claim)
+        self._recorder.begin()
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)
             result = None if value is None else encode("result", value)
         except BaseException as error:
-            return self._unsuccessful(claim, error, started_at)
-        return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
+            return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
+        return done(
+            claim,
+            result,
+            started_at=started_at,
+            progress=ctx.reported,
+            children=tuple(ctx.children),
+            usage=self._recorder.end(started_at),
+        )
+
+    def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
+        """A run that did not succeed, with what it used; one that never began stays as it is."""
+        if settlement.failure is None or settlement.usage is not None:
+            return settlement
+        return settlement._replace(usage=self._recorder.usage(started_at))
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
@@ -96,12 +113,13 @@ class Executor:
     def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
         """The job was cancelled or is over its time limit, and the handler has let go of it."""
         if not self._timed_out(claim):
-            return cancelled(claim, started_at=started_at)
+            return self._recorded(cancelled(claim, started_at=started_at), started_at)
         message = f"over its time limit of {human(self._timeout)}"
         failure = Failure(
             "timeout", message, traceback=_stack(error), stderr=error.stderr, duration=time.time() - started_at
         )
-        return failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+        settlement = failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+        return self._recorded(settlement, started_at)
 
 
 class _BadPayload(Exception):
