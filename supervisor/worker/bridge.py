@@ -346,6 +346,7 @@ class Bridge:
     def _end(self) -> Ending:
         self._over = True
         ending = self._program.end(TERM_GRACE)
+        self._recorder.unwatch()
         self._output.join(_CLOSING)
         if not self._output.is_alive():
             self._program.close()

@@ -41,6 +41,11 @@ class Recorder:
         """A program runs the jobs: its CPU time counts with ours, and its memory instead of ours."""
         self._program = Meter(pid)
 
+    def unwatch(self) -> None:
+        """The program has ended; what it used is counted with our children."""
+        if self._program is not None:
+            self._program.close()
+
     def hand(self, now: float) -> None:
         """A hand of claims begins. `now` is monotonic seconds."""
         if now - self._read_at > FRESH:
