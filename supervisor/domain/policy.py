@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from supervisor.domain.job import Claim
@@ -58,6 +58,16 @@ def settle_held(
     return [
         _settle(claim, charge, failure, policy, chance) if begun == (claim.job_id, claim.token) else released(claim)
         for claim in held
+    ]
+
+
+def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: str | None) -> list[Settlement]:
+    """The same, with what the run that had begun is known to have said."""
+    if log is None:
+        return settlements
+    return [
+        s._replace(usage=replace(s.usage or Usage(), log=log)) if begun == (s.job_id, s.token) else s
+        for s in settlements
     ]
 
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, signals
+from supervisor.system import child, kernel, signals, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
@@ -197,7 +197,7 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
     recorder = Recorder()
-    recorder.attach()
+    recorder.attach(tape.shared(board.tapes, record.slot))
     handler: AnyHandler | None = None
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program

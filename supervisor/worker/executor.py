@@ -59,7 +59,7 @@ class Executor:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
         started_at = time.time()
         ctx = self.context(claim)
-        self._recorder.begin()
+        self._recorder.begin(claim)
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)

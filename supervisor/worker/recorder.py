@@ -6,9 +6,10 @@ import os
 import sys
 import time
 
+from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Usage
 from supervisor.system.meter import Meter, own_cpu
-from supervisor.worker.tape import Tape, tee
+from supervisor.system.tape import Tape, tee
 
 WORTH = 0.010  # seconds from which a silent success is worth a row
 FRESH = 0.010  # seconds for which a reading of the meters will do
@@ -30,8 +31,12 @@ class Recorder:
         self._cpu = 0.0
         self._read_at = 0.0
 
-    def attach(self) -> None:
-        """From now on this process is a worker, and what it uses and prints during a run is the run's."""
+    def attach(self, memory: memoryview | None = None) -> None:
+        """From now on this process is a worker, and what it uses and prints during a run is the run's.
+
+        `memory` outlives us, for what we had said when we died.
+        """
+        self.tape = Tape(memory)
         for stream in (sys.stdout, sys.stderr):
             tee(stream, self.tape)
         os.register_at_fork(after_in_child=self.tape.forget_in_child)
@@ -51,9 +56,9 @@ class Recorder:
         if now - self._read_at > FRESH:
             self._restart(now)
 
-    def begin(self) -> None:
+    def begin(self, claim: Claim) -> None:
         """A run begins."""
-        self.tape.begin()
+        self.tape.begin(claim.job_id, claim.token)
         self._began = time.monotonic()
 
     def end(self, started_at: float) -> Usage | None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from supervisor import Status
-from supervisor.worker.tape import MOST_BYTES
+from supervisor.system.scoreboard import tapes_of
+from supervisor.system.tape import MOST_BYTES, said
 from tests.faults.programs import RECORD, program_site
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
 
@@ -62,6 +63,8 @@ def slow(payload, ctx):
 
 def die(payload, ctx):
     record("start", ctx)
+    print("on stdout, which is not flushed")
+    ctx.log.info("tagging")
     print("last words", file=sys.stderr, flush=True)
     time.sleep(0.05)
     if ctx.token == 1:
@@ -151,10 +154,28 @@ def test_a_run_that_died_with_its_worker_has_its_row(make_site: MakeSite) -> Non
     assert (died["attempt"], died["outcome"], again["attempt"], again["outcome"]) == (1, "crash", 1, "done")
     assert died["duration"] >= 0.05
     assert died["peak_memory"] > 1 << 20
-    assert died["log"] is None
+    for run in (died, again):
+        lines = run["log"].splitlines()
+        assert (lines[0], lines[2]) == ("on stdout, which is not flushed", "last words")
+        assert lines[1].endswith("Z info tagging")
     assert site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job) == [("last words\n",)]
-    assert again["log"] == "last words\n"
     site.verdict(hit=[job])
+
+
+def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> None:
+    site = make_site(pools("slow"), TALK)
+    job = site.queue.enqueue("slow", {})
+    process = site.start()
+    board = wait_for(site.scoreboards, "its scoreboard")[0]
+    wait_for(lambda: said(tapes_of(board), 1, job, 1), "it to print")
+    kill(process.pid)
+    process.wait()
+    site.start()
+    wait_for(lambda: runs(site, job), "its recovery")
+
+    [run] = runs(site, job)
+    assert (run["outcome"], run["worker"], run["log"]) == ("interrupted", "slow-1", "before the end\n")
+    assert not tapes_of(board).exists()
 
 
 def test_a_run_over_its_time_limit_keeps_what_it_had_said(make_site: MakeSite) -> None:
@@ -174,7 +195,7 @@ def test_a_run_cut_off_by_a_shutdown_has_its_row_and_is_charged_nothing(make_sit
     site.stop(process)
 
     [run] = runs(site, job)
-    assert run["outcome"] == "released"
+    assert (run["outcome"], run["log"]) == ("released", "before the end\n")
     assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 0)
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.domain.job import Claim
 from supervisor.system import meter
 from supervisor.system.meter import Meter
 from supervisor.worker.recorder import WORTH, Recorder
 
 MIB = 1 << 20
+CLAIM = Claim(1, 1, "tag", "{}", 1, None, 0)
 ROOT = str(Path(__file__).parents[2])
 
 
@@ -84,11 +86,11 @@ def test_of_a_process_that_is_gone_nothing_is_known(child: subprocess.Popen[str]
 def test_unless_it_is_attached_it_measures_nothing_and_keeps_time(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
     recorder.hand(time.monotonic())
-    recorder.begin()
+    recorder.begin(CLAIM)
     sys.stdout.write("goes where it went\n")
     assert recorder.end(1000.0) is None
 
-    recorder.begin()
+    recorder.begin(CLAIM)
     time.sleep(WORTH)
     usage = recorder.end(1000.0)
     assert usage is not None
@@ -99,7 +101,10 @@ def test_unless_it_is_attached_it_measures_nothing_and_keeps_time(capsys: pytest
 
 WORKER = """
 import os, subprocess, sys, time
+from supervisor.domain.job import Claim
 from supervisor.worker.recorder import Recorder
+
+CLAIM = Claim(1, 1, "tag", "{}", 1, None, 0)
 
 def spin(seconds):
     end = time.process_time() + seconds
@@ -110,7 +115,7 @@ recorder = Recorder()
 recorder.attach()
 
 def run(work):
-    recorder.begin()
+    recorder.begin(CLAIM)
     work()
     return recorder.end(1000.0)
 

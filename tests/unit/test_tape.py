@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import re
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.worker.tape import HEAD_BYTES, MOST_BYTES, Tape, tee
+from supervisor.system.tape import HEAD_BYTES, MOST_BYTES, Tape, said, shared, tee
 
 LEFT_OUT = re.compile(r"^\[(\d+) bytes left out\]$", re.MULTILINE)
 
@@ -20,7 +22,7 @@ LEFT_OUT = re.compile(r"^\[(\d+) bytes left out\]$", re.MULTILINE)
 @pytest.fixture
 def tape() -> Tape:
     tape = Tape()
-    tape.begin()
+    tape.begin(7, 1)
     return tape
 
 
@@ -54,21 +56,21 @@ def test_of_a_lot_whole_lines_of_the_beginning_and_the_end_are_kept(tape: Tape) 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.integers(1, 5000)), max_size=12))
 def test_nothing_is_missing_that_is_not_counted(parts: list[tuple[bytes, int]]) -> None:
     tape = Tape()
-    tape.begin()
+    tape.begin(7, 1)
     for part, times in parts:
         tape.add(part * times)
-    said, text = b"".join(part * times for part, times in parts), tape.text() or ""
+    spoken, text = b"".join(part * times for part, times in parts), tape.text() or ""
 
     assert "\0" not in text
-    found = LEFT_OUT.search(text) if len(said) > MOST_BYTES else None
+    found = LEFT_OUT.search(text) if len(spoken) > MOST_BYTES else None
     if found is None:
-        assert len(said) <= MOST_BYTES
-        assert text == said.decode("utf-8", "replace").replace("\0", "?").replace("\ufffd", "?")
+        assert len(spoken) <= MOST_BYTES
+        assert text == spoken.decode("utf-8", "replace").replace("\0", "?").replace("\ufffd", "?")
     else:
         left_out = int(found[1])
-        assert len(said) - MOST_BYTES <= left_out < len(said)
+        assert len(spoken) - MOST_BYTES <= left_out < len(spoken)
         # One byte each at most for what cannot be said, and a line break before the line between.
-        assert len(text.encode()) <= len(said) - left_out + len(found[0]) + 2
+        assert len(text.encode()) <= len(spoken) - left_out + len(found[0]) + 2
 
 
 def test_one_endless_line_keeps_its_beginning_and_its_end(tape: Tape) -> None:
@@ -88,7 +90,7 @@ def test_between_two_runs_nothing_is_taken_down(tape: Tape) -> None:
     tape.line("nobody's")
     assert tape.text() == "mine\n"
 
-    tape.begin()
+    tape.begin(8, 1)
     assert tape.text() is None
     tape.line("the next one's")
     assert tape.text() == "the next one's\n"
@@ -141,3 +143,44 @@ def test_a_stream_that_cannot_be_heard_is_left_alone(tape: Tape, capsys: pytest.
 
     assert capsys.readouterr().out == "still printed\n"
     assert tape.text() is None
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from supervisor.system.tape import Tape, shared
+
+path, slot, lines = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+tape = Tape(shared(path, slot))
+tape.begin(7, 1)
+tape.line("another run's")
+tape.begin(8, 2)
+for number in range(lines):
+    tape.line(f"slot {slot} line {number}")
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_dead_process_had_said_can_still_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "tapes"
+    for slot, lines in ((1, 3), (3, 10_000)):
+        arguments = [sys.executable, "-c", DYING, str(path), str(slot), str(lines)]
+        died = subprocess.run(arguments, timeout=60, cwd=Path(__file__).parents[2])
+        assert died.returncode == -9
+
+    assert said(path, 1, 8, 2) == "slot 1 line 0\nslot 1 line 1\nslot 1 line 2\n"
+    much = said(path, 3, 8, 2)
+    assert much is not None
+    assert much.startswith("slot 3 line 0\n")
+    assert LEFT_OUT.search(much)
+    assert much.endswith("\nslot 3 line 9999\n")
+    assert [said(path, slot, *run) for slot, run in ((1, (7, 1)), (1, (8, 1)), (2, (8, 2)), (9, (8, 2)))] == [None] * 4
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    shared(path, 1)
+    assert said(path, 1, 8, 2) is None  # a successor's place
+
+
+def test_where_there_is_no_room_for_it_nothing_is_shared(tmp_path: Path) -> None:
+    assert shared(tmp_path / "nowhere" / "tapes", 1) is None
+    assert said(tmp_path / "nowhere" / "tapes", 1, 8, 2) is None
