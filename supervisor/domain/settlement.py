@@ -79,15 +79,9 @@ def done(
     children: tuple[NewJob, ...] = (),
     usage: Usage | None = None,
 ) -> Settlement:
+    # By position, which is quicker: thousands are made a second.
     return Settlement(
-        claim.job_id,
-        claim.token,
-        Status.DONE,
-        result=result,
-        progress=progress,
-        children=children,
-        started_at=started_at,
-        usage=usage,
+        claim.job_id, claim.token, Status.DONE, result, progress, 0.0, 0, 0, None, children, started_at, usage
     )
 
 

@@ -12,8 +12,9 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 HEAD_BYTES = 16 * 1024  # where what went wrong first stands
 MOST_BYTES = 64 * 1024  # with the end, where what went wrong last stands
@@ -26,36 +27,30 @@ _UNSAYABLE = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; so every
 
 
 class Tape:
-    """Takes down while it is `on`, which is for one run. Any thread may add to it.
+    """Takes down while a `run` is on, whose first two items are its job and token. Any thread may add to it.
 
-    `begin` and `end` are passed thousands of times a second; `size` is the bytes that were said.
+    `size` is the bytes that were said. Both are attributes because thousands of runs a second begin and end.
     """
 
     def __init__(self, memory: memoryview | None = None) -> None:
-        self.on = False
+        self.run: Sequence[Any] | None = None
         self.size = 0
-        self._job = self._token = 0
         self._memory = memoryview(bytearray(_BYTES)) if memory is None else memory
         self._lock = threading.RLock()  # a signal's handler may print while we take down what it interrupts
 
-    def begin(self, job: int, token: int) -> None:
-        """A run begins: what was taken down before is forgotten."""
-        if self.size:
-            with self._lock:
-                self.size = 0
-                _WORDS.pack_into(self._memory, 0, 0, 0, 0)
-        self._job, self._token = job, token
-        self.on = True
-
-    def end(self) -> None:
-        self.on = False
+    def forget(self) -> None:
+        """What was taken down is kept elsewhere, or nobody's."""
+        with self._lock:
+            self.size = 0
+            _WORDS.pack_into(self._memory, 0, 0, 0, 0)
 
     def line(self, text: str) -> None:
         self.add((text + "\n").encode("utf-8", "backslashreplace"))
 
     def add(self, data: bytes) -> None:
         with self._lock:
-            if not self.on:
+            run = self.run
+            if run is None:
                 return
             at, self.size = self.size, self.size + len(data)
             if at < HEAD_BYTES:
@@ -65,7 +60,7 @@ class Tape:
             if data:
                 self._turn(at + len(data), data[-_RING_BYTES:])
             # Last, so that whoever finds us dead counts only what is there.
-            _WORDS.pack_into(self._memory, 0, self._job, self._token, self.size)
+            _WORDS.pack_into(self._memory, 0, run[0], run[1], self.size)
 
     def _turn(self, end: int, data: bytes) -> None:
         """Write the last bytes that were said, of `end` in all, into the ring."""
@@ -85,7 +80,7 @@ class Tape:
     def forget_in_child(self) -> None:
         """In a process that a handler has forked: what is said there is no part of the run."""
         self._lock = threading.RLock()  # whoever held the other one is not here
-        self.on = False
+        self.run = None
 
 
 def shared(path: Path, slot: int) -> memoryview | None:
@@ -147,7 +142,7 @@ def tee(stream: TextIO | None, tape: Tape) -> None:
 
     def written(text: str) -> int:
         count = write(text)
-        if tape.on:
+        if tape.run is not None:
             tape.add(text.encode("utf-8", "backslashreplace"))
         return count
 

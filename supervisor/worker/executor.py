@@ -13,13 +13,13 @@ from typing import Any
 from supervisor.domain.duration import human
 from supervisor.domain.errors import Fail, InvalidJob, Retry
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.worker.context import Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
-from supervisor.worker.recorder import Recorder
+from supervisor.worker.recorder import WORTH, Recorder
 
 
 class Executor:
@@ -50,6 +50,7 @@ class Executor:
         self._exhausted = exhausted
         self._max_crashes = max_crashes
         self._recorder = recorder or Recorder()
+        self._tape = self._recorder.tape
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -59,27 +60,28 @@ class Executor:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
         started_at = time.time()
         ctx = self.context(claim)
-        self._recorder.begin(claim)
+        tape = self._tape
+        tape.run = claim
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)
             result = None if value is None else encode("result", value)
         except BaseException as error:
             return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
-        return done(
-            claim,
-            result,
-            started_at=started_at,
-            progress=ctx.reported,
-            children=tuple(ctx.children),
-            usage=self._recorder.end(started_at),
-        )
+        children = tuple(ctx.children) if ctx.children else ()
+        settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
+        tape.run = None
+        if time.time() - started_at < WORTH and not tape.size:
+            return settlement
+        return self._recorded(settlement, started_at)
 
     def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
-        """A run that did not succeed, with what it used; one that never began stays as it is."""
-        if settlement.failure is None or settlement.usage is not None:
+        """The end of a run worth a row, with what it used; one that never began stays as it is."""
+        if settlement.usage is not None:
             return settlement
-        return settlement._replace(usage=self._recorder.usage(started_at))
+        usage = self._recorder.usage(started_at)
+        begun = settlement.status is not Status.PENDING or settlement.failure is not None
+        return settlement._replace(usage=usage) if begun else settlement
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):

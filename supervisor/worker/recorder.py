@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Usage
 from supervisor.system.meter import Meter, own_cpu
 from supervisor.system.tape import Tape, tee
@@ -16,16 +15,15 @@ FRESH = 0.010  # seconds for which a reading of the meters will do
 
 
 class Recorder:
-    """The executor calls `begin` and `end` around each run; they make no system call for those not worth a row.
+    """The executor sets `tape.run` around each run, and asks for the `usage` of those that are worth a row.
 
-    So the meters are read at the beginning of a hand of claims, unless that was just done, and after each run
+    To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just done, and after each run
     worth a row: the CPU time of a run may include what shorter ones before it used within 20 ms. Until `attach`
-    nothing is measured and nothing taken down: this process may be somebody else's.
+    nothing is measured and nothing printed is taken down: this process may be somebody else's.
     """
 
     def __init__(self) -> None:
         self.tape = Tape()
-        self._began = 0.0
         self._own: Meter | None = None
         self._program: Meter | None = None
         self._cpu = 0.0
@@ -56,32 +54,19 @@ class Recorder:
         if now - self._read_at > FRESH:
             self._restart(now)
 
-    def begin(self, claim: Claim) -> None:
-        """A run begins."""
-        self.tape.begin(claim.job_id, claim.token)
-        self._began = time.monotonic()
-
-    def end(self, started_at: float) -> Usage | None:
-        """A run has succeeded that began at `started_at` (Unix seconds). None if it is not worth a row."""
-        self.tape.end()
-        if time.monotonic() - self._began < WORTH and not self.tape.size:
-            return None
-        return self.usage(started_at)
-
     def usage(self, started_at: float) -> Usage:
         """A run has ended, however it did."""
-        self.tape.end()
-        now = time.monotonic()
-        measured = self._own is not None
-        memory = self._program or self._own
+        tape, memory = self.tape, self._program or self._own
+        tape.run = None
         usage = Usage(
             started_at,
-            duration=now - self._began,
-            cpu_time=max(0.0, self._used() - self._cpu) if measured else None,
-            peak_memory=memory.peak() if memory is not None else None,
-            log=self.tape.text(),
+            duration=max(0.0, time.time() - started_at),
+            cpu_time=None if self._own is None else max(0.0, self._used() - self._cpu),
+            peak_memory=None if memory is None else memory.peak(),
+            log=tape.text(),
         )
-        self._restart(now)
+        tape.forget()
+        self._restart(time.monotonic())
         return usage
 
     def _restart(self, now: float) -> None:

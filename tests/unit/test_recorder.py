@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.job import Claim
 from supervisor.system import meter
 from supervisor.system.meter import Meter
 from supervisor.worker.recorder import WORTH, Recorder
 
 MIB = 1 << 20
-CLAIM = Claim(1, 1, "tag", "{}", 1, None, 0)
 ROOT = str(Path(__file__).parents[2])
 
 
@@ -86,25 +84,24 @@ def test_of_a_process_that_is_gone_nothing_is_known(child: subprocess.Popen[str]
 def test_unless_it_is_attached_it_measures_nothing_and_keeps_time(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
     recorder.hand(time.monotonic())
-    recorder.begin(CLAIM)
+    recorder.tape.run = (1, 1)
     sys.stdout.write("goes where it went\n")
-    assert recorder.end(1000.0) is None
+    assert recorder.end(time.time()) is None
 
-    recorder.begin(CLAIM)
+    recorder.tape.run = (2, 1)
+    began = time.time()
     time.sleep(WORTH)
-    usage = recorder.end(1000.0)
+    usage = recorder.end(began)
     assert usage is not None
-    assert (usage.started_at, usage.cpu_time, usage.peak_memory, usage.log) == (1000.0, None, None, None)
+    assert (usage.started_at, usage.cpu_time, usage.peak_memory, usage.log) == (began, None, None, None)
     assert WORTH <= (usage.duration or 0) < 5
     assert capsys.readouterr().out == "goes where it went\n"
 
 
 WORKER = """
 import os, subprocess, sys, time
-from supervisor.domain.job import Claim
 from supervisor.worker.recorder import Recorder
 
-CLAIM = Claim(1, 1, "tag", "{}", 1, None, 0)
 
 def spin(seconds):
     end = time.process_time() + seconds
@@ -115,9 +112,10 @@ recorder = Recorder()
 recorder.attach()
 
 def run(work):
-    recorder.begin(CLAIM)
+    recorder.tape.run = (1, 1)
+    began = time.time()
     work()
-    return recorder.end(1000.0)
+    return recorder.end(began)
 
 recorder.hand(time.monotonic())
 """
@@ -179,7 +177,7 @@ def test_what_a_forked_child_prints_is_no_part_of_the_run(tmp_path: Path) -> Non
             pid = os.fork()
             if pid == 0:
                 print("child")
-                os._exit(0 if not recorder.tape.on else 1)
+                os._exit(0 if not recorder.tape.run else 1)
             assert os.waitpid(pid, 0)[1] == 0
         answer = run(family).log
         """,

@@ -22,7 +22,7 @@ LEFT_OUT = re.compile(r"^\[(\d+) bytes left out\]$", re.MULTILINE)
 @pytest.fixture
 def tape() -> Tape:
     tape = Tape()
-    tape.begin(7, 1)
+    tape.run = (7, 1)
     return tape
 
 
@@ -56,7 +56,7 @@ def test_of_a_lot_whole_lines_of_the_beginning_and_the_end_are_kept(tape: Tape) 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.integers(1, 5000)), max_size=12))
 def test_nothing_is_missing_that_is_not_counted(parts: list[tuple[bytes, int]]) -> None:
     tape = Tape()
-    tape.begin(7, 1)
+    tape.run = (7, 1)
     for part, times in parts:
         tape.add(part * times)
     spoken, text = b"".join(part * times for part, times in parts), tape.text() or ""
@@ -86,11 +86,12 @@ def test_one_endless_line_keeps_its_beginning_and_its_end(tape: Tape) -> None:
 
 def test_between_two_runs_nothing_is_taken_down(tape: Tape) -> None:
     tape.line("mine")
-    tape.end()
+    tape.run = None
     tape.line("nobody's")
     assert tape.text() == "mine\n"
 
-    tape.begin(8, 1)
+    tape.forget()
+    tape.run = (8, 1)
     assert tape.text() is None
     tape.line("the next one's")
     assert tape.text() == "the next one's\n"
@@ -122,7 +123,7 @@ def test_what_is_written_to_a_stream_goes_on_to_where_it_went_and_is_kept(tape: 
     log.emit(logging.LogRecord("x", logging.INFO, __file__, 1, "logged %s", ("well",), None))
     with pytest.raises(TypeError):
         stream.write(b"no text")  # type: ignore[arg-type]
-    tape.end()
+    tape.run = None
     print("later", file=stream)
 
     kept = "printed 1\nlines\nof them\nlogged well\n"
@@ -152,9 +153,10 @@ from supervisor.system.tape import Tape, shared
 
 path, slot, lines = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 tape = Tape(shared(path, slot))
-tape.begin(7, 1)
+tape.run = (7, 1)
 tape.line("another run's")
-tape.begin(8, 2)
+tape.forget()
+tape.run = (8, 2)
 for number in range(lines):
     tape.line(f"slot {slot} line {number}")
 os.kill(os.getpid(), 9)
