@@ -17,9 +17,9 @@ FRESH = 0.010  # seconds for which a reading of the meters will do
 class Recorder:
     """The executor sets `tape.run` around each run, and asks for the `usage` of those that are worth a row.
 
-    To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just done, and after each run
-    worth a row: the CPU time of a run may include what shorter ones before it used within 20 ms. Until `attach`
-    nothing is measured and nothing printed is taken down: this process may be somebody else's.
+    To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just
+    done, and after each run worth a row: the CPU time of a run may include what shorter ones before it used within
+    20 ms. Until `attach` nothing is measured and nothing printed is taken down: this process may be somebody else's.
     """
 
     def __init__(self) -> None:

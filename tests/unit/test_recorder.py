@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.domain.job import Claim
+from supervisor.domain.retry import RetryPolicy
 from supervisor.system import meter
 from supervisor.system.meter import Meter
+from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.executor import Executor
+from supervisor.worker.loader import Handler
 from supervisor.worker.recorder import WORTH, Recorder
 
 MIB = 1 << 20
@@ -81,27 +86,34 @@ def test_of_a_process_that_is_gone_nothing_is_known(child: subprocess.Popen[str]
     assert Meter(child.pid).peak() is None
 
 
-def test_unless_it_is_attached_it_measures_nothing_and_keeps_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def slow(payload: Any, ctx: Context) -> None:
+        sys.stdout.write("printed\n")
+        time.sleep(WORTH)
+
     recorder = Recorder()
     recorder.hand(time.monotonic())
-    recorder.tape.run = (1, 1)
-    sys.stdout.write("goes where it went\n")
-    assert recorder.end(time.time()) is None
+    executor = Executor(Handler(slow, "slow"), NoBoard(), RetryPolicy(), options={}, recorder=recorder)
+    before = time.time()
+    usage = executor.run(Claim(1, 1, "slow", "{}", 1, None, 0)).usage
 
-    recorder.tape.run = (2, 1)
-    began = time.time()
-    time.sleep(WORTH)
-    usage = recorder.end(began)
     assert usage is not None
-    assert (usage.started_at, usage.cpu_time, usage.peak_memory, usage.log) == (began, None, None, None)
+    assert before <= (usage.started_at or 0) <= time.time()
     assert WORTH <= (usage.duration or 0) < 5
-    assert capsys.readouterr().out == "goes where it went\n"
+    assert (usage.cpu_time, usage.peak_memory, usage.log) == (None, None, None)
+    assert capsys.readouterr().out == "printed\n"
 
 
 WORKER = """
 import os, subprocess, sys, time
+from supervisor.domain.job import Claim
+from supervisor.domain.retry import RetryPolicy
+from supervisor.worker.context import NoBoard
+from supervisor.worker.executor import Executor
+from supervisor.worker.loader import Handler
 from supervisor.worker.recorder import Recorder
-
 
 def spin(seconds):
     end = time.process_time() + seconds
@@ -110,12 +122,13 @@ def spin(seconds):
 
 recorder = Recorder()
 recorder.attach()
+todo = []
+handler = Handler(lambda payload, ctx: todo.pop()(), "whatever is to do")
+executor = Executor(handler, NoBoard(), RetryPolicy(), options={}, recorder=recorder)
 
 def run(work):
-    recorder.tape.run = (1, 1)
-    began = time.time()
-    work()
-    return recorder.end(began)
+    todo.append(work)
+    return executor.run(Claim(1, 1, "tag", "{}", 1, None, 0)).usage
 
 recorder.hand(time.monotonic())
 """
@@ -179,7 +192,7 @@ def test_what_a_forked_child_prints_is_no_part_of_the_run(tmp_path: Path) -> Non
                 print("child")
                 os._exit(0 if not recorder.tape.run else 1)
             assert os.waitpid(pid, 0)[1] == 0
-        answer = run(family).log
+        answer = run(lambda: family()).log
         """,
     )
 
