@@ -128,7 +128,9 @@ executor = Executor(handler, NoBoard(), RetryPolicy(), options={}, recorder=reco
 
 def run(work):
     todo.append(work)
-    return executor.run(Claim(1, 1, "tag", "{}", 1, None, 0)).usage
+    settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
+    assert settlement.failure is None, settlement.failure
+    return settlement.usage
 
 recorder.hand(time.monotonic())
 """
@@ -174,7 +176,7 @@ def test_cpu_time_and_peak_memory_are_the_runs_own(tmp_path: Path) -> None:
     )
 
     asleep, busy, greedy, parent, quick = answer
-    assert asleep[0] < 0.15
+    assert max(asleep[0], quick[0]) < 0.15
     assert busy[0] >= 0.28
     assert greedy[1] > 200 * MIB
     assert parent[0] > 0.03
