@@ -192,9 +192,12 @@ def test_a_run_cut_off_by_a_shutdown_has_its_row_and_is_charged_nothing(make_sit
     job = site.queue.enqueue("slow", {})
     process = site.start()
     wait_for(lambda: site.job(job).status is Status.RUNNING and site.workers("slow")[0].job == job, "it to run")
+    [board] = site.scoreboards()
+    assert tapes_of(board).exists()
     site.stop(process)
 
     [run] = runs(site, job)
+    assert not tapes_of(board).exists()
     assert (run["outcome"], run["log"]) == ("released", "before the end\n")
     assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 0)
 
