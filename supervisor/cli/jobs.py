@@ -79,11 +79,15 @@ def list_jobs(
 def show(
     context: typer.Context,
     job_id: JobId,
+    log: Annotated[bool, typer.Option("--log", help="All that its runs have logged and printed.")] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one job with its timeline and errors."""
+    """Show one job with its timeline, runs and errors.
+
+    The end of the latest log is shown with it; with --log all of every run's.
+    """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
 
@@ -92,10 +96,15 @@ def show(
         if job is None:
             raise JobNotFound(job_id)
         attempts = operations.attempts(job_id)
+        runs = operations.runs(job_id)
     if as_json:
-        document(job.as_json() | {"errors": [attempt.as_json() for attempt in attempts]})
-    else:
-        tables.job(job, attempts, time.time())
+        kept = {"errors": [attempt.as_json() for attempt in attempts], "runs": [run.as_json() for run in runs]}
+        document(job.as_json() | kept)
+        return
+    tables.job(job, time.time())
+    tables.runs(runs)
+    tables.attempts(attempts)
+    tables.logs(runs, whole=log)
 
 
 def retry(

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.cli.output import clean, clean_lines, compact, line, show
-from supervisor.domain.duration import human
+from supervisor.domain.duration import human, human_size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from supervisor.doctor import Finding
-    from supervisor.domain.job import Attempt, Job
+    from supervisor.domain.job import Attempt, Job, Run
 
 NOTHING = "–"
+_LAST_LINES = 20  # of a log that nobody has asked for
 _COLOURS = {
     "done": "green",
     "running": "cyan",
@@ -109,7 +110,7 @@ def _since(job: Job, now: float) -> float | None:
     return None if job.started_at is None else now - job.started_at
 
 
-def job(found: Job, attempts: Sequence[Attempt], now: float) -> None:
+def job(found: Job, now: float) -> None:
     """One job with everything that is known of it."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
@@ -134,8 +135,6 @@ def job(found: Job, attempts: Sequence[Attempt], now: float) -> None:
         heading("Timeline"),
         table(("time", "after>", "event"), _timeline(found, now), wrap=True),
     )
-    for attempt in attempts:
-        _attempt(attempt)
 
 
 def _timeline(found: Job, now: float) -> list[tuple[str, str, str]]:
@@ -155,6 +154,46 @@ def _timeline(found: Job, now: float) -> list[tuple[str, str, str]]:
     if found.status == "running" and found.started_at is not None:
         rows.append((when(now), f"+{span(now - found.started_at)}", "still running"))
     return rows
+
+
+def runs(found: Sequence[Run]) -> None:
+    """What each run of a job has used; nothing for a job without any."""
+    if found:
+        columns = ("attempt>", "worker", "started", "took>", "cpu>", "peak memory>", "outcome")
+        show(heading("Runs"), table(columns, [_run(run) for run in found]))
+
+
+def _run(run: Run) -> tuple[object, ...]:
+    peak = NOTHING if run.peak_memory is None else human_size(run.peak_memory)
+    worker = run.worker or NOTHING
+    return run.attempt, worker, when(run.started_at), span(run.duration), span(run.cpu_time), peak, run.outcome
+
+
+def logs(found: Sequence[Run], *, whole: bool) -> None:
+    """What the runs have said: the end of the latest log, or the `whole` of all."""
+    spoken = [run for run in found if run.log]
+    for run in spoken if whole else spoken[-1:]:
+        lines = clean_lines(_final(run.log)).split("\n")
+        hidden = 0 if whole else max(0, len(lines) - _LAST_LINES)
+        before = f" ({_counted(hidden)} before: --log)" if hidden else ""
+        show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
+        line("\n".join(lines[hidden:]))
+
+
+def _final(text: str | bytes | None) -> str:
+    """A text as a terminal shows it in the end: of a line written anew, as progress bars are, its last state."""
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
+    return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
+
+
+def _counted(number: int) -> str:
+    return f"{number} {'line' if number == 1 else 'lines'}"
+
+
+def attempts(found: Iterable[Attempt]) -> None:
+    """Every failed run of a job, with what went wrong."""
+    for attempt in found:
+        _attempt(attempt)
 
 
 def _attempt(attempt: Attempt) -> None:

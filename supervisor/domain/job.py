@@ -106,6 +106,27 @@ class Attempt:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job, as `job_runs` keeps it. `started_at` is Unix seconds; `duration` and `cpu_time` are
+    seconds, `peak_memory` is bytes.
+    """
+
+    job_id: int
+    token: int
+    attempt: int
+    outcome: str
+    worker: str | None
+    started_at: float
+    duration: float | None
+    cpu_time: float | None
+    peak_memory: int | None
+    log: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 def decoded(text: object) -> Any:
     """Stored JSON as a value; what is no JSON comes back as the text itself, for a person to look at."""
     if isinstance(text, bytes):

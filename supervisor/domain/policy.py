@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, failed, released, suspected
+from supervisor.domain.settlement import (
+    Failure,
+    Settlement,
+    Usage,
+    cancelled,
+    crashed,
+    failed,
+    released,
+    suspected,
+)
 
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
@@ -57,10 +66,20 @@ def settle_held(
     charged nothing. Of a `batch` that had begun together each is suspected and none is charged.
     """
     if begun and batch > 1 and charge != "nothing":
-        return [suspected(claim, batch) for claim in held]
+        return [suspected(claim, batch, usage=_known(failure)) for claim in held]
     return [
-        _settle(claim, charge if begun == (claim.job_id, claim.token) else "nothing", failure, policy, chance)
+        _settle(claim, charge, failure, policy, chance) if begun == (claim.job_id, claim.token) else released(claim)
         for claim in held
+    ]
+
+
+def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: str | None) -> list[Settlement]:
+    """The same, with what the run that had begun is known to have said."""
+    if log is None:
+        return settlements
+    return [
+        s._replace(usage=replace(s.usage or Usage(), log=log)) if begun == (s.job_id, s.token) else s
+        for s in settlements
     ]
 
 
@@ -70,8 +89,13 @@ def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, c
     if charge == "attempt":
         return failed(claim, failure, policy.retry, chance=chance)
     if charge == "cancel":
-        return cancelled(claim)
-    return released(claim)
+        return cancelled(claim, usage=_known(failure))
+    return released(claim, usage=_known(failure))
+
+
+def _known(failure: Failure) -> Usage:
+    """For an end that leaves no row of `job_errors` to tell of it."""
+    return Usage(duration=failure.duration, peak_memory=failure.peak_memory, log=failure.stderr)
 
 
 def settle_interrupted(

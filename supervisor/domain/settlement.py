@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from supervisor.domain.job import Claim, NewJob, Status
@@ -27,12 +27,28 @@ class Failure:
     duration: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run used, and what it said: a row of `job_runs`. None is what nobody knows.
+
+    `started_at` is Unix seconds; `duration` and `cpu_time`, user and system together, are seconds; `peak_memory`
+    is bytes.
+    """
+
+    started_at: float | None = None
+    duration: float | None = None
+    cpu_time: float | None = None
+    peak_memory: int | None = None
+    log: str | None = None
+
+
 class Settlement(NamedTuple):
     """What becomes of a claimed job. `delay` is seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
     `attempts` and `crashes` are what to add to the row's counters: the claim has already charged the
-    attempt, so giving it back is −1. A tuple, because thousands are made a second.
+    attempt, so giving it back is −1. `usage` is there for a run worth a row of its own. A tuple, because
+    thousands are made a second.
     """
 
     job_id: int
@@ -46,6 +62,7 @@ class Settlement(NamedTuple):
     failure: Failure | None = None
     children: tuple[NewJob, ...] = ()
     started_at: float | None = None
+    usage: Usage | None = None
     batch_limit: int = 0  # jobs in a batch that it may be in from now on; 0: as before
 
     @property
@@ -61,37 +78,34 @@ def done(
     started_at: float | None = None,
     progress: float | None = None,
     children: tuple[NewJob, ...] = (),
+    usage: Usage | None = None,
 ) -> Settlement:
+    # By position, which is quicker: thousands are made a second.
     return Settlement(
-        claim.job_id,
-        claim.token,
-        Status.DONE,
-        result=result,
-        progress=progress,
-        children=children,
-        started_at=started_at,
+        claim.job_id, claim.token, Status.DONE, result, progress, 0.0, 0, 0, None, children, started_at, usage
     )
 
 
-def released(claim: Claim) -> Settlement:
+def released(claim: Claim, *, usage: Usage | None = None) -> Settlement:
     """Not begun, or interrupted through no fault of its own: back in its place, nothing charged."""
-    return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1)
+    return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage)
 
 
-def suspected(claim: Claim, batch: int) -> Settlement:
+def suspected(claim: Claim, batch: int, *, usage: Usage | None = None) -> Settlement:
     """One of a batch that failed or killed: nobody knows which it was, so nothing is charged, and half as many
     run together next time.
     """
-    return released(claim)._replace(batch_limit=(batch + 1) // 2)
+    return released(claim, usage=usage)._replace(batch_limit=(batch + 1) // 2)
 
 
-def cancelled(claim: Claim, *, started_at: float | None = None) -> Settlement:
+def cancelled(claim: Claim, *, started_at: float | None = None, usage: Usage | None = None) -> Settlement:
     return Settlement(
         claim.job_id,
         claim.token,
         Status.CANCELLED,
         failure=Failure("cancelled", "cancelled while running"),
         started_at=started_at,
+        usage=usage,
     )
 
 
@@ -139,6 +153,24 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
         crashes=1,
         failure=failure,
     )
+
+
+def run_of(settlement: Settlement) -> tuple[str, Usage] | None:
+    """(outcome, usage) of the run that this settles, or None for one that is not worth a row.
+
+    What is not told otherwise, its failure may know: the end of a worker that died is all that there is.
+    """
+    usage, failure = settlement.usage, settlement.failure
+    if failure is not None:
+        usage = usage or Usage()
+        return failure.kind, replace(
+            usage,
+            duration=failure.duration if usage.duration is None else usage.duration,
+            peak_memory=failure.peak_memory if usage.peak_memory is None else usage.peak_memory,
+        )
+    if usage is None:
+        return None
+    return ("released" if settlement.status is Status.PENDING else settlement.status.value), usage
 
 
 def clipped(text: str, limit: int) -> str:

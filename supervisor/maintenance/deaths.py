@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from supervisor.domain.policy import Charge, JobPolicy, settle_held
+from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure
 from supervisor.store.base import Chores
+from supervisor.system import tape
 
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
     """What the supervisor knows of a death. `job` 0 means that nothing had begun; `batch` is how many jobs had,
-    together.
+    together. The `slot` is still its own.
     """
 
     incarnation: str
@@ -24,6 +26,7 @@ class DeathReport:
     token: int = 0
     policy: str = ""
     failure: dict[str, Any] = field(default_factory=dict)
+    slot: int = 0
     batch: int = 1
 
     def as_message(self) -> dict[str, Any]:
@@ -31,20 +34,27 @@ class DeathReport:
 
 
 class Deaths:
-    """Settling a report twice is harmless: the second finds nothing held."""
+    """Settling a report twice is harmless: the second finds nothing held.
 
-    def __init__(self, chores: Chores) -> None:
+    `tapes` is where workers leave what their runs had said.
+    """
+
+    def __init__(self, chores: Chores, tapes: Path | None = None) -> None:
         self._chores = chores
+        self._tapes = tapes
 
     def settle(self, report: DeathReport, now: float) -> int:
         """One transaction; returns how many claims went back or ended. `now` is Unix seconds."""
+        begun = (report.job, report.token) if report.job else None
         settlements = settle_held(
             self._chores.held_by(report.incarnation),
-            (report.job, report.token) if report.job else None,
+            begun,
             report.charge,
             Failure(**report.failure) if report.failure else Failure("crash", "the worker died"),
             JobPolicy.decode(report.policy),
             random.random(),
             report.batch,
         )
+        if begun is not None and self._tapes is not None:
+            settlements = with_log(settlements, begun, tape.said(self._tapes, report.slot, *begun))
         return self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)

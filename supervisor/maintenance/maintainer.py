@@ -94,7 +94,7 @@ class Maintainer:
         roster = Roster(board)
         wanted = {name: ward.wanted for name, ward in orders.wards.items()}
         types = tuple(sorted({t for w in wanted.values() for t in w.types}))
-        self._deaths = Deaths(chores)
+        self._deaths = Deaths(chores, board.tapes)
         self._recovery = Recovery(chores, orders.record.id)
         self._gauge = DepthGauge(chores, wanted, self._report_depths)
         self._courtesy = Courtesy(chores)

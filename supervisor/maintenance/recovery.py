@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.domain.job import Status
-from supervisor.domain.policy import JobPolicy, settle_interrupted
+from supervisor.domain.policy import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import released
 from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system import tape
+from supervisor.system.scoreboard import Scoreboard, tapes_of
 from supervisor.telemetry import events
 
 _PASSES = 3  # in which a buried worker is looked for again: nothing outlives its supervisor by a second
@@ -60,16 +62,21 @@ class Recovery:
 
     def _bury(self, record: SupervisorRecord, now: float) -> tuple[int, int]:
         board = Scoreboard.open(Path(record.scoreboard))
+        tapes = tapes_of(Path(record.scoreboard))
         jobs = quarantined = 0
         for worker in self._chores.workers_of(record.id):
             held = self._chores.held_by(worker.incarnation)
             begun, batch = self._begun(board, worker)
             policy = JobPolicy.decode(worker.policy)
             settlements = settle_interrupted(held, begun, policy, random.random(), batch)
+            if begun is not None:
+                settlements = with_log(settlements, begun, tape.said(tapes, worker.slot, *begun))
             jobs += self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
             quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
             self._buried[worker.incarnation] = _PASSES
         self._chores.forget_supervisor(record.id)
+        with contextlib.suppress(OSError):
+            tapes.unlink(missing_ok=True)
         return jobs, quarantined
 
     def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:

@@ -15,19 +15,21 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, signals
+from supervisor.system import child, kernel, signals, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
 from supervisor.worker.environment import SINGLE_THREADED
 from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
@@ -195,11 +197,14 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
+    recorder = Recorder()
+    recorder.attach(tape.shared(board.tapes, record.slot))
     handler: AnyHandler | None = None
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        handler = Bridge(pool, nest.folder, leave=lambda: os.kill(os.getpid(), signals.DRAIN), lost=slot.lose)
+        leave = partial(os.kill, os.getpid(), signals.DRAIN)
+        handler = Bridge(pool, nest.folder, leave=leave, lost=slot.lose, recorder=recorder)
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
@@ -207,6 +212,7 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
         slot,
         wake=nest.wakes[pool.name],
         news=nest.news,
+        recorder=recorder,
         handler=handler,
     )
     return worker.run()

@@ -286,7 +286,15 @@ class Workforce:
         )
         policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
         report = DeathReport(
-            worker.incarnation, worker.name, finding.charge, slot.job, slot.token, policy, finding.failure, slot.batch
+            worker.incarnation,
+            worker.name,
+            finding.charge,
+            slot.job,
+            slot.token,
+            policy,
+            finding.failure,
+            worker.number,
+            slot.batch,
         )
         self._buried[self._upkeep.report(report)] = worker
         self._forget(worker)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from supervisor.domain.job import Attempt, Claim, Job, NewJob, Status
+from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
 from supervisor.domain.settlement import Settlement
 
 
@@ -267,6 +267,8 @@ class Operations(Protocol):
     def job(self, job_id: int) -> Job | None: ...
 
     def attempts(self, job_id: int) -> list[Attempt]: ...
+
+    def runs(self, job_id: int) -> list[Run]: ...
 
     def ids(self, which: Filter) -> list[int]: ...
 

@@ -245,6 +245,10 @@ class Slot:
         return bytes(self._bytes[at : at + size]).rstrip(b"\0").decode("utf-8", "replace")
 
 
+def tapes_of(scoreboard: Path) -> Path:
+    return Path(f"{scoreboard}.tapes")
+
+
 class Scoreboard:
     """The mapped file. Make it with `create`, look at somebody's with `open`."""
 
@@ -286,6 +290,11 @@ class Scoreboard:
         finally:
             os.close(descriptor)
         return board if int.from_bytes(board._view[:8], "little") == MAGIC else None
+
+    @property
+    def tapes(self) -> Path:
+        """Where its workers take down what their runs say; there is no such file before the first has begun."""
+        return tapes_of(self.path)
 
     @property
     def highest(self) -> int:
@@ -333,3 +342,4 @@ class Scoreboard:
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+        self.tapes.unlink(missing_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import sys
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 import structlog
@@ -55,6 +57,30 @@ class _Forgiving:
             self._stream.flush()
 
 
-def events(**fields: Any) -> Any:
-    """A logger with these fields on every event."""
-    return structlog.get_logger(**fields)
+def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
+    """A logger with these fields on every event. `keep` gets each event, too, as a line without them."""
+    if keep is None:
+        return structlog.get_logger(**fields)
+
+    def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        keep(_line(level, event, fields))
+        return event
+
+    processors = [structlog.contextvars.merge_contextvars, kept, *structlog.get_config()["processors"]]
+    return structlog.wrap_logger(None, processors=processors, **fields)
+
+
+def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any]) -> str:
+    """An event for people, with the time in UTC: `2026-11-21T18:08:54.123Z info tagging path=cat.jpg`."""
+    fields = dict(structlog.processors.format_exc_info(None, level, dict(event)))
+    message, stack = fields.pop("event", ""), fields.pop("exception", None)
+    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+    more = (f"{name}={_value(value)}" for name, value in fields.items() if name not in known)
+    line = " ".join((f"{at}Z", level, str(message), *more))
+    return f"{line}\n{stack}" if stack else line
+
+
+def _value(value: object) -> str:
+    """As it stands where that is one word; quoted otherwise."""
+    text = str(value) if isinstance(value, str) else repr(value)
+    return repr(text) if isinstance(value, str) and (not text or " " in text or not text.isprintable()) else text

@@ -30,6 +30,7 @@ from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
 from supervisor.worker.program import Ending, Program
 from supervisor.worker.protocol import Conversation, Error, Extend, Hello, Log, Progress, Result, Violation
+from supervisor.worker.recorder import Recorder
 
 # All of these together stay below the time after which the supervisor kills the worker itself.
 LET_GO = 2.0  # seconds for the program to let go of a job that must stop
@@ -51,17 +52,24 @@ class Bridge:
     """What an executor takes for a handler. Used by one thread, the worker's main one.
 
     `leave` asks the worker to leave after the job at hand; `lost` notes, in a sentence, that the program
-    died or was killed through its own fault.
+    died or was killed through its own fault. `recorder` is told what runs, and what that prints.
     """
 
     def __init__(
-        self, pool: PoolSettings, folder: Path, *, leave: Callable[[], None], lost: Callable[[str], None]
+        self,
+        pool: PoolSettings,
+        folder: Path,
+        *,
+        leave: Callable[[], None],
+        lost: Callable[[str], None],
+        recorder: Recorder,
     ) -> None:
         self.name = shlex.join(pool.command)
         self._pool = pool
         self._folder = folder
         self._leave = leave
         self._lost = lost
+        self._recorder = recorder
         self._conversation = Conversation()
         self._pending = bytearray()  # what the program has not taken yet
         self._silent = False  # its replies have ended
@@ -81,7 +89,8 @@ class Bridge:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise HandlerError(f"{self.name}: it cannot be started: {why}") from None
-        self._output = Output(self._program.output, self._program.pidfd, self._leave)
+        self._recorder.watch(self._program.pid)
+        self._output = Output(self._program.output, self._program.pidfd, self._leave, self._recorder.tape.add)
         self._output.start()
         self._poll = select.poll()
         self._poll.register(self._program.replies, select.POLLIN)
@@ -240,6 +249,7 @@ class Bridge:
 
     def _outcome(self, word: Result | Error, ctx: Context) -> Any:
         if isinstance(word, Result):
+            self._output.settle()
             try:
                 for child in word.children:
                     ctx.enqueue(**child)
@@ -336,6 +346,7 @@ class Bridge:
     def _end(self) -> Ending:
         self._over = True
         ending = self._program.end(TERM_GRACE)
+        self._recorder.unwatch()
         self._output.join(_CLOSING)
         if not self._output.is_alive():
             self._program.close()

@@ -25,7 +25,9 @@ class JobInterrupted(BaseException):
 
 
 class Board(Protocol):
-    """What a context needs of the outside: where progress goes and what it asks about its own run."""
+    """What a context needs of the outside: where progress and log lines go and what it asks about its own run."""
+
+    def keep(self, line: str) -> None: ...
 
     def progress(self, fraction: float, text: str) -> None: ...
 
@@ -79,7 +81,7 @@ class Context:
         if self._log is None:
             from supervisor.telemetry import events
 
-            self._log = events(job=self.job_id, type=self.type, attempt=self.attempt)
+            self._log = events(keep=self._board.keep, job=self.job_id, type=self.type, attempt=self.attempt)
         return self._log
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -161,6 +163,9 @@ class NoBoard:
 
     def __init__(self) -> None:
         self.extended_to: float | None = None
+
+    def keep(self, line: str) -> None:
+        return
 
     def progress(self, fraction: float, text: str) -> None:
         return

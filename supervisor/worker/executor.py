@@ -13,17 +13,18 @@ from typing import Any
 from supervisor.domain.duration import human
 from supervisor.domain.errors import Fail, InvalidJob, Retry
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released, suspected
 from supervisor.worker.context import BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
+from supervisor.worker.recorder import WORTH, Recorder
 
 
 class Executor:
     """A handler with what it needs around it. `timeout` is seconds, for messages only; `exhausted` is called
-    when a handler has met the limit of its memory.
+    when a handler has met the limit of its memory. `recorder` keeps what runs use and say.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Executor:
         timed_out: Any = None,
         exhausted: Callable[[], None] = lambda: None,
         max_crashes: int = 3,
+        recorder: Recorder | None = None,
     ) -> None:
         self._handler = handler
         self._board = board
@@ -47,6 +49,8 @@ class Executor:
         self._timeout = timeout
         self._exhausted = exhausted
         self._max_crashes = max_crashes
+        self._recorder = recorder or Recorder()
+        self._tape = self._recorder.tape
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -56,13 +60,28 @@ class Executor:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
         started_at = time.time()
         ctx = self.context(claim)
+        tape = self._tape
+        tape.run = claim
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)
             result = None if value is None else encode("result", value)
         except BaseException as error:
-            return self._unsuccessful(claim, error, started_at)
-        return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
+            return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
+        children = tuple(ctx.children) if ctx.children else ()
+        settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
+        tape.run = None
+        if time.time() - started_at < WORTH and not tape.size:
+            return settlement
+        return self._recorded(settlement, started_at)
+
+    def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
+        """The end of a run worth a row, with what it used; one that never began stays as it is."""
+        if settlement.usage is not None:
+            return settlement
+        usage = self._recorder.usage(started_at)
+        begun = settlement.status is not Status.PENDING or settlement.failure is not None
+        return settlement._replace(usage=usage) if begun else settlement
 
     def run_batch(self, claims: Sequence[Claim]) -> list[Settlement]:
         """The same for several jobs together. What nobody's payload explains is charged to nobody: the jobs go
@@ -78,21 +97,38 @@ class Executor:
                 taken.append(claim)
             except _BadPayload as error:
                 settlements.append(self._unsuccessful(claim, error, started_at))
-        if not taken:
-            return settlements
-        contexts = [self.context(claim) for claim in taken]
+        if taken:
+            settlements += self._run_together(taken, payloads, started_at)
+        return settlements
+
+    def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
+        contexts = [self.context(claim) for claim in claims]
         assert isinstance(self._handler, Handler)  # a program is never given a batch
+        self._tape.run = claims[0]
         try:
             values = self._handler.handle_batch(payloads, BatchContext(self._board, contexts))
         except BaseException as error:
-            return settlements + self.batch_failed(taken, error, started_at)
-        together = zip(taken, contexts, values, strict=True)
-        return settlements + [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together]
+            return self.batch_failed(claims, error, started_at)
+        together = zip(claims, contexts, values, strict=True)
+        return self._shared(
+            [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at
+        )
+
+    def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
+        """Each job's part of what its batch used; what the batch has said is everybody's."""
+        self._tape.run = None
+        worth = time.time() - started_at >= WORTH or self._tape.size
+        if not worth and all(settlement.simple for settlement in settlements):
+            return settlements
+        usage = self._recorder.usage(started_at)
+        if usage.cpu_time is not None:
+            usage = replace(usage, cpu_time=usage.cpu_time / len(settlements))
+        return [settlement._replace(usage=usage) for settlement in settlements]
 
     def batch_failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
         """What becomes of the jobs of a batch that has raised. A wish to retry is meant for all of them."""
         if len(claims) == 1 or isinstance(error, Retry):
-            return [self._unsuccessful(claim, error, started_at) for claim in claims]
+            return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
         from supervisor.telemetry import events  # most batches succeed
 
         events().warning(
@@ -104,7 +140,7 @@ class Executor:
         )
         if isinstance(error, MemoryError):
             self._make_room(error)
-        return [suspected(claim, len(claims)) for claim in claims]
+        return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
 
     def _outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
         """Of one job, by what handle_batch returned for it."""
@@ -151,12 +187,13 @@ class Executor:
     def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
         """The job was cancelled or is over its time limit, and the handler has let go of it."""
         if not self._timed_out(claim):
-            return cancelled(claim, started_at=started_at)
+            return self._recorded(cancelled(claim, started_at=started_at), started_at)
         message = f"over its time limit of {human(self._timeout)}"
         failure = Failure(
             "timeout", message, traceback=_stack(error), stderr=error.stderr, duration=time.time() - started_at
         )
-        return failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+        settlement = failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+        return self._recorded(settlement, started_at)
 
 
 class _BadPayload(Exception):

@@ -21,16 +21,20 @@ _SETTLING = 0.1  # seconds to wait for what has been printed already
 class Output(threading.Thread):
     """Reads at once and always, so that no program ever waits for somebody to read its chatter.
 
-    Tells `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe.
+    Tells `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe. `keep`
+    is given all that a job prints.
     """
 
-    def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None]) -> None:
+    def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None], keep: Callable[[bytes], None]) -> None:
         super().__init__(name="output", daemon=True)
         self._pipe = pipe
         self._pidfd = pidfd
         self._ended = ended
+        self._keep = keep
         self._lock = threading.Lock()
         self._tail = b""
+        self._read_so_far = 0
+        self._begins_at = 0  # the byte at which the job's own begin
         self._passed = 0
         self._left_out = 0
 
@@ -38,17 +42,27 @@ class Output(threading.Thread):
         """A job begins: what is printed from now on is its."""
         with self._lock:
             self._tail = b""
+            self._begins_at = self._printed()
             self._passed, left_out, self._left_out = 0, self._left_out, 0
         if left_out:
             _pass_on(f"[{left_out} more bytes of the program's output were left out]\n".encode())
 
     def tail(self) -> str | None:
         """The end of what the job has printed so far; None if that is nothing."""
-        deadline = time.monotonic() + _SETTLING
-        while self.is_alive() and unread(self._pipe) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self.settle()
         with self._lock:
             return self._tail.decode("utf-8", "replace") or None
+
+    def settle(self) -> None:
+        """Wait until what has been printed so far is kept. What comes after is not waited for."""
+        with self._lock:
+            printed = self._printed()
+        deadline = time.monotonic() + _SETTLING
+        while self._read_so_far < printed and self.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.0005)
+
+    def _printed(self) -> int:
+        return self._read_so_far + (unread(self._pipe) if self.is_alive() else 0)
 
     def run(self) -> None:
         signals.block_all()
@@ -69,7 +83,10 @@ class Output(threading.Thread):
         """False at the end of the pipe."""
         with self._lock:
             data = os.read(self._pipe, 65536)
-            self._tail = (self._tail + data)[-TAIL_BYTES:]
+            own = data[max(0, self._begins_at - self._read_so_far) :]
+            self._tail = (self._tail + own)[-TAIL_BYTES:]
+            self._keep(own)
+            self._read_so_far += len(data)
             allowed = data[: max(0, PASSED_ON - self._passed)]
             self._passed += len(allowed)
             self._left_out += len(data) - len(allowed)

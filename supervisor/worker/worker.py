@@ -24,6 +24,7 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.hand import Hand
 from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.pulse import Pulse
+from supervisor.worker.recorder import Recorder
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -38,7 +39,7 @@ class Worker:
     """One worker process, from its set-up to its end. Made after the fork, in the main thread.
 
     `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
-    its slot has changed.
+    its slot has changed. `recorder` keeps what runs use and say.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Worker:
         *,
         wake: int,
         news: int,
+        recorder: Recorder,
         handler: AnyHandler | None = None,
     ) -> None:
         self._pool = pool
@@ -58,6 +60,7 @@ class Worker:
         self._slot = slot
         self._wake = wake
         self._news = news
+        self._recorder = recorder
         self._handler = handler
         self._log = events(pool=pool.name, worker=record.name)
         self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
@@ -130,6 +133,7 @@ class Worker:
         began = time.monotonic()
         if len(claims) > 1:
             pulse.batch(began)
+        self._recorder.hand(began)
         hand.take(claims)
         count = 0
         if self._inbox.pending:  # told to leave between claim and start
@@ -255,7 +259,7 @@ class Worker:
         handler = self._handler or load(self._pool.handler, batches=self._pool.batch_size > 1)
         self._executor = Executor(
             handler,
-            _SlotBoard(self._slot),
+            _SlotBoard(self._slot, self._recorder),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
@@ -263,6 +267,7 @@ class Worker:
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._make_room,
             max_crashes=self._pool.max_crashes,
+            recorder=self._recorder,
         )
         self._handler = handler
         failpoints.reach("set_up.before")
@@ -328,10 +333,14 @@ class Worker:
 
 
 class _SlotBoard:
-    """A handler's progress and questions, answered by the worker's slot."""
+    """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, recorder: Recorder) -> None:
         self._slot = slot
+        self._tape = recorder.tape
+
+    def keep(self, line: str) -> None:
+        self._tape.line(line)
 
     def progress(self, fraction: float, text: str) -> None:
         self._slot.progress(fraction, text)

@@ -109,6 +109,55 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
     assert [error["message"] for error in document["errors"]] == ["boom"]
 
 
+LOGS = ["tagging\n", None, "".join(f"line {number}\n" for number in range(50)) + "\x1b[2Jdone: 10%\r 100%\r\n"]
+
+
+@pytest.fixture
+def with_runs(with_status: Callable[..., list[int]], database: Path) -> None:
+    """A job that has run three times."""
+    with_status("done")
+    for number, log in enumerate(LOGS, 1):
+        execute(
+            database,
+            "INSERT INTO job_runs VALUES (1, ?, ?, ?, 'greet-1', 1012, 3.5, 0.0125, 67108864, ?)",
+            *(number, number, "done" if number == 3 else "exception", log),
+        )
+
+
+def test_a_job_is_shown_with_what_its_runs_have_used_and_the_end_of_the_last_log(cli: Run, with_runs: None) -> None:
+    shown = cli("jobs", "show", "1").out
+
+    rows = [line.split() for line in shown.partition("\nRuns\n")[2].splitlines()[:4]]
+    assert rows[0] == ["ATTEMPT", "WORKER", "STARTED", "TOOK", "CPU", "PEAK", "MEMORY", "OUTCOME"]
+    assert [(row[0], row[1], *row[4:]) for row in rows[1:]] == [
+        ("1", "greet-1", "3.5s", "12ms", "64MiB", "exception"),
+        ("2", "greet-1", "3.5s", "12ms", "64MiB", "exception"),
+        ("3", "greet-1", "3.5s", "12ms", "64MiB", "done"),
+    ]
+    heading, *said = shown.partition("\nLog of ")[2].splitlines()
+    assert heading.startswith("attempt 3, ")
+    assert heading.endswith(" (31 lines before: --log)")
+    assert said == [*(f"line {number}" for number in range(31, 50)), " 100%"]
+    assert "tagging" not in shown
+
+
+def test_with_log_every_run_is_shown_with_all_that_it_has_said(cli: Run, with_runs: None) -> None:
+    shown = cli("jobs", "show", "1", "--log").out
+
+    said = shown.partition("\nLog of attempt 1, ")[2]
+    assert said.splitlines()[1] == "tagging"
+    assert "Log of attempt 2" not in said
+    assert said.partition("\nLog of attempt 3, ")[2].splitlines()[1:51] == [f"line {number}" for number in range(50)]
+    assert "before" not in shown
+
+
+def test_the_runs_of_a_job_are_given_to_programs_whole(cli: Run, with_runs: None) -> None:
+    runs = cli("jobs", "show", "1", "--json").document["runs"]
+
+    assert [run["log"] for run in runs] == LOGS
+    assert (runs[0]["outcome"], runs[0]["cpu_time"], runs[0]["peak_memory"]) == ("exception", 0.0125, 64 << 20)
+
+
 def test_retry_resets_the_counters_of_the_jobs_named(
     cli: Run, with_status: Callable[..., list[int]], database: Path
 ) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
-from supervisor.domain.settlement import Settlement, done, failed
+from supervisor.domain.settlement import Settlement, Usage, done, failed
 from supervisor.engine import open_engine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record
 
@@ -55,6 +55,10 @@ def _plain(claim: Claim) -> Settlement:
     return done(claim, None, started_at=NOW)
 
 
+def _used(claim: Claim) -> Settlement:
+    return done(claim, None, started_at=NOW, usage=Usage(NOW, 1.5, 0.5, 1 << 20, "said"))
+
+
 def _parent(claim: Claim) -> Settlement:
     return done(claim, None, children=(NewJob("child", "{}"), NewJob("child", "{}")))
 
@@ -75,6 +79,7 @@ CASES: dict[str, Write] = {
     "settle_plain": lambda desk: desk.settle(*held(desk, _plain)),
     "settle@2": lambda desk: desk.settle(*held(desk, _failed)),
     "insert_error": lambda desk: desk.settle(*held(desk, _done, _failed)),
+    "insert_run": lambda desk: desk.settle(*held(desk, _used)),
     "insert_job": lambda desk: desk.settle(*held(desk, _parent)),
     "renew": lambda desk: desk.chores.renew(["w1"], NOW + 1e6, NOW + 2e6),
     "forget_worker": lambda desk: desk.chores.settle_dead("w1", held(desk, _failed), NOW, worker="tag-1"),
@@ -87,6 +92,7 @@ CASES: dict[str, Write] = {
     "delete_finished@2": lambda desk: desk.operations.delete([7, 8]),
     "prune": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
     "prune_errors": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
+    "prune_runs": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
     "set_control": lambda desk: desk.operations.pause("tag", NOW),
     "clear_control": lambda desk: desk.operations.resume("other"),
     "bump_reload": lambda desk: desk.operations.request_reload(NOW),

@@ -19,6 +19,7 @@ PLACES = [
     "settle.before",
     "settle",
     "insert_error",
+    "insert_run",
     "forget_worker",
     "forget_worker.committed",
     "death.settled",

@@ -34,9 +34,9 @@ def work(payload, ctx):
     time.sleep(payload if isinstance(payload, float) else 0)
     record("end", ctx)
 """
-DEATH = ["held_by", "settle", "insert_error", "forget_worker"]
+DEATH = ["held_by", "settle", "insert_error", "insert_run", "forget_worker"]
 RECOVERY = ["register_supervisor", "supervisors", "workers_of", *DEATH, "forget_supervisor"]
-RECLAIM = ["expired", "worker", "claim_of", "adopt_unowned", "settle", "insert_error"]
+RECLAIM = ["expired", "worker", "claim_of", "adopt_unowned", "settle", "insert_error", "insert_run"]
 RENEWAL = ["needs_renewal", "renew"]
 WHEN = (".before", "", ".committed")
 

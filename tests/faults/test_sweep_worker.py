@@ -50,6 +50,7 @@ STATEMENTS = [
     "settle_plain",
     "settle",
     "insert_error",
+    "insert_run",
     "insert_job",
 ]
 SHORT_WAY = ("claim_first", "claim_one")  # to a single job of a single group

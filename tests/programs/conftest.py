@@ -18,6 +18,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.worker.bridge import Bridge
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
+from supervisor.worker.recorder import Recorder
 
 
 class Pair:
@@ -30,7 +31,8 @@ class Pair:
         self.losses: list[str] = []
         self.leaves = 0
         self.board = NoBoard()
-        self.bridge = Bridge(self.pool, folder, leave=self._leave, lost=self.losses.append)
+        self.recorder = Recorder()
+        self.bridge = Bridge(self.pool, folder, leave=self._leave, lost=self.losses.append, recorder=self.recorder)
         self.executor = Executor(
             self.bridge,
             self.board,
@@ -38,6 +40,7 @@ class Pair:
             capabilities=self.pool.capabilities,
             options=self.pool.options,
             timed_out=lambda claim: True,
+            recorder=self.recorder,
         )
         self.begun = False
         self._jobs = 0

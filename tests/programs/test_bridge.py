@@ -201,6 +201,23 @@ def test_what_a_program_logs_between_jobs_is_no_job_s(
     assert ["job=" in said[line] for line in ("first", "between", "second")] == [True, False, True]
 
 
+def test_what_a_program_prints_is_its_job_s_up_to_its_last_word(pair: MakePair, tmp_path: Path) -> None:
+    program = (
+        f"{HELLO} echo before; read job; echo first >&2; {DONE} while [ ! -e go ]; do sleep 0.01; done; echo between; "
+        f"touch ready; read job; echo second; {DONE.replace(':1,', ':2,')} {BYE}"
+    )
+    made = pair("sh", "-c", program).set_up()
+    logs = []
+    for file in ("go", ""):
+        usage = made.run().usage
+        logs.append(usage and usage.log)
+        if file:
+            (tmp_path / file).touch()
+            wait_for((tmp_path / "ready").exists, "it to have printed")
+
+    assert logs == ["first\n", "second\n"]
+
+
 def test_a_job_that_the_program_never_took_is_charged_nothing(pair: MakePair) -> None:
     made = pair("sh", "-c", f"{HELLO} sleep 0.3; exit 4").set_up()
 

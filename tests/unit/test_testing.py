@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from supervisor import Context, Fail, Queue, Retry
 from supervisor.domain.retry import RetryPolicy
+from supervisor.engine import open_engine
 from supervisor.testing import context, run_due
 from supervisor.worker.loader import HandlerError
 
@@ -164,6 +167,26 @@ def test_ctrl_c_in_a_handler_comes_through_and_charges_nothing(queue: Queue) -> 
 def test_a_handler_that_cannot_be_used_is_named(queue: Queue) -> None:
     with pytest.raises(HandlerError, match="no_such_module"):
         run_due(queue, {"x": "no_such_module:handle"})
+
+
+def test_what_handlers_print_and_log_is_left_to_the_test(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk(payload: Any, ctx: Context) -> None:
+        sys.stdout.write("printed\n")
+        ctx.log.info("tagging", path="cat.jpg")
+        time.sleep(0.02)
+
+    job_id = queue.enqueue("talk")
+
+    [job] = run_due(queue, {"talk": talk})
+
+    assert job.status == "done"
+    said = capsys.readouterr()
+    assert "printed\n" in said.out
+    assert "tagging" in said.out + said.err
+    with contextlib.closing(open_engine(queue.url).operations()) as operations:
+        [run] = operations.runs(job_id)
+    assert (run.outcome, run.cpu_time, run.peak_memory, run.log) == ("done", None, None, None)
+    assert (run.duration or 0) >= 0.02
 
 
 def test_a_handler_may_be_called_with_a_context_of_its_own() -> None:

@@ -183,6 +183,7 @@ class SqliteChores:
             except sqlite3.IntegrityError:
                 deleted = _prune_one_by_one(raw, bounds)
             raw.execute(QUERIES.prune_errors, {"before": failed_before})
+            raw.execute(QUERIES.prune_runs, bounds)
         return deleted, row[0]
 
     def checkpoint(self) -> int:

@@ -12,7 +12,7 @@ from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, translated
 from supervisor.store.sqlite.place import Place
 
 CHECK = "PRAGMA quick_check"
-_OURS = ("jobs", "job_errors", "job_supervisors", "job_workers", "job_controls", "job_meta")
+_OURS = ("jobs", "job_errors", "job_runs", "job_supervisors", "job_workers", "job_controls", "job_meta")
 
 
 def look_for_damage(place: Place, seconds: float) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
-from supervisor.domain.job import Attempt, Job, Status
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.store.base import Controls, Depth, Filter, Planned, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -36,6 +36,10 @@ class SqliteOperations:
     def attempts(self, job_id: int) -> list[Attempt]:
         return [Attempt(*row) for row in self._connection.rows(QUERIES.job_errors, {"id": job_id})]
 
+    def runs(self, job_id: int) -> list[Run]:
+        """The runs that are worth a row, in their order."""
+        return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
+
     def ids(self, which: Filter) -> list[int]:
         parameters = {
             "statuses": json.dumps([status.value for status in which.statuses]),
@@ -64,7 +68,7 @@ class SqliteOperations:
         raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
 
     def delete(self, ids: Iterable[int]) -> int:
-        """Delete finished jobs with their errors. Returns how many; unfinished ones are left alone."""
+        """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are left alone."""
         return self._each(QUERIES.delete_finished, ids, 0.0)
 
     def _each(self, query: str, ids: Iterable[int], now: float) -> int:

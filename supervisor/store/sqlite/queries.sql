@@ -169,6 +169,15 @@ ON CONFLICT (job_id) DO UPDATE SET most = min(most, :most);
 -- name: batch_limits
 SELECT job_id, most FROM job_batch_limits WHERE job_id IN (SELECT value FROM json_each(:jobs));
 
+-- name: insert_run
+-- OR REPLACE: a token names a run for ever, unless another program has lowered it; that must not stop a worker.
+-- When a dead worker's run began is known by how long it had run.
+INSERT OR REPLACE INTO job_runs (job_id, token, attempt, outcome, worker, started_at, duration, cpu_time,
+                                 peak_memory, log)
+SELECT id, :token, attempts - :attempts, :outcome, :worker,
+       coalesce(:started_at, :now - :duration, started_at, :now), :duration, :cpu_time, :peak_memory, :log
+FROM jobs WHERE id = :id;
+
 -- name: renew
 -- Only locks that have used up a part of their time: quick jobs never cost a renewal.
 UPDATE jobs SET lock_expires_at = :expires_at
@@ -357,6 +366,10 @@ SELECT job_id, attempt, kind, message, traceback, exit_code, signal, stderr, pea
        duration, created_at
 FROM job_errors WHERE job_id = :id ORDER BY id;
 
+-- name: job_runs
+SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
+FROM job_runs WHERE job_id = :id ORDER BY token;
+
 -- name: ids_where
 -- The jobs that a bulk command means, counted before it is confirmed.
 SELECT id FROM jobs
@@ -406,6 +419,11 @@ SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :li
 DELETE FROM job_errors WHERE id IN (
   SELECT e.id FROM job_errors e LEFT JOIN jobs j ON j.id = e.job_id
   WHERE j.id IS NULL AND e.created_at < :before LIMIT 1000);
+
+-- name: prune_runs
+-- Runs of such jobs, in the same stretch of ids: there may be one for every job that is kept.
+DELETE FROM job_runs
+WHERE job_id > :after AND job_id <= :until AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_runs.job_id);
 
 -- name: set_control
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from supervisor.domain.job import NewJob, Status
-from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped
+from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
 from supervisor.store.sqlite.connection import QUERIES
 
 _Row = tuple[Any, ...]  # the parameters of settle_done
@@ -20,10 +20,11 @@ class Outcomes:
     """Settlements sorted out before the write lock is taken: everything that can be done without it.
 
     Three kinds, from thousands a second to rare: plain ones (done, no result) are settled many at a time;
-    simple ones (done, with a result) by one prepared statement; the others one by one.
+    simple ones (done, with a result) by one prepared statement; the others one by one. Runs worth a row are
+    written after them all.
     """
 
-    __slots__ = ("_others", "_owner", "_plain", "_simple", "_worker")
+    __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker")
 
     def __init__(self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None) -> None:
         self._owner = owner
@@ -31,11 +32,14 @@ class Outcomes:
         self._others: list[Settlement] = []
         self._simple: list[_Row] = []
         self._plain: list[tuple[dict[str, Any], list[_Row]]] = []
+        self._runs: list[Settlement] = []
         by_token: dict[int, list[_Row]] = {}
         for s in settlements:
             if not s.simple:
                 self._others.append(s)
                 continue
+            if s.usage is not None:
+                self._runs.append(s)
             row = (s.result, s.progress, s.started_at, now, now, s.job_id, owner, s.token)
             if s.result is None and s.progress is None:
                 by_token.setdefault(s.token, []).append(row)
@@ -58,6 +62,9 @@ class Outcomes:
             lost = _settle_together(raw, lambda: raw.executemany(QUERIES.settle_done, self._simple), self._simple)
         for group, rows in self._plain:
             lost += _settle_together(raw, partial(raw.execute, QUERIES.settle_plain, group), rows)
+        for s in self._runs:
+            if s.job_id not in lost:
+                _record_run(raw, s, self._worker, now)
         return lost + [s.job_id for s in self._others if not _settle_one(raw, self._owner, s, now, self._worker)]
 
 
@@ -129,6 +136,7 @@ def _write(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: flo
         raw.execute(QUERIES.limit_batch, {"id": settlement.job_id, "most": settlement.batch_limit})
     if failure is not None and failure.kind != "cancelled":
         record(raw, settlement, failure, worker, now)
+    _record_run(raw, settlement, worker, now)
     return True
 
 
@@ -146,6 +154,26 @@ def record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, wo
             "message": clipped(failure.message, MAX_MESSAGE),
             "traceback": failure.traceback and clipped(failure.traceback, MAX_TEXT),
             "stderr": failure.stderr and clipped(failure.stderr, MAX_TEXT),
+            "worker": worker,
+            "now": now,
+        },
+    )
+
+
+def _record_run(raw: sqlite3.Connection, settlement: Settlement, worker: str | None, now: float) -> None:
+    """A row of `job_runs`, if the run is worth one, for a job whose row has been written."""
+    run = run_of(settlement)
+    if run is None:
+        return
+    outcome, usage = run
+    raw.execute(
+        QUERIES.insert_run,
+        {name: getattr(usage, name) for name in usage.__slots__}
+        | {
+            "id": settlement.job_id,
+            "token": settlement.token,
+            "attempts": settlement.attempts,
+            "outcome": outcome,
             "worker": worker,
             "now": now,
         },

@@ -76,6 +76,9 @@ def connected(path: Path) -> sqlite3.Connection:
         ("prune", "PRIMARY KEY"),
         ("prune_until", "PRIMARY KEY"),
         ("job_errors", "job_errors_job"),
+        ("job_runs", "(job_id=?)"),
+        ("insert_run", "PRIMARY KEY"),
+        ("prune_runs", "(job_id>? AND job_id<?)"),
         ("failures_by_type", "job_errors_time"),
         ("workers_of", "job_workers_supervisor"),
     ],
@@ -86,7 +89,7 @@ def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
     plan = planned(database, name)
 
     assert any(index in step for step in plan), plan
-    full = [step for step in plan if re.match(r"SCAN (jobs|j|e|job_errors|job_workers)\b(?!.*USING)", step)]
+    full = [step for step in plan if re.match(r"SCAN (jobs|j|e|job_errors|job_runs|job_workers)\b(?!.*USING)", step)]
     assert full == [], plan
 
 

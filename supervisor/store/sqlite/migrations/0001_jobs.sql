@@ -54,6 +54,20 @@ CREATE TABLE job_batch_limits (
   most   INTEGER NOT NULL         -- jobs that it may run together with, itself included: a batch of more has failed
 ) STRICT;
 
+CREATE TABLE job_runs (
+  job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+  token       INTEGER NOT NULL,   -- of the claim: one run each
+  attempt     INTEGER NOT NULL,
+  outcome     TEXT NOT NULL,      -- done, released, or the kind of job_errors
+  worker      TEXT,               -- its name, for people
+  started_at  REAL NOT NULL,
+  duration    REAL,               -- seconds
+  cpu_time    REAL,               -- seconds
+  peak_memory INTEGER,            -- bytes
+  log         TEXT,
+  PRIMARY KEY (job_id, token)
+) STRICT;
+
 CREATE TABLE job_supervisors (
   id         TEXT PRIMARY KEY,
   pid        INTEGER NOT NULL,

@@ -1,0 +1,81 @@
+"""What a run uses and says, for its row in `job_runs`. Short and silent successes have none, and cost nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from supervisor.domain.settlement import Usage
+from supervisor.system.meter import Meter, own_cpu
+from supervisor.system.tape import Tape, tee
+
+WORTH = 0.010  # seconds from which a silent success is worth a row
+FRESH = 0.010  # seconds for which a reading of the meters will do
+
+
+class Recorder:
+    """The executor sets `tape.run` around each run, and asks for the `usage` of those that are worth a row.
+
+    To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just
+    done, and after each run worth a row: the CPU time of a run may include what shorter ones before it used within
+    20 ms. Until `attach` nothing is measured and nothing printed is taken down: this process may be somebody else's.
+    """
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+        self._own: Meter | None = None
+        self._program: Meter | None = None
+        self._cpu = 0.0
+        self._read_at = 0.0
+
+    def attach(self, memory: memoryview | None = None) -> None:
+        """From now on this process is a worker, and what it uses and prints during a run is the run's.
+
+        `memory` outlives us, for what we had said when we died.
+        """
+        self.tape = Tape(memory)
+        for stream in (sys.stdout, sys.stderr):
+            tee(stream, self.tape)
+        os.register_at_fork(after_in_child=self.tape.forget_in_child)
+        self._own = Meter(os.getpid())
+
+    def watch(self, pid: int) -> None:
+        """A program runs the jobs: its CPU time counts with ours, and its memory instead of ours."""
+        self._program = Meter(pid)
+
+    def unwatch(self) -> None:
+        """The program has ended; what it used is counted with our children."""
+        if self._program is not None:
+            self._program.close()
+
+    def hand(self, now: float) -> None:
+        """A hand of claims begins. `now` is monotonic seconds."""
+        if now - self._read_at > FRESH:
+            self._restart(now)
+
+    def usage(self, started_at: float) -> Usage:
+        """A run has ended, however it did."""
+        tape, memory = self.tape, self._program or self._own
+        tape.run = None
+        usage = Usage(
+            started_at,
+            duration=max(0.0, time.time() - started_at),
+            cpu_time=None if self._own is None else max(0.0, self._used() - self._cpu),
+            peak_memory=None if memory is None else memory.peak(),
+            log=tape.text(),
+        )
+        tape.forget()
+        self._restart(time.monotonic())
+        return usage
+
+    def _restart(self, now: float) -> None:
+        if self._own is None:
+            return
+        self._read_at = now
+        self._cpu = self._used()
+        (self._program or self._own).restart()
+
+    def _used(self) -> float:
+        """A program that has ended is among our reaped children, so the sum goes on where it was."""
+        return own_cpu() + (self._program.cpu() if self._program is not None else 0.0)
