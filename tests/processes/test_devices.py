@@ -58,7 +58,7 @@ def devices(site: Site) -> dict[int, str]:
 
 def columns(site: Site) -> list[str]:
     """Of the table of workers."""
-    [line] = [line for line in status(site).splitlines() if {"worker", "pid", "beat"} <= set(re.findall(r"\w+", line))]
+    [line] = [line for line in status(site).splitlines() if {"WORKER", "PID", "BEAT"} <= set(re.findall(r"\w+", line))]
     return re.findall(r"\w+", line)
 
 
@@ -80,7 +80,7 @@ def test_devices_are_shared_out_and_a_replacement_keeps_its_predecessor_s(make_s
     kill(lonely)
     after = wait_for(lambda: len(d := devices(site)) == 3 and lonely not in d and d, "another in its place")
     assert Counter(after.values()) == {"5": 2, "GPU-b": 1}
-    assert "device" in columns(site)
+    assert "DEVICE" in columns(site)
     assert "GPU-b" in status(site)
     supervisor.send_signal(signal.SIGHUP)  # each is stale now, and replaced by another of its device
     renewed = wait_for(lambda: len(d := devices(site)) == 3 and not d.keys() & after.keys() and d, "three new ones")
@@ -92,7 +92,7 @@ def test_without_devices_nobody_has_one_and_status_has_no_column_for_them(make_s
     site.start()
     assert see(site, "look")["device"] is None
     assert devices(site) == {}
-    assert "device" not in columns(site)
+    assert "DEVICE" not in columns(site)
 
 
 @pytest.mark.parametrize("how", ['handler = "jobs:Look"\nstart = "spawn"', "PROGRAM"])

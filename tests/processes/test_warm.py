@@ -167,7 +167,7 @@ WHY = {
     "child": ("Child", "left a process that it has started (", "start it in the worker"),
     "async": ("Asynchronous", "async setup cannot be run before the fork", "preload_setup = false"),
     "raises": ("Raises", "set-up failed: RuntimeError: no model here", ""),
-    "leaves": ("Leaves", "loading it ended the template", ""),
+    "leaves": ("Leaves", "the template ended while it was loading the handler", ""),
     "slow": ("Slow", "did not end within startup_timeout, 1s", ""),
 }
 
