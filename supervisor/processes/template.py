@@ -7,6 +7,7 @@ descendants before it leaves.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -82,6 +83,8 @@ class Template:
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
+        with contextlib.suppress(ImportError):
+            import setproctitle  # noqa: F401 - once, and not in every worker
         gc.collect()
         gc.freeze()
         self._channel.send({"ready": True})
