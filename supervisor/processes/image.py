@@ -174,13 +174,16 @@ def _is_regular(number: int) -> bool:
 
 
 def _connections(opened: Mapping[int, str]) -> list[str]:
-    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop."""
+    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop.
+
+    Datagrams, to the system's log for instance, come whole from whichever process.
+    """
     found = []
     for number, target in opened.items():
         if target.startswith("socket:"):
             try:
                 with socket.socket(fileno=os.dup(number)) as copy:
-                    peer = copy.getpeername()
+                    peer = copy.getpeername() if copy.type != socket.SOCK_DGRAM else None
             except OSError:
                 continue  # it is not connected
             if peer:
