@@ -32,6 +32,10 @@ from supervisor.worker.place import Place, limit_threads, take
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
+SIGNALS = {
+    "obeyed": (signal.SIGCHLD,),
+    "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+}
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
 
@@ -70,10 +74,7 @@ class Template:
     def run(self) -> int:
         """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
         kernel.become_subreaper()
-        inbox = signals.Inbox(
-            obeyed=(signal.SIGCHLD,),
-            ignored=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
-        )
+        signals.Inbox(**SIGNALS)
         signals.unblock_all()
         prepare(self._nest)
         try:
@@ -88,7 +89,7 @@ class Template:
         gc.collect()
         gc.freeze()
         self._channel.send({"ready": True})
-        self._serve(inbox)
+        self._serve(signals.Inbox(**SIGNALS))  # again: what was loaded may have handlers of its own
         kernel.kill_children()
         return 0
 
