@@ -34,10 +34,9 @@ class Handler:
 
     Made from a function, or from a class with those methods (only `handle` is needed, or `handle_batch`,
     which serves for single jobs, too). `async def` is run on one event loop that lasts as long as the worker.
-    With `batches` it must have `handle_batch`.
     """
 
-    def __init__(self, target: Any, name: str, *, batches: bool = False) -> None:
+    def __init__(self, target: Any, name: str) -> None:
         if isinstance(target, type):
             try:
                 target = target()
@@ -48,17 +47,22 @@ class Handler:
             self._handle, self._handle_batch = target, None
         else:
             raise HandlerError(f"{name}: it is neither a function nor a class")
-        if batches and self._handle_batch is None:
-            raise HandlerError(f"{name}: a batch_size above 1 needs a class with a method handle_batch(payloads, ctx)")
         self.name = name
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
+        self._is_set_up = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
 
     def setup(self, ctx: Context) -> None:
-        if self._setup is not None:
+        if self._setup is not None and not self._is_set_up:
             self._finish(self._setup(ctx))
+
+    def insist_on_batches(self) -> None:
+        """Raises HandlerError if it cannot handle several jobs at a time."""
+        if self._handle_batch is None:
+            why = "a batch_size above 1 needs a class with a method handle_batch(payloads, ctx)"
+            raise HandlerError(f"{self.name}: {why}")
 
     def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
         """A result, or an exception as a value, for each. Raises ValueError if they are not as many."""
@@ -67,6 +71,19 @@ class Handler:
         if inspect.isawaitable(values):
             values = self._run(values)
         return _one_each(values, len(payloads))
+
+    def set_up_before_fork(self, ctx: Context) -> None:
+        """Set it up once for all processes forked from this one: in them `setup` does nothing.
+
+        Raises HandlerError for an async one, whose event loop several processes would share.
+        """
+        value = None if self._setup is None or _is_async(self._setup) else self._setup(ctx)
+        if _is_async(self._setup) or inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            why = "async setup cannot be run before the fork"
+            raise HandlerError(f"{self.name}: {why}; make it a plain function, or write preload_setup = false")
+        self._is_set_up = True
 
     def teardown(self, ctx: Context) -> None:
         try:
@@ -117,7 +134,10 @@ def load(name: str, *, batches: bool = False) -> Handler:
             target = getattr(target, part)
         except AttributeError:
             raise HandlerError(f"{name}: the module {module_name} has no {attribute!r}") from None
-    return Handler(target, name, batches=batches)
+    handler = Handler(target, name)
+    if batches:
+        handler.insist_on_batches()
+    return handler
 
 
 def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:

@@ -22,7 +22,8 @@ from supervisor.telemetry import events
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import Executor
 from supervisor.worker.hand import Hand
-from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
+from supervisor.worker.place import check_memory
 from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
 
@@ -53,6 +54,7 @@ class Worker:
         news: int,
         recorder: Recorder,
         handler: AnyHandler | None = None,
+        device: str | None = None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -62,6 +64,7 @@ class Worker:
         self._news = news
         self._recorder = recorder
         self._handler = handler
+        self._device = device
         self._log = events(pool=pool.name, worker=record.name)
         self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
@@ -256,13 +259,16 @@ class Worker:
 
     def _set_up(self) -> None:
         self._store = self._registered()
-        handler = self._handler or load(self._pool.handler, batches=self._pool.batch_size > 1)
+        handler = self._handler or load(self._pool.handler)
+        if self._pool.batch_size > 1 and isinstance(handler, Handler):
+            handler.insist_on_batches()
         self._executor = Executor(
             handler,
             _SlotBoard(self._slot, self._recorder),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
+            device=self._device,
             timeout=self._pool.timeout,
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._make_room,
@@ -273,6 +279,7 @@ class Worker:
         failpoints.reach("set_up.before")
         handler.setup(self._executor.context())
         failpoints.reach("set_up")
+        check_memory(self._pool.max_memory)
         self._wait_to_be_watched()
         self._slot.state(State.IDLE)
         self._tell()
@@ -312,8 +319,7 @@ class Worker:
         self._hand.release()
 
     def _broken(self, why: str) -> int:
-        self._slot.tell(why)
-        self._slot.state(State.BROKEN)
+        self._slot.give_up(why)
         return EXIT_BROKEN
 
     def _tear_down(self) -> None:

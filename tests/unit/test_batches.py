@@ -25,7 +25,7 @@ def claims(*payloads: str) -> list[Claim]:
 
 def run(handle_batch: Callable[[Any, list[Any], BatchContext], Any], *payloads: str) -> list[Settlement]:
     handler = type("Batch", (), {"handle_batch": handle_batch})
-    executor = Executor(Handler(handler, "batch", batches=True), NoBoard(), RetryPolicy(jitter=0), options={})
+    executor = Executor(Handler(handler, "batch"), NoBoard(), RetryPolicy(jitter=0), options={})
     return executor.run_batch(claims(*payloads))
 
 
@@ -142,7 +142,7 @@ def test_who_handles_single_jobs_only_is_refused_for_batches() -> None:
 
     for target in (Single, lambda payload, ctx: None):
         with pytest.raises(HandlerError, match="needs a class with a method handle_batch"):
-            Handler(target, "jobs:single", batches=True)
+            Handler(target, "jobs:single").insist_on_batches()
     with pytest.raises(HandlerError, match="no method handle"):
         Handler(type("Neither", (), {}), "jobs:neither")
 
