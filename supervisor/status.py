@@ -40,6 +40,7 @@ class WorkerView:
     memory: int | None
     beat_age: float
     leaving: str | None
+    device: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,7 @@ def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> It
 
 def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float) -> WorkerView:
     pool = pool_of(slot.name)
+    news = pools.get(pool, {})
     return WorkerView(
         name=slot.name,
         pool=pool,
@@ -262,7 +264,8 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         done=slot.done,
         memory=memory_of(slot.pid) or None if slot.pid else None,
         beat_age=max(0.0, at - slot.beat),
-        leaving=pools.get(pool, {}).get("stale", {}).get(slot.name),
+        leaving=news.get("stale", {}).get(slot.name),
+        device=news.get("devices", {}).get(slot.name),
     )
 
 

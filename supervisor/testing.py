@@ -88,6 +88,7 @@ def context(
     attempt: int = 1,
     capabilities: tuple[str, ...] = (),
     options: Mapping[str, Any] = _NO_OPTIONS,
+    device: str | None = None,
     cancelled: bool = False,
 ) -> Context:
     """What a handler gets beside its payload, to call it directly.
@@ -97,7 +98,7 @@ def context(
     """
     claim = Claim(job_id, 1, type, "{}", attempt, None, 0)
     board = _Cancelled() if cancelled else NoBoard()
-    return Context(board, claim=claim, capabilities=capabilities, options=options)
+    return Context(board, claim=claim, capabilities=capabilities, options=options, device=device)
 
 
 class _Cancelled(NoBoard):

@@ -33,7 +33,7 @@ function lastWord(id, error) {
   return { type: "error", id, message: String(error), traceback: error?.stack ?? null };
 }
 
-/** Run `handle(payload, job)` for each job; `setup(options)`, if given, once before the first. */
+/** Run `handle(payload, job)` for each job; `setup(options, device)`, if given, once before the first. */
 async function serve(handle, setup) {
   // From a terminal or a whole cgroup these mean the supervisor, which drains; the worker's come after a
   // cancel that says now, or after bye.
@@ -66,7 +66,7 @@ async function serve(handle, setup) {
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const message = JSON.parse(line);
     if (message.type === "hello") {
-      if (setup) await setup(message.options);
+      if (setup) await setup(message.options, message.device);
       say({ type: "hello", protocol: 1 });
     } else if (message.type === "job") {
       run(message); // not awaited: a cancel may come

@@ -101,6 +101,7 @@ def _workers(overview: Overview) -> None:
     from supervisor.domain.duration import human_size
 
     rows = []
+    devices = any(worker.device is not None for worker in overview.workers)
     for worker in overview.workers:
         doing = NOTHING
         if worker.job is not None:
@@ -112,9 +113,11 @@ def _workers(overview: Overview) -> None:
         elif worker.leaving:
             doing = f"to be replaced: {worker.leaving}"
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
-        rows.append((worker.name, worker.pid, worker.state, memory, span(worker.beat_age), worker.done, doing))
+        device = (worker.device or NOTHING,) if devices else ()
+        rows.append((worker.name, worker.pid, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
     if rows:
-        columns = ("worker", "pid>", "state", "memory>", "beat>", "done>", "doing")
+        device = ("device",) if devices else ()
+        columns = ("worker", "pid>", "state", *device, "memory>", "beat>", "done>", "doing")
         show(heading("Workers"), table(columns, rows))
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from supervisor.config.lines import Key
 from supervisor.config.problems import Report, dotted, shown
-from supervisor.config.settings import PoolSettings
+from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
 from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
@@ -42,6 +42,9 @@ _AS_WRITTEN = (
     "max_crashes",
     "start",
     "preload",
+    "preload_setup",
+    "threads",
+    "nice",
     "recover",
 )
 
@@ -173,6 +176,7 @@ def _check_batches(pool: Layers, report: Report) -> None:
 
 def _pool(pool: Layers, report: Report) -> PoolSettings:
     low, high = _workers(pool, report)
+    _check_image(pool, report)
     return PoolSettings(
         name=pool.name,
         types=tuple(pool.own.values.get("types", (pool.name,))),
@@ -181,11 +185,29 @@ def _pool(pool: Layers, report: Report) -> PoolSettings:
         min_workers=low,
         max_workers=high,
         capabilities=tuple(pool.get("capabilities")),
+        gpus=tuple(pool.get("gpus")),
+        cpu_affinity=tuple(pool.get("cpu_affinity")),
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
         retry=_retry(pool, report),
         **{key: pool.get(key) for key in _AS_WRITTEN},
     )
+
+
+def _check_image(pool: Layers, report: Report) -> None:
+    """What may be loaded before the fork, and what a worker must have before it loads anything."""
+    if pool.get("preload_setup"):
+        if pool.own.values.get("command"):
+            report.add(pool.at(("preload_setup",)), "it is about a handler's setup; a program sets itself up")
+        if pool.get("start") != "fork" or not pool.get("preload"):
+            at = pool.at(("preload_setup",))
+            report.add(at, 'it needs start = "fork" and preload = true: workers share what is loaded before a fork')
+        if pool.get("gpus"):
+            what = "the model would be loaded before a worker has its device"
+            report.add(pool.at(("preload_setup",)), f"it cannot go together with gpus: {what}")
+    if pool.get("gpus") and VISIBLE_DEVICES in pool.laid_over("env"):
+        at = pool.at(("env", VISIBLE_DEVICES))
+        report.add(at, "gpus sets this variable, for each worker another device; write one of the two")
 
 
 def _workers(pool: Layers, report: Report) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from supervisor.config import cores
 from supervisor.config import database as addresses
 from supervisor.config.lines import Lines
 from supervisor.config.pools import Checked, build, checked
@@ -44,6 +45,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Se
     found = survey(path, database)
     if to_run is not None:
         report_missing(found.settings, found.report, to_run)
+        cores.report_absent(found.settings, found.report, to_run)
     problems = found.problems()
     if problems:
         raise ConfigError(problems)

@@ -14,6 +14,9 @@ from typing import Any, Literal
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The environment variable by which a worker is given one of its pool's `gpus`."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
@@ -59,10 +62,20 @@ class PoolSettings:
     max_crashes: int
     start: Literal["fork", "spawn"]
     preload: bool
+    preload_setup: bool  # the handler's setup, too, runs once, before the fork
+    gpus: tuple[str, ...]  # shared out among the workers
+    threads: int | None  # of numerical libraries, each worker; None: as the image and the cores suggest
+    cpu_affinity: tuple[int, ...]  # cores that its workers may use; empty: all that we may
+    nice: int
     env: Mapping[str, str]
     recover: Literal["pending", "failed"]
     retry: RetryPolicy
     options: Mapping[str, Any]  # the handler's own, never looked at here
+
+    @property
+    def preloads(self) -> bool:
+        """Whether workers are forked from an image that has imported the handler."""
+        return bool(self.handler) and self.preload and self.start == "fork"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 import time
 import zoneinfo
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -25,11 +25,16 @@ LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it sums with clo
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers for ever
 MOST_IN_A_BATCH = 256
 MOST_WORKERS = 1024
+MOST_THREADS = 1024
+MOST_CORES = 4096
 FOR_EVER = "forever"
+
+_Listed = TypeVar("_Listed")
 
 _POOL_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
+_DEVICE = re.compile(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}")  # 0, GPU-8932f937-…, MIG-…
 
 
 def is_pool_name(name: str) -> bool:
@@ -99,7 +104,7 @@ def _capability(value: str) -> str:
     return value
 
 
-def _distinct(values: list[str]) -> list[str]:
+def _distinct(values: list[_Listed]) -> list[_Listed]:
     for index, value in enumerate(values):
         if value in values[:index]:
             raise ValueError(f"{value!r} is listed twice")
@@ -117,6 +122,22 @@ def _prefetch(value: object) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 256:
         raise ValueError(f'must be "auto" or a whole number from 1 to 256, not {shown(value)}')
+    return value
+
+
+def _threads(value: object) -> int | None:
+    if value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_THREADS:
+        raise ValueError(f'must be "auto" or a whole number from 1 to {MOST_THREADS}, not {shown(value)}')
+    return value
+
+
+def _device(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_CORES:
+        value = str(value)
+    if not isinstance(value, str) or not _DEVICE.fullmatch(value):
+        raise ValueError(f'{shown(value)} is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
     return value
 
 
@@ -179,6 +200,8 @@ Memory = Annotated[int | None, BeforeValidator(_memory)]
 Count = Annotated[int, Field(ge=1, le=1 << 53)]
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 Names = Annotated[list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)]
+Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], AfterValidator(_distinct)]
+Cores = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_CORES)]], AfterValidator(_distinct)]
 Capabilities = Annotated[list[Annotated[str, AfterValidator(_capability)]], AfterValidator(_distinct)]
 
 
@@ -221,13 +244,17 @@ class PoolTable(Table):
     max_crashes: Count = 3
     start: Literal["fork", "spawn"] = "fork"
     preload: bool = True
+    preload_setup: bool = False
+    gpus: Devices = []
+    threads: Annotated[int | None, BeforeValidator(_threads)] = None
+    cpu_affinity: Cores = []
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
     env: dict[Annotated[str, AfterValidator(_variable)], Annotated[str, AfterValidator(_variable_value)]] = {}
     recover: Literal["pending", "failed"] = "pending"
     retry: RetryTable = RetryTable()
     options: dict[str, Any] = {}
 
     # Known and refused, unless the value asks for nothing.
-    gpus: Annotated[list[Any], _unbuilt("sharing out gpus is")] = []
     retry_failed_every: Annotated[
         float, BeforeValidator(_duration()), _unbuilt("retrying failed jobs by itself is")
     ] = 0

@@ -21,11 +21,13 @@ _TAIL = 300  # characters of what a child wrote before it died
 
 def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
+    from supervisor.config import cores
     from supervisor.config.programs import report_missing
     from supervisor.config.reader import survey
 
     found = survey(path, database)
     report_missing(found.settings, found.report, ())
+    cores.report_absent(found.settings, found.report, ())
     for name, problem in broken_handlers(found.settings).items():
         found.report.add(("pools", name, "handler"), problem)
     problems = found.problems()

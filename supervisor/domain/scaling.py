@@ -24,7 +24,8 @@ class Load:
     """What is known of a pool now. Times are monotonic seconds.
 
     `busy` workers are running jobs; `size` counts all, starting ones included; `drain_rate` is jobs a
-    second, 0 when unknown; `worker_memory` is the largest worker's bytes, 0 when unknown; `needed_at` is
+    second, 0 when unknown; `worker_memory` is the largest worker's bytes, 0 when unknown, and then a pool with a
+    budget grows no further than to its first worker; `needed_at` is
     when more workers than `min_workers` were last needed; `fixed` is an operator's wish.
     """
 
@@ -82,7 +83,9 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
 def _roof(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
     """The most workers allowed, and which limit says so."""
     roof, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: max_workers = {policy.max_workers}"
-    if policy.memory_budget is not None and load.worker_memory > 0:
+    if policy.memory_budget is not None and load.worker_memory == 0 and roof > 1:
+        roof, reason = max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
+    elif policy.memory_budget is not None and load.worker_memory > 0:
         fits = max(1, policy.memory_budget // load.worker_memory)
         if fits < roof:
             each = load.worker_memory >> 20

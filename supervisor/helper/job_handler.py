@@ -99,7 +99,7 @@ class Log:
 class Context:
     """What a handler gets beside its payload; in `setup` and `teardown` there is no job, and `job_id` is 0.
 
-    `timeout` is seconds. `token` is 0: the claim is the worker's business.
+    `timeout` is seconds, `device` one of the pool's `gpus` or None. `token` is 0: the claim is the worker's.
     """
 
     token = 0
@@ -114,6 +114,7 @@ class Context:
         self.timeout: float = job.get("timeout", 0.0)
         self.options: dict[str, Any] = hello.get("options", {})
         self.capabilities: tuple[str, ...] = tuple(hello.get("capabilities", ()))
+        self.device: str | None = hello.get("device")
         self.log = Log(link.send, {})
 
     @property

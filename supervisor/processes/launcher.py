@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from supervisor.processes.template import Nest, Template
 from supervisor.store.base import Engine
-from supervisor.system import child, kernel
+from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 
@@ -41,6 +41,7 @@ class Launcher:
         self.ready = False
         self.retired = False
         self.why_broken = ""
+        self.status: int | None = None
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
 
@@ -55,14 +56,24 @@ class Launcher:
     def gone(self) -> bool:
         return self._channel.closed
 
+    @property
+    def ending(self) -> str:
+        """How it ended, as an addition to a sentence; empty if nobody knows."""
+        if self.status is None:
+            return ""
+        if os.WIFSIGNALED(self.status):
+            return f" ({signals.name_of(os.WTERMSIG(self.status))})"
+        return f" (exit code {os.waitstatus_to_exitcode(self.status)})"
+
     def fileno(self) -> int:
         """The channel's descriptor, also after its end."""
         return self._descriptor
 
-    def ask(self, pool: str, name: str, incarnation: str, slot: int, now: float) -> None:
+    def ask(self, pool: str, name: str, incarnation: str, slot: int, device: str | None, now: float) -> None:
         """Ask for a worker; the answer comes to the listener."""
         self.asked[incarnation] = now
-        self._channel.send({"fork": {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot}})
+        worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
+        self._channel.send({"fork": worker})
 
     def hear(self, listener: Listener) -> None:
         """Pass on what the template says."""

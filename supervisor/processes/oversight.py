@@ -13,7 +13,8 @@ from supervisor.system.scoreboard import Cancel, State
 def judge_beat(worker: WorkerProcess, now: float) -> None:
     """Kill what is stopped or stuck; tolerate what is late but working."""
     settings, slot = worker.pool.settings, worker.slot.read()
-    if slot.state is State.STARTING and now - worker.asked_at > settings.startup_timeout:
+    starting = slot.state is State.STARTING
+    if starting and now - worker.asked_at > settings.startup_timeout:
         worker.kill(autopsy.STARTUP)
         return
     if now - slot.beat < settings.heartbeat_timeout:
@@ -21,7 +22,8 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
         return
     cpu, state = kernel.cpu_and_state(worker.pid)
     signs = Signs(now, slot.beat, cpu, state)
-    worker.late = worker.late or signs
+    # A set-up may read a model from a slow disk with the interpreter's lock held: no beat, and no CPU used.
+    worker.late = None if starting else worker.late or signs
     verdict = judge(signs, worker.late, settings.heartbeat_timeout)
     if verdict is Verdict.STUCK:
         worker.signal(signals.DUMP_STACKS)
@@ -53,7 +55,7 @@ def watch_memory(worker: WorkerProcess) -> None:
     if done == worker.measured_done:
         return  # it has done nothing since: it cannot have grown much
     worker.measured_done = done
-    worker.memory = kernel.memory_of_family(worker.pid)
+    worker.pool.measure(worker)
     limit = worker.pool.settings.max_memory
     if limit is not None and worker.memory > limit and not worker.stale:
         worker.stale = "over max_memory"

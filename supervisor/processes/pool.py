@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
+from supervisor.domain.devices import assign
 from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
 from supervisor.maintenance.maintainer import Ward
@@ -16,6 +17,7 @@ from supervisor.processes import autopsy
 from supervisor.processes.autopsy import Finding
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Wanted
+from supervisor.system import kernel
 from supervisor.system.scoreboard import State
 
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
@@ -44,10 +46,12 @@ class Pool:
     reason: str = "starting"
     rate: float = 0.0
     deaths: int = 0
+    largest_worker: int = 0  # bytes, the most that was ever measured of one
 
     def __post_init__(self) -> None:
         self._needed_at = self._shrunk_at = self._rated_at = 0.0
         self._finished = 0
+        self._devices: dict[str, str] = {}  # each name's latest
 
     @property
     def name(self) -> str:
@@ -55,10 +59,26 @@ class Pool:
 
     @property
     def image(self) -> tuple[Any, ...]:
-        """Pools that agree in this share one template: handler module, environment, preload and start."""
+        """Pools that agree in this share one template: handler module, environment, preload, start and threads,
+        and with preload_setup all that the set-up is told.
+        """
         settings = self.settings
         module = settings.handler.partition(":")[0]
-        return module, tuple(sorted(settings.env.items())), settings.preload, settings.start
+        told = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
+        return (
+            module,
+            tuple(sorted(settings.env.items())),
+            settings.preload,
+            settings.start,
+            settings.threads,
+            bool(settings.gpus),  # these ask more of an image
+            *told,
+        )
+
+    def reconfigure(self, settings: PoolSettings) -> None:
+        """A reload: with other code or another model, workers may be of another size."""
+        self.settings = settings
+        self.largest_worker = 0
 
     def ward(self) -> Ward:
         """What the maintainer must know of it."""
@@ -98,7 +118,7 @@ class Pool:
                 shrunk_at=self._shrunk_at,
                 oldest_age=self.waiting.oldest_age,
                 drain_rate=self.rate,
-                worker_memory=max((worker.memory for worker in living), default=0),
+                worker_memory=self.largest_worker,
                 fixed=self.fixed,
             ),
             policy,
@@ -153,6 +173,8 @@ class Pool:
             if not worker.was_ready and slot.state in (State.IDLE, State.BUSY):
                 worker.was_ready = True
                 self.restarts = self.restarts.ready()
+                if self.settings.memory_budget is not None:
+                    self.measure(worker)  # others wait for it
             if slot.done > slot.lost and self.restarts.early_deaths:
                 self.restarts = self.restarts.finished_a_job()
             if slot.worn and not worker.stale:
@@ -166,6 +188,12 @@ class Pool:
             self.deaths += 1
             self.restarts = self.restarts.died(now, early=early, born=born)
 
+    def measure(self, worker: WorkerProcess) -> None:
+        """How much memory a worker has, and what it has started."""
+        worker.memory = kernel.memory_of_family(worker.pid)
+        if not worker.launcher.retired:  # else it is one of before a reload
+            self.largest_worker = max(self.largest_worker, worker.memory)
+
     def measure_rate(self, now: float) -> None:
         """Jobs a second, from what the workers have counted."""
         finished = sum(worker.slot.read().done for worker in self.living())
@@ -173,6 +201,15 @@ class Pool:
             rate = (finished - self._finished) / (now - self._rated_at)
             self.rate += _RATE_WEIGHT * (rate - self.rate)
         self._rated_at, self._finished = now, finished
+
+    def next_device(self, name: str) -> str | None:
+        """For the worker to come: one that few others have, its predecessor's if that is such a one."""
+        left = [worker.device for worker in self.living() if worker.stale and not worker.draining]
+        used = [worker.device for worker in self.staying()]
+        device = assign(self.settings.gpus, used, [*left, self._devices.get(name)])
+        if device is not None:
+            self._devices[name] = device
+        return device
 
     def next_name(self) -> str:
         taken = {worker.name for worker in self.workers.values()}
@@ -198,6 +235,7 @@ class Pool:
             "min_workers": self.settings.min_workers,
             "max_workers": self.settings.max_workers,
             "memory": {w.name: w.memory for w in self.living() if w.memory},
+            "devices": {w.name: w.device for w in self.living() if w.device is not None},
             "stale": {w.name: w.stale for w in self.living() if w.stale},
         }
 

@@ -16,15 +16,15 @@ from supervisor.system.scoreboard import Scoreboard
 
 def main() -> int:
     """Read the order that the template left in an anonymous file, and work."""
-    with os.fdopen(int(sys.argv[1]), "rb") as order:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that nobody else can reach.
-        nest, pool, record, engine, path, log = pickle.load(order)  # noqa: S301
+        order, path = pickle.load(file)  # noqa: S301
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
-    prepare(nest)
+    prepare(order.nest)
     failpoints.become("worker")
-    return work(nest, pool, record, engine, board, log)
+    return work(order, board)
 
 
 if __name__ == "__main__":

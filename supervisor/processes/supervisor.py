@@ -121,7 +121,7 @@ class Supervisor:
         wanted = self._settings.pools
         for name, settings in wanted.items():
             if name in self._pools:
-                self._pools[name].settings = settings
+                self._pools[name].reconfigure(settings)
             else:
                 wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
                 self._pools[name] = Pool(settings, wake)
@@ -370,8 +370,7 @@ class Supervisor:
         self._stop_by = time.monotonic() + grace
         self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workforce))
         self._notifier.stopping(why)
-        for worker in self._workforce:
-            self._workforce.drain(worker)
+        self._workforce.drain_all()
 
     def _finished(self) -> bool:
         if not self._stopping:

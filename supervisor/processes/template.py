@@ -20,14 +20,15 @@ from typing import NoReturn
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
+from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
-from supervisor.worker.environment import SINGLE_THREADED
-from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.batch import BatchWorker
+from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.place import Place, limit_threads, take
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
@@ -36,11 +37,14 @@ STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the super
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What a template and its workers need; `wakes` maps a pool to the eventfd of its idle workers."""
+    """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
+    how many a numerical library may have in each of them.
+    """
 
     supervisor: str
     folder: Path
     pools: Mapping[str, PoolSettings]
+    threads: Mapping[str, int]
     wakes: Mapping[str, int]
     news: int
     log: LogSettings
@@ -60,10 +64,11 @@ class Template:
         self._channel = channel
         self._board = board
         self._workers: dict[int, str] = {}
+        self._handler: AnyHandler | None = None  # that has been set up before the fork
         self._log = events(process="template", handler=nest.any_pool.handler or None)
 
     def run(self) -> int:
-        """Import, say so, then fork on request until the supervisor is gone or closes the channel."""
+        """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
         kernel.become_subreaper()
         inbox = signals.Inbox(
             obeyed=(signal.SIGCHLD,),
@@ -71,16 +76,13 @@ class Template:
         )
         signals.unblock_all()
         prepare(self._nest)
-        pool = self._nest.any_pool
-        if _is_preloaded(pool):
-            try:
-                load(pool.handler)
-            except HandlerError as error:
-                self._channel.send({"broken": str(error)})
-                return EXIT_BROKEN
+        try:
+            self._handler = load_image(self._nest.any_pool, self._database(), self._log.warning)
+        except HandlerError as error:
+            self._channel.send({"broken": str(error)})
+            return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
-        self._look_for_threads()
         gc.collect()
         gc.freeze()
         self._channel.send({"ready": True})
@@ -108,6 +110,7 @@ class Template:
         pool = self._nest.pools[request["pool"]]
         incarnation = request["incarnation"]
         record = (pool, incarnation, request["name"], request["slot"])
+        place = Place(self._nest.threads[pool.name], request["device"])
         wake = self._nest.wakes[pool.name]
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -117,7 +120,7 @@ class Template:
         _enlarge(writer)
         try:
             pid, pidfd = child.fork(
-                lambda: self._become_worker(*record, stderr=writer),
+                lambda: self._become_worker(*record, place=place, stderr=writer),
                 role="worker",
                 keep=(wake, self._nest.news, writer),
             )
@@ -136,14 +139,22 @@ class Template:
             if worker == incarnation:
                 os.kill(pid, signal.SIGKILL)  # our own unreaped child
 
-    def _become_worker(self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, stderr: int) -> int:
+    def _become_worker(
+        self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, place: Place, stderr: int
+    ) -> int:
         record = record_of(self._nest.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
         os.dup2(stderr, 2)
         os.close(stderr)
+        try:
+            take(pool, place)
+        except HandlerError as error:
+            self._board.slot(slot).give_up(str(error))
+            return EXIT_BROKEN
+        order = Order(self._nest, pool, record, self._engine, place.device, log)
         if pool.start == "spawn":
-            _exec_worker(self._nest, pool, record, self._engine, self._board.path, log)
-        return work(self._nest, pool, record, self._engine, self._board, log)
+            _exec_worker(order, self._board.path)
+        return work(order, self._board, self._handler)
 
     def _reap(self) -> None:
         ended = False
@@ -162,21 +173,17 @@ class Template:
             # What the dead worker's handlers had started is ours now.
             kernel.kill_children(spare=frozenset(self._workers))
 
-    def _look_for_threads(self) -> None:
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only counted
-        if threads > 1:
-            self._log.warning(
-                "template_has_threads",
-                threads=threads,
-                hint='importing the handler started threads, which a fork does not copy; set start = "spawn"',
-            )
+    def _database(self) -> Path | None:
+        folder = self._engine.watched
+        return None if folder is None else folder / self._engine.watch_prefix
 
 
 def prepare(nest: Nest) -> None:
     """The pool's environment, and the configuration's folder first on sys.path."""
-    for name, value in SINGLE_THREADED.items():
-        os.environ.setdefault(name, value)
-    os.environ.update(nest.any_pool.env)
+    pool = nest.any_pool
+    if pool.preloads:
+        limit_threads(pool, nest.threads[pool.name])
+    os.environ.update(pool.env)
     folder = str(nest.folder)
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
@@ -189,13 +196,25 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
     return WorkerRecord(incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time())
 
 
-def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Scoreboard, log: int) -> int:
-    """The worker's life in its own process. `log` is where its events go; stderr belongs to the handler."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler."""
+
+    nest: Nest
+    pool: PoolSettings
+    record: WorkerRecord
+    engine: Engine
+    device: str | None
+    log: int
+
+
+def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> int:
+    """The worker's life in its own process. `handler` has been set up already, or is found here."""
+    nest, pool, record = order.nest, order.pool, order.record
     kernel.become_subreaper()
-    configure(nest.log.format, nest.log.level, os.fdopen(log, "w", buffering=1))
+    configure(nest.log.format, nest.log.level, os.fdopen(order.log, "w", buffering=1))
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
-    handler: AnyHandler | None = None
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
@@ -203,29 +222,24 @@ def work(nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, b
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
-        engine,
+        order.engine,
         slot,
         wake=nest.wakes[pool.name],
         news=nest.news,
         handler=handler,
+        device=order.device,
     )
     return worker.run()
 
 
-def _is_preloaded(pool: PoolSettings) -> bool:
-    return bool(pool.handler) and pool.preload and pool.start == "fork"
-
-
-def _exec_worker(
-    nest: Nest, pool: PoolSettings, record: WorkerRecord, engine: Engine, board: Path, log: int
-) -> NoReturn:
+def _exec_worker(order: Order, board: Path) -> NoReturn:
     """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
-    order = os.memfd_create("worker", 0)
-    os.write(order, pickle.dumps((nest, pool, record, engine, board, log)))
-    os.lseek(order, 0, os.SEEK_SET)
-    for descriptor in (nest.wakes[pool.name], nest.news, log, order):
+    file = os.memfd_create("worker", 0)
+    os.write(file, pickle.dumps((order, board)))
+    os.lseek(file, 0, os.SEEK_SET)
+    for descriptor in (order.nest.wakes[order.pool.name], order.nest.news, order.log, file):
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(order)])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file)])  # noqa: S606
 
 
 def _enlarge(pipe: int) -> None:

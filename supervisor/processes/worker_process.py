@@ -32,6 +32,7 @@ class WorkerProcess:
     launcher: Launcher
     pool: Pool
     asked_at: float
+    device: str | None = None
     pid: int = 0
     pidfd: int = -1
     stderr: int = -1

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 
 from supervisor.config.settings import Settings
+from supervisor.domain.duration import human
 from supervisor.domain.policy import JobPolicy
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.processes import autopsy
@@ -25,8 +26,10 @@ from supervisor.system.oom import OomKiller
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 from supervisor.telemetry import events
+from supervisor.worker.place import threads_of
 
 _UNFORKED = "no {what} can be forked: {why}"
+_UNLOADED = "importing the handler, and its set-up before the fork, did not end within startup_timeout, {limit}"
 STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
 _BEREAVED = 5.0  # seconds after a template's death in which what its workers had started comes to us
 
@@ -90,9 +93,9 @@ class Workforce:
         slot = self._board.slot(number)
         slot.assign(incarnation, name)
         self._board.use_up_to(number)
-        worker = WorkerProcess(name, incarnation, number, slot, launcher, pool, now)
+        worker = WorkerProcess(name, incarnation, number, slot, launcher, pool, now, pool.next_device(name))
         pool.workers[incarnation] = self._workers[incarnation] = worker
-        launcher.ask(pool.name, name, incarnation, number, now)
+        launcher.ask(pool.name, name, incarnation, number, worker.device, now)
         return True
 
     def _launcher_for(self, pool: Pool, settings: Settings, kin: dict[str, Pool]) -> Launcher:
@@ -103,6 +106,7 @@ class Workforce:
             supervisor=self._supervisor,
             folder=settings.folder,
             pools={name: p.settings for name, p in kin.items()},
+            threads=threads_of(settings.pools),
             wakes={name: p.wake for name, p in kin.items()},
             news=self._news,
             log=settings.log,
@@ -117,6 +121,17 @@ class Workforce:
         if not worker.draining:
             worker.draining = True
             worker.signal(signals.DRAIN)
+
+    def drain_all(self) -> None:
+        """Let everybody leave. Whoever is still to be forked from an image that is being loaded is not waited for."""
+        for worker in self:
+            self.drain(worker)
+        for launcher in self._launchers:
+            if not launcher.ready:
+                launcher.retired = True
+                for incarnation in launcher.asked:
+                    self._forget_unborn(incarnation)
+                launcher.kill()
 
     def renew_templates(self) -> None:
         """After a reload: nothing more is forked from the old images, and every worker gets a successor."""
@@ -143,8 +158,12 @@ class Workforce:
             if launcher.idle_since is not None and (launcher.retired or now - launcher.idle_since > patience):
                 launcher.retired = True
                 launcher.dismiss()
-            if launcher.overdue(now, max(pool.startup_timeout for pool in settings)):
-                self._log.error("template_stuck", pid=launcher.pid)
+            limit = max(pool.startup_timeout for pool in settings)
+            if launcher.overdue(now, limit):
+                self._log.error("template_stuck", pid=launcher.pid, ready=launcher.ready)
+                if not launcher.ready:
+                    launcher.why_broken = _UNLOADED.format(limit=human(limit))
+                    self.broken(launcher, launcher.why_broken)
                 launcher.kill()
 
     # To hear of them
@@ -201,6 +220,9 @@ class Workforce:
                 return
             if pid == 0:
                 return
+            for launcher in self._launchers:
+                if launcher.pid == pid:
+                    launcher.status = status
             for worker in self._workers.values():
                 if worker.pid == pid:
                     worker.end(status, usage.ru_maxrss * 1024)
@@ -225,6 +247,11 @@ class Workforce:
 
     def _lose_template(self, launcher: Launcher) -> None:
         """Its workers die with it, through no fault of their jobs."""
+        if not (launcher.ready or launcher.retired or launcher.why_broken):
+            # What it was loading has ended it, and may do so again.
+            self.reap()
+            launcher.why_broken = f"{launcher.nest.any_pool.handler}: loading it ended the template{launcher.ending}"
+            self.broken(launcher, launcher.why_broken)
         self._reactor.unwatch(launcher.fileno())
         self._launchers.remove(launcher)
         launcher.close()
@@ -241,13 +268,17 @@ class Workforce:
 
     def _lose_unborn(self, incarnation: str, why: str) -> None:
         """A worker that was asked for never came to be."""
+        worker = self._forget_unborn(incarnation)
+        if worker is not None:
+            self._back_off(worker.pool, time.monotonic(), why)
+
+    def _forget_unborn(self, incarnation: str) -> WorkerProcess | None:
         worker = self._workers.pop(incarnation, None)
-        if worker is None:
-            return
-        self._back_off(worker.pool, time.monotonic(), why)
-        worker.pool.workers.pop(incarnation, None)
-        worker.slot.clear()
-        self._free.append(worker.number)
+        if worker is not None:
+            worker.pool.workers.pop(incarnation, None)
+            worker.slot.clear()
+            self._free.append(worker.number)
+        return worker
 
     def _back_off(self, pool: Pool, now: float, why: str) -> None:
         if now >= pool.restarts.not_before:  # several that failed together are one failure

@@ -13,7 +13,10 @@ _COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by t
 
 
 class OomKiller:
-    """`look` every second or so; `struck` tells whether there was a kill since the look before the last."""
+    """`look` every second or so; `struck` tells whether there was a kill since the look before the last.
+
+    `forget` all that was before, when nobody has looked for long.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._file = next((file for file in _counters(root) if _count(file) is not None), None)
@@ -21,6 +24,9 @@ class OomKiller:
 
     def look(self) -> None:
         self._before, self._latest = self._latest, self._now()
+
+    def forget(self) -> None:
+        self._before = self._latest = self._now()
 
     def struck(self) -> bool:
         return self._now() > self._before

@@ -177,6 +177,11 @@ class Slot:
         self._ints[_LOST] = 1
         self._write(_TEXT, text)
 
+    def give_up(self, text: str) -> None:
+        """It cannot be set up; the text says why."""
+        self._write(_TEXT, text)
+        self._ints[_STATE] = State.BROKEN
+
     def progress(self, fraction: float, text: str) -> None:
         self._floats[_PROGRESS] = fraction
         self._write(_TEXT, text)

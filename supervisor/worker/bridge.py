@@ -13,6 +13,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from supervisor.domain.duration import human
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.settlement import Failure
 from supervisor.system import signals
+from supervisor.system.oom import OomKiller
 from supervisor.telemetry import events
 from supervisor.worker import environment
 from supervisor.worker.context import Context, JobInterrupted
@@ -67,6 +69,8 @@ class Bridge:
         self._silent = False  # its replies have ended
         self._over = False
         self._logged = 0
+        self._oom = OomKiller()
+        self._look_at = 0.0
         self._log = events(pool=pool.name)
 
     # The worker's set-up and end
@@ -76,7 +80,7 @@ class Bridge:
         until = time.monotonic() + self._pool.startup_timeout * _SET_UP
         try:
             file = executable(self._pool.command[0], self._folder, self._pool.env)
-            environ = environment.of_program(self._pool.env)
+            environ = environment.of_program(self._pool.env, ctx.device)
             self._program = Program(file, self._pool.command, self._folder, environ)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -90,7 +94,7 @@ class Bridge:
         try:
             self._greet(ctx, until)
         except (Violation, _Ended) as error:
-            ending = self._end()
+            ending = self._end(by_itself=isinstance(error, _Ended))
             what = f"{ending} before its hello" if isinstance(error, _Ended) else error
             raise HandlerError(f"{self.name}: it {what}{self._last_words()}") from None
         except HandlerError:
@@ -101,7 +105,8 @@ class Bridge:
             raise HandlerError(f"{self.name}: the pool's options are no JSON: {error}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
-        self._pending += self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options))
+        greeting = self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
+        self._pending += greeting
         while not isinstance(word := self._next(until), Hello):
             if word is None or time.monotonic() > until:
                 patience = human(self._pool.startup_timeout)
@@ -180,6 +185,7 @@ class Bridge:
         except ValueError as error:
             raise Reported("payload", f"the payload is no JSON that a program could read: {error}") from None
         self._output.begin()
+        self._look_for_oom(self._oom.forget)
         self._logged = 0
         self._pending += line
         self._handed = len(line)
@@ -191,11 +197,19 @@ class Bridge:
             if not asked and ctx.cancelled:
                 asked = True
                 self._pending += self._conversation.cancel(now=False)
+            self._look_for_oom(self._oom.look)
             word = self._next(time.monotonic() + _LOOK)
             if isinstance(word, (Result, Error)):
                 return word
             if word is not None:
                 self._attend(word, ctx)
+
+    def _look_for_oom(self, look: Callable[[], None]) -> None:
+        """Once a second: what the kernel killed long ago was not this program."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + 1.0
+            look()
 
     def _stop(self, interrupted: JobInterrupted) -> NoReturn:
         """The job must stop: ask, then TERM, then KILL. A program that lets go of it is kept."""
@@ -221,15 +235,15 @@ class Bridge:
         """
         if len(self._pending) + self._program.untaken() >= self._handed:
             self._retire(error)
-        ending = self._end()
         broke = isinstance(error, Violation)
+        ending = self._end(by_itself=not broke)
         what = f"{error}; it was killed" if broke else f"{ending} in the middle of its work{ending.hint}"
         what = f"the program {what}"
         self._lost(what)
         self._leave()
         raise Crashed(
             Failure(
-                "protocol" if broke else "crash",
+                "protocol" if broke else "out_of_memory" if ending.out_of_memory else "crash",
                 what,
                 exit_code=None if broke else ending.exit_code,
                 signal=None if broke else ending.signal,
@@ -333,9 +347,12 @@ class Bridge:
             raise _Ended
         raise Violation("closed its replies or its requests, and went on")
 
-    def _end(self) -> Ending:
+    def _end(self, *, by_itself: bool = False) -> Ending:
+        """`by_itself`: it had ended before we did anything."""
         self._over = True
         ending = self._program.end(TERM_GRACE)
+        if by_itself and ending.signal == "SIGKILL" and self._oom.struck():
+            ending = replace(ending, out_of_memory=True)
         self._output.join(_CLOSING)
         if not self._output.is_alive():
             self._program.close()

@@ -38,7 +38,8 @@ class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
 
     `attempt` counts from 1, `token` names this very claim, `capabilities` are the pool's, `options` its
-    table of that name, `log` is a structlog logger that carries job and type.
+    table of that name, `device` the id of the worker's own among the pool's `gpus`, None without these; `log` is
+    a structlog logger that carries job and type.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Context:
         "attempt",
         "capabilities",
         "children",
+        "device",
         "job_id",
         "options",
         "reported",
@@ -61,6 +63,7 @@ class Context:
         claim: Claim | None = None,
         capabilities: tuple[str, ...] = (),
         options: Mapping[str, Any] = MappingProxyType({}),
+        device: str | None = None,
     ) -> None:
         self._board = board
         self._log: Any = None
@@ -70,6 +73,7 @@ class Context:
         self.token = claim.token if claim else 0
         self.capabilities = capabilities
         self.options = options
+        self.device = device
         self.children: list[NewJob] = []
         self.reported: float | None = None
 

@@ -6,15 +6,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.config.settings import VISIBLE_DEVICES
+
 # One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
 # libraries that had others hang or crash in the child. ONNX Runtime's telemetry is such a thread, too.
-SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "ORT_DISABLE_TELEMETRY": "1",
-}
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+SINGLE_THREADED = {**dict.fromkeys(THREADS, "1"), "ORT_DISABLE_TELEMETRY": "1"}
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 REPLY_FD = "SUPERVISOR_REPLY_FD"
 REPLIES = 3  # always: a plain sh can name single digits only
@@ -23,13 +20,16 @@ HELPER = Path(__file__).parent.parent / "helper"
 """A folder that holds job_handler.py and nothing else, so that it can stand on any interpreter's path."""
 
 
-def of_program(env: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a program of a pool with this `env`.
+def of_program(env: Mapping[str, str], device: str | None = None) -> dict[str, str]:
+    """The whole environment of a program of a pool with this `env`, beside a worker with this `device`.
 
-    A secret in the supervisor's own environment, or the database's address, is not among it.
+    A secret in the supervisor's own environment, or the database's address, is not among it. The threads are
+    the worker's.
     """
     found = {**SINGLE_THREADED, **os.environ}
     own = {name: found[name] for name in (*INHERITED, *SINGLE_THREADED) if name in found} | dict(env)
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [own.get("PYTHONPATH"), str(HELPER)]))
     own[REPLY_FD] = str(REPLIES)
+    if device is not None:
+        own[VISIBLE_DEVICES] = device
     return own

@@ -34,6 +34,7 @@ class Executor:
         *,
         capabilities: tuple[str, ...] = (),
         options: Mapping[str, Any],
+        device: str | None = None,
         timeout: float = 0.0,
         timed_out: Any = None,
         exhausted: Callable[[], None] = lambda: None,
@@ -44,13 +45,16 @@ class Executor:
         self._policy = policy
         self._capabilities = capabilities
         self._options = options
+        self._device = device
         self._timeout = timeout
         self._exhausted = exhausted
         self._max_crashes = max_crashes
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
-        return Context(self._board, claim=claim, capabilities=self._capabilities, options=self._options)
+        return Context(
+            self._board, claim=claim, capabilities=self._capabilities, options=self._options, device=self._device
+        )
 
     def run(self, claim: Claim) -> Settlement:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""

@@ -53,12 +53,26 @@ class Handler:
         self.name = name
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
+        self._is_set_up = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
 
     def setup(self, ctx: Context) -> None:
-        if self._setup is not None:
+        if self._setup is not None and not self._is_set_up:
             self._finish(self._setup(ctx))
+
+    def set_up_before_fork(self, ctx: Context) -> None:
+        """Set it up once for all processes forked from this one: in them `setup` does nothing.
+
+        Raises HandlerError for an async one, whose event loop several processes would share.
+        """
+        value = None if self._setup is None or _is_async(self._setup) else self._setup(ctx)
+        if _is_async(self._setup) or inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            why = "async setup cannot be run before the fork"
+            raise HandlerError(f"{self.name}: {why}; make it a plain function, or write preload_setup = false")
+        self._is_set_up = True
 
     def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
         """A result, or an exception as a value, for each. Raises ValueError if they are not as many."""

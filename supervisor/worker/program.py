@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.domain.duration import human_size
 from supervisor.system import child, kernel, signals
 from supervisor.worker.environment import REPLIES
 
@@ -29,8 +30,11 @@ class Ending:
     exit_code: int | None = None
     signal: str | None = None
     peak_memory: int | None = None
+    out_of_memory: bool = False  # the kernel has killed it for that
 
     def __str__(self) -> str:
+        if self.out_of_memory:
+            return "was killed by the kernel because it was out of memory"
         if self.signal is not None:
             return f"was killed by {self.signal}"
         return "ended" if self.exit_code is None else f"ended with exit code {self.exit_code}"
@@ -38,6 +42,8 @@ class Ending:
     @property
     def hint(self) -> str:
         """Where it was not we who ended it."""
+        if self.out_of_memory:
+            return f"; it had used {human_size(self.peak_memory)} at its peak" if self.peak_memory else ""
         return "; if nobody did that, the kernel may have been out of memory" if self.signal == "SIGKILL" else ""
 
 

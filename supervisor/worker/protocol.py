@@ -104,9 +104,18 @@ class Conversation:
 
     # What the worker says
 
-    def greet(self, pool: str, capabilities: tuple[str, ...], options: dict[str, Any]) -> bytes:
+    def greet(
+        self, pool: str, capabilities: tuple[str, ...], options: dict[str, Any], device: str | None = None
+    ) -> bytes:
         """The first line: what the program may want to know before it loads anything."""
-        return _line(type="hello", protocol=VERSION, pool=pool, capabilities=list(capabilities), options=options)
+        return _line(
+            type="hello",
+            protocol=VERSION,
+            pool=pool,
+            capabilities=list(capabilities),
+            options=options,
+            device=device,
+        )
 
     def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float) -> bytes:
         """Hand a job over. Raises ValueError for a payload that JSON cannot say."""

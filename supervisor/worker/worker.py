@@ -23,6 +23,7 @@ from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import Executor
 from supervisor.worker.hand import Hand
 from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.place import check_memory
 from supervisor.worker.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Worker:
         wake: int,
         news: int,
         handler: AnyHandler | None = None,
+        device: str | None = None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -59,6 +61,7 @@ class Worker:
         self._wake = wake
         self._news = news
         self._handler = handler
+        self._device = device
         self._log = events(pool=pool.name, worker=record.name)
         self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
@@ -259,6 +262,7 @@ class Worker:
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
+            device=self._device,
             timeout=self._pool.timeout,
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._make_room,
@@ -268,6 +272,7 @@ class Worker:
         failpoints.reach("set_up.before")
         handler.setup(self._executor.context())
         failpoints.reach("set_up")
+        check_memory(self._pool.max_memory)
         self._wait_to_be_watched()
         self._slot.state(State.IDLE)
         self._tell()
@@ -307,8 +312,7 @@ class Worker:
         self._hand.release()
 
     def _broken(self, why: str) -> int:
-        self._slot.tell(why)
-        self._slot.state(State.BROKEN)
+        self._slot.give_up(why)
         return EXIT_BROKEN
 
     def _tear_down(self) -> None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.worker.bridge import LET_GO, TERM_GRACE
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.output import PASSED_ON, TAIL_BYTES
@@ -71,8 +72,8 @@ def test_every_type_of_message_is_listed() -> None:
 
 def test_the_environment_listed_is_the_environment() -> None:
     listed = named(table(PAGE, "environment"))
-    assert set(listed) - {"env"} == {*INHERITED, *SINGLE_THREADED, "PYTHONPATH", REPLY_FD}
-    assert set(of_program({})) <= set(listed)
+    assert set(listed) - {"env"} == {*INHERITED, *SINGLE_THREADED, "PYTHONPATH", REPLY_FD, VISIBLE_DEVICES}
+    assert set(of_program({}, device="0")) <= set(listed)
 
 
 def test_the_figures_of_the_page_are_the_figures() -> None:

@@ -101,6 +101,7 @@ def test_a_program_finds_little_around_it_and_nothing_of_ours(
         "pool": "tag",
         "capabilities": ["cpu"],
         "options": {"x": [1], "day": "2020-01-01"},
+        "device": None,
     }
     assert found["job"]["payload"] == {"path": "é.jpg"}
     assert "token" not in found["job"]

@@ -36,7 +36,11 @@ memory_budget = "6GiB"               # the pool never grows beyond it
 max_crashes = 3
 start = "fork"                       # or "spawn"
 preload = true                       # import the handler before forking
+preload_setup = false                # with true its setup runs before forking, too
 gpus = []                            # device ids, shared out round robin as CUDA_VISIBLE_DEVICES
+threads = "auto"                     # of numerical libraries in each worker, or 1..1024
+cpu_affinity = []                    # cores; all if empty
+nice = 0
 env = {}
 recover = "pending"                  # or "failed": what start-up does with interrupted jobs
 retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
@@ -47,7 +51,7 @@ retry_failed_every = "0s"            # >0: failed jobs go back to pending this o
 [log]                                # format = "auto" | "json" | "console", level
 """
 POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
-UNBUILT = ["command = []", "gpus = []", 'retry_failed_every = "0s"']
+UNBUILT = ["command = []", 'retry_failed_every = "0s"']
 
 
 @pytest.fixture
@@ -117,6 +121,11 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 max_crashes=3,
                 start="fork",
                 preload=True,
+                preload_setup=False,
+                gpus=(),
+                threads=None,
+                cpu_affinity=(),
+                nice=0,
                 env={},
                 recover="pending",
                 retry=RetryPolicy(5, "exponential", 2.0, 600.0, 0.1),
@@ -206,6 +215,36 @@ def test_finished_jobs_can_be_kept_for_ever(toml: Path) -> None:
     assert loaded(toml, f'{POOL}[retention]\ndone = "forever"\nfailed = "0s"').retention == RetentionSettings(
         done=None, failed=0.0
     )
+
+
+def test_devices_are_kept_as_text_however_they_are_written(toml: Path) -> None:
+    ids = '[1, 0, "2", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-GPU-8932f937/1/0"]'
+
+    found = loaded(toml, f"{POOL}gpus = {ids}").pools["tag"].gpus
+
+    assert found == ("1", "0", "2", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-GPU-8932f937/1/0")
+
+
+@pytest.mark.parametrize(
+    ("keys", "loads"),
+    [
+        ('handler = "jobs:tag"', True),
+        ('handler = "jobs:tag"\npreload = false', False),
+        ('handler = "jobs:tag"\nstart = "spawn"', False),
+        ('command = ["true"]', False),
+    ],
+)
+def test_an_image_is_loaded_only_where_workers_are_forked_from_it(toml: Path, keys: str, loads: bool) -> None:
+    assert loaded(toml, f"[pools.tag]\n{keys}\n").pools["tag"].preloads is loads
+
+
+def test_only_who_runs_the_pool_minds_that_its_cores_are_not_there(toml: Path) -> None:
+    toml.write_text(f'{POOL}cpu_affinity = [4095]\n[pools.other]\nhandler = "jobs:tag"\n')
+
+    assert load(toml).pools["tag"].cpu_affinity == (4095,)
+    assert load(toml, to_run=["other"]).pools
+    with pytest.raises(ConfigError, match=r"toml:3: pools.tag.cpu_affinity: core 4095 is not there, or may not be"):
+        load(toml, to_run=["tag"])
 
 
 def test_settings_travel_to_another_process_unchanged(toml: Path) -> None:

@@ -93,7 +93,12 @@ KEYS += [
     "options",
     "preload",
     "start",
+    "preload_setup",
     "gpus",
+    "threads",
+    "cpu_affinity",
+    "nice",
+    "env.CUDA_VISIBLE_DEVICES",
     "x.y",
 ]
 TEXTS = ["", "a:b", "tag", "10s", "5m", "auto", "2GiB", "a b", "9" * 400 + "s", "9" * 400 + "B"]

@@ -148,7 +148,42 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ("options = 3", "options: must be a table, like { name = … }, not 3"),
         ('command = ["python"]', "command: write either handler or command, not both"),
         ("batch_size = 257", "batch_size: must be at most 256, not 257"),
-        ("gpus = [0]", "gpus: sharing out gpus is not supported yet"),
+        ("gpus = [0, 0]", "gpus: '0' is listed twice"),
+        ('gpus = [1, "1"]', "gpus: '1' is listed twice"),
+        (
+            'gpus = ["0,1"]',
+            'gpus[0]: \'0,1\' is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+        ),
+        (
+            "gpus = [-1]",
+            'gpus[0]: -1 is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+        ),
+        (
+            "gpus = [true]",
+            'gpus[0]: true is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+        ),
+        (
+            'env = { CUDA_VISIBLE_DEVICES = "1" }\ngpus = [0]',
+            "env.CUDA_VISIBLE_DEVICES: gpus sets this variable, for each worker another device; write one of the two",
+        ),
+        (
+            "preload_setup = true\ngpus = [0]",
+            "preload_setup: it cannot go together with gpus: the model would be loaded before a worker has its device",
+        ),
+        (
+            'preload_setup = true\nstart = "spawn"',
+            'preload_setup: it needs start = "fork" and preload = true: workers share what is loaded before a fork',
+        ),
+        (
+            "preload_setup = true\npreload = false",
+            'preload_setup: it needs start = "fork" and preload = true: workers share what is loaded before a fork',
+        ),
+        ("threads = 0", 'threads: must be "auto" or a whole number from 1 to 1024, not 0'),
+        ("threads = true", 'threads: must be "auto" or a whole number from 1 to 1024, not true'),
+        ("cpu_affinity = [0, 0]", "cpu_affinity: 0 is listed twice"),
+        ("cpu_affinity = [-1]", "cpu_affinity[0]: must be at least 0, not -1"),
+        ("nice = 20", "nice: must be at most 19, not 20"),
+        ("nice = -1", "nice: must be at least 0, not -1"),
         (
             'retry_failed_every = "1h"',
             "retry_failed_every: retrying failed jobs by itself is not supported yet",

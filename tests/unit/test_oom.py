@@ -66,5 +66,14 @@ def test_a_kill_is_news_for_two_looks(machine: Machine) -> None:
     assert not killer.struck()
 
 
+def test_what_was_before_can_be_forgotten(machine: Machine) -> None:
+    killer = OomKiller(machine.root)
+    machine.write("proc/vmstat", "oom_kill 1\n")
+    killer.forget()
+    assert not killer.struck()
+    machine.write("proc/vmstat", "oom_kill 2\n")
+    assert killer.struck()
+
+
 def test_without_any_count_nobody_is_accused(tmp_path: Path) -> None:
     assert not OomKiller(tmp_path / "nothing").struck()

@@ -69,6 +69,23 @@ def test_it_never_grows_beyond_its_memory() -> None:
     assert "memory_budget" in decision.reason
 
 
+def test_with_a_budget_the_first_worker_is_measured_before_another_starts() -> None:
+    policy = replace(POLICY, memory_budget=1000 << 20)
+    none, one = replace(IDLE, due=100, size=0, target=0), replace(IDLE, due=100, size=1, target=1)
+
+    for load in (none, one):
+        decision = decide(load, policy)
+        assert (decision.target, decision.reason) == (1, "memory_budget: measuring the first worker")
+    assert decide(replace(one, worker_memory=100 << 20), policy).target == 8
+    assert "measuring" not in decide(replace(one, due=0), policy).reason
+
+
+def test_a_pool_that_has_workers_keeps_them_while_their_size_is_measured_anew() -> None:
+    policy = replace(POLICY, memory_budget=1000 << 20)
+
+    assert decide(replace(IDLE, due=100, size=4, target=4), policy).target == 4
+
+
 loads = st.builds(
     Load,
     due=st.integers(0, 1000),

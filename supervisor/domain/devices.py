@@ -1,0 +1,20 @@
+"""Which device a new worker gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+
+def assign(devices: Sequence[str], used: Iterable[str | None], kept: Iterable[str | None] = ()) -> str | None:
+    """The device with the fewest workers, None without devices.
+
+    `used` are the devices of those workers that stay, `kept` those of predecessors: where several devices have as
+    few workers, the first of `kept` among them wins, so that a worker's successor finds its model's device.
+    """
+    if not devices:
+        return None
+    counts = Counter(used)
+    least = min(counts[device] for device in devices)
+    fit = [device for device in devices if counts[device] == least]
+    return next((device for device in kept if device in fit), fit[0])

@@ -1,0 +1,209 @@
+"""The image that workers are forked from: what is loaded into it, and what must not be in it.
+
+A fork copies one thread only, and both sides go on with the same connections and the same GPU context. A
+library that has any of these hangs or breaks in the child, or breaks the other side, long afterwards and
+somewhere else. So the image is looked at before the first fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.settings import PoolSettings
+from supervisor.system import kernel
+from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.loader import Handler, HandlerError, load
+
+_GPU = "/dev/nvidia"
+_SQLITE = b"SQLite format 3\0"
+_SIDES = ("-wal", "-shm", "-journal")
+_EVENT_LOOP = "anon_inode:[eventpoll]"
+_PARTING = 0.2  # seconds for threads that have been joined to be gone for the kernel, too
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a fork breaks, and what to do instead."""
+
+    what: str
+    advice: str
+    gpu: bool = False
+
+
+class Image:
+    """Looks at this process. Made before anything of the handler's is loaded: what is open then is our own.
+
+    `database` is the configured one, if it is a file.
+    """
+
+    def __init__(self, database: Path | None = None) -> None:
+        self._database = database
+        self._own = frozenset(_descriptors().items())
+
+    def findings(self) -> list[Finding]:
+        """All that a fork would break, none in a good image."""
+        opened = {number: target for number, target in _descriptors().items() if (number, target) not in self._own}
+        looks: list[tuple[Iterable[str], str, str]] = [
+            (_threads(), "{} ({})", "make the library single-threaded"),
+            (_gpus(opened), "a CUDA context ({1})", "use the GPU in the worker"),
+            (_databases(opened, self._database), "an open database ({1})", "open connections in the worker"),
+            (_connections(opened), "a network connection ({1})", "open connections in the worker"),
+            (_event_loops(opened), "an event loop", "run it in the worker"),
+            (_children(), "a process that it has started ({1})", "start it in the worker"),
+        ]
+        found = []
+        for things, words, advice in looks:
+            names = list(dict.fromkeys(things))
+            if names:
+                count = f"{len(names)} threads" if len(names) > 1 else "a thread"
+                found.append(Finding(words.format(count, _listed(names)), advice, gpu="CUDA" in words))
+        return found
+
+
+def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., Any]) -> Handler | None:
+    """Load what every worker of the pool would have to load. Returns the handler if it has been set up as well.
+
+    Raises HandlerError with one sentence, also for an image that must not be forked; where it only may break
+    something, `warn` gets an event.
+    """
+    if not pool.preloads:
+        return None
+    image = Image(database)
+    handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
+    _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
+    if not pool.preload_setup:
+        return None
+    _set_up(handler, pool)
+    _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
+    return handler
+
+
+def _set_up(handler: Handler, pool: PoolSettings) -> None:
+    ctx = Context(NoBoard(), capabilities=pool.capabilities, options=pool.options)
+    try:
+        handler.set_up_before_fork(ctx)
+    except HandlerError:
+        raise
+    except BaseException as error:
+        traceback.print_exc()
+        raise HandlerError(f"set-up failed: {type(error).__name__}: {error}") from error
+
+
+def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], warn: Callable[..., Any]) -> None:
+    if not found:
+        return
+    what = " and ".join(finding.what for finding in found)
+    advice = ", ".join(dict.fromkeys(finding.advice for finding in found))
+    if pool.preload_setup:
+        alone = "" if "preload_setup" in instead else " and preload_setup = false"
+        raise HandlerError(
+            f"{pool.handler}: {after} left {what} in the image that workers are forked from, which no two "
+            f"processes can share: {advice}, or write {instead}{alone}"
+        )
+    if pool.gpus and any(finding.gpu for finding in found):
+        raise HandlerError(
+            f"{pool.handler}: {after} left {what} in the image that workers are forked from, so that no worker "
+            f"could have a device of its own: use the GPU in setup, or write {instead}"
+        )
+    warn("unsafe_to_fork", found=what, hint=f"{advice}, or write {instead}")
+
+
+def _descriptors() -> dict[int, str]:
+    """What is open: the number, and what the kernel calls it."""
+    found = {}
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are numbers here, no paths
+        try:
+            found[number] = str(Path(f"/proc/self/fd/{number}").readlink())
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return found
+
+
+def _threads() -> list[str]:
+    """The names of all threads but this one; one that has just been joined may be listed for a moment."""
+    until = time.monotonic() + _PARTING
+    while True:
+        others = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+        if not others or time.monotonic() >= until:
+            return [f"{_text(task / 'comm')} {task.name}" for task in others]
+        time.sleep(0.01)
+
+
+def _gpus(opened: Mapping[int, str]) -> list[str]:
+    return [target for target in opened.values() if target.startswith(_GPU)]
+
+
+def _databases(opened: Mapping[int, str], configured: Path | None) -> list[str]:
+    names = set(opened.values())
+    return [
+        target
+        for number, target in opened.items()
+        if _is_regular(number)
+        and not target.endswith(_SIDES)
+        and (any(target + side in names for side in _SIDES) or _is_database(number, configured))
+    ]
+
+
+def _is_database(number: int, configured: Path | None) -> bool:
+    """The configured one, or an SQLite file open for writing; one that is only read is some library's own data."""
+    try:
+        if configured is not None and os.path.samestat(os.fstat(number), configured.stat()):
+            return True
+        writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        # By the descriptor that is there: to open and close the file would end the locks on it.
+        return writable and os.pread(number, len(_SQLITE), 0) == _SQLITE
+    except OSError:
+        return False
+
+
+def _is_regular(number: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def _connections(opened: Mapping[int, str]) -> list[str]:
+    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop."""
+    found = []
+    for number, target in opened.items():
+        if target.startswith("socket:"):
+            try:
+                with socket.socket(fileno=os.dup(number)) as copy:
+                    peer = copy.getpeername()
+            except OSError:
+                continue  # it is not connected
+            if peer:
+                found.append(f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) > 1 else str(peer))
+    return found
+
+
+def _event_loops(opened: Mapping[int, str]) -> list[str]:
+    return [target for target in opened.values() if target == _EVENT_LOOP]
+
+
+def _children() -> list[str]:
+    """The end of a worker would end them: what it leaves behind comes to its template, too."""
+    return [f"{_text(Path(f'/proc/{pid}/comm'))} {pid}" for pid in kernel.children(os.getpid())]
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "?"

@@ -1,0 +1,81 @@
+"""Where a worker runs: on which cores, with what priority, how many threads and which device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
+from supervisor.domain import cores
+from supervisor.domain.duration import human_size
+from supervisor.system import kernel
+from supervisor.worker.environment import SINGLE_THREADED, THREADS
+from supervisor.worker.loader import HandlerError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`threads` is what numerical libraries are told; `device` is an id as the configuration has it."""
+
+    threads: int = 1
+    device: str | None = None
+
+
+def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, int]:
+    """How many threads each worker of these pools, all that run here, has for its numerical libraries.
+
+    Unless the pool says so itself: one where it is forked from an image that has imported the handler, whose
+    threads would not be there after the fork; else what its pool's share of the cores allows.
+    """
+    usable = frozenset(os.sched_getaffinity(0))
+    wanted = [(frozenset(pool.cpu_affinity) or usable, pool.max_workers) for pool in pools.values()]
+    found = {}
+    for (own, _), pool in zip(wanted, pools.values(), strict=True):
+        found[pool.name] = pool.threads or (1 if pool.preloads else cores.share(own, wanted))
+    return found
+
+
+def limit_threads(pool: PoolSettings, threads: int) -> None:
+    """To be called before any numerical library is loaded, since they look once.
+
+    The pool's `env` wins over its `threads`, and that over the environment that we were started with.
+    """
+    for name, value in SINGLE_THREADED.items():
+        if name not in THREADS:
+            os.environ.setdefault(name, value)
+        elif pool.threads is None:
+            os.environ.setdefault(name, str(threads))
+        else:
+            os.environ[name] = str(threads)
+    os.environ.update(pool.env)
+
+
+def take(pool: PoolSettings, place: Place) -> None:
+    """In the worker, before its set-up; what it starts inherits all of this. Raises HandlerError."""
+    if not pool.preloads:
+        limit_threads(pool, place.threads)
+    if place.device is not None:
+        os.environ[VISIBLE_DEVICES] = place.device
+    if pool.nice:
+        # Absolute, but never back up: that would need a privilege.
+        os.setpriority(os.PRIO_PROCESS, 0, max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    if pool.cpu_affinity:
+        try:
+            os.sched_setaffinity(0, pool.cpu_affinity)
+        except OSError as error:
+            wanted = ", ".join(map(str, pool.cpu_affinity))
+            raise HandlerError(f"cpu_affinity: none of the cores {wanted} can be used: {error.strerror}") from None
+
+
+def check_memory(limit: int | None) -> None:
+    """A worker that is above `limit` (bytes) before its first job would be replaced after each, for ever.
+
+    Counted is what it shares with nobody, with all that it has started. Raises HandlerError.
+    """
+    if limit is None:
+        return
+    used = kernel.memory_of_family(os.getpid())
+    if used > limit:
+        least = f"the {human_size(used)} that a worker uses after its set-up"
+        raise HandlerError(f"max_memory = {human_size(limit)} is less than {least}: raise it above that")

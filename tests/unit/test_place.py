@@ -1,0 +1,111 @@
+"""What a worker is told about threads and devices, and when it is too large from its beginning."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import PoolSettings, load
+from supervisor.worker.environment import THREADS
+from supervisor.worker.loader import HandlerError
+from supervisor.worker.place import Place, check_memory, limit_threads, take, threads_of
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any of the variables at hand, and as it was afterwards."""
+    for name in (*THREADS, "ORT_DISABLE_TELEMETRY", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+
+
+def pools(folder: Path, text: str) -> dict[str, PoolSettings]:
+    (folder / "supervisor.toml").write_text(text)
+    return dict(load(folder / "supervisor.toml").pools)
+
+
+def pool(folder: Path, keys: str = "") -> PoolSettings:
+    return pools(folder, f'[pools.tag]\nhandler = "jobs:tag"\n{keys}\n')["tag"]
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_an_image_has_one_thread_and_others_share_the_cores(tmp_path: Path) -> None:
+    text = """
+        [defaults]
+        workers = 1
+        [pools.forked]
+        handler = "jobs:a"
+        [pools.late]
+        handler = "jobs:b"
+        preload = false
+        cpu_affinity = [0, 1]
+        [pools.spawned]
+        handler = "jobs:c"
+        start = "spawn"
+        cpu_affinity = [2, 3]
+        [pools.program]
+        command = ["sh"]
+        threads = 7
+        cpu_affinity = [3]
+        """
+
+    # Of four cores `forked` may use all, so that each of the others has one rival more.
+    assert threads_of(pools(tmp_path, text)) == {"forked": 1, "late": 1, "spawned": 1, "program": 7}
+    without = text.replace("[pools.forked]", "[pools.forked]\ncpu_affinity = [3]").replace("[3]", "[2]")
+    assert threads_of(pools(tmp_path, without)) == {"forked": 1, "late": 2, "spawned": 1, "program": 7}
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("keys", "inherited", "expected"),
+    [
+        ("", None, "3"),
+        ("", "5", "5"),  # as the environment says
+        ("threads = 3", "5", "3"),  # but the pool has the last word
+        ('threads = 3\nenv = { OMP_NUM_THREADS = "9" }', "5", "9"),
+        ('env = { OMP_NUM_THREADS = "9" }', "5", "9"),
+    ],
+)
+def test_env_wins_over_threads_and_these_over_what_was_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, inherited: str | None, expected: str
+) -> None:
+    if inherited is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", inherited)
+
+    limit_threads(pool(tmp_path, keys), 3)
+
+    assert os.environ["OMP_NUM_THREADS"] == expected
+    assert os.environ["MKL_NUM_THREADS"] == "3"
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_worker_sees_its_own_device_alone(tmp_path: Path) -> None:
+    take(pool(tmp_path), Place(1, "GPU-1"))
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert "OMP_NUM_THREADS" not in os.environ  # the image's, which has been loaded with it
+
+
+def test_cores_that_cannot_be_used_are_a_fault_of_the_set_up(tmp_path: Path) -> None:
+    with pytest.raises(HandlerError, match="cpu_affinity: none of the cores 4095 can be used: Invalid argument"):
+        take(pool(tmp_path, "cpu_affinity = [4095]"), Place())
+
+
+def test_a_worker_over_its_limit_from_the_beginning_is_told_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.system.kernel.memory_of_family", lambda pid: 350 * MIB)
+
+    check_memory(None)
+    check_memory(350 * MIB)
+    words = "max_memory = 200MiB is less than the 350MiB that a worker uses after its set-up: raise it above that"
+    with pytest.raises(HandlerError, match=words):
+        check_memory(200 * MIB)
