@@ -20,7 +20,7 @@ batch_wait = "50ms"
 max_crashes = 2
 retry = { max_attempts = 2, base = "10ms" }
 """
-HANDLERS = '''
+HANDLERS = """
 import ctypes, os, time
 from supervisor import Fail, Retry
 from ledger import record
@@ -61,7 +61,7 @@ class Batch:
 class Short:
     def handle_batch(self, payloads, ctx):
         return []
-'''
+"""
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_a_segmentation_fault_quarantines_one_job_of_sixteen_and_charges_nobody_
     jobs = batch_with(site, "segfault")
     site.start()
     site.verdict(hit=jobs, quarantined=[jobs[10]])
-    charged = site.rows("SELECT id, attempts, crashes FROM jobs WHERE type = 'batch' AND (attempts <> 1 OR crashes <> 0)")
+    charged = site.rows(
+        "SELECT id, attempts, crashes FROM jobs WHERE type = 'batch' AND (attempts <> 1 OR crashes <> 0)"
+    )
     assert charged == [(jobs[10], 0, 2)]
     assert site.rows("SELECT DISTINCT job_id FROM job_errors") == [(jobs[10],)]
 

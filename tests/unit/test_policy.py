@@ -90,7 +90,9 @@ def test_an_expired_claim_is_a_crash_and_a_foreign_one_gives_no_attempt_back() -
 
 @pytest.mark.parametrize("charge", ["crash", "attempt"])
 @pytest.mark.parametrize(("batch", "half"), [(2, 1), (3, 2), (16, 8)])
-def test_of_a_batch_that_had_begun_all_are_suspected_and_nobody_is_charged(charge: Charge, batch: int, half: int) -> None:
+def test_of_a_batch_that_had_begun_all_are_suspected_and_nobody_is_charged(
+    charge: Charge, batch: int, half: int
+) -> None:
     settled = settle_held(HELD, (1, 11), charge, BROKEN, POLICY, 0.5, batch)
 
     assert [(s.status, s.attempts, s.crashes, s.batch_limit) for s in settled] == [(Status.PENDING, -1, 0, half)] * 3
