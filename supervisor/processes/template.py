@@ -84,6 +84,7 @@ class Template:
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
         gc.collect()
+        kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
         self._serve(inbox)
