@@ -158,8 +158,6 @@ def rounded(value: Any) -> Any:
 def test_another_configuration_finds_the_same(
     run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:
-    run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
-) -> None:
     assert run().returncode == 0
     expected = results(tmp_path)
     result = run("--config", str(PROGRAM.with_name(name)))
