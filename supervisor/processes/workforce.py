@@ -250,7 +250,7 @@ class Workforce:
         if not (launcher.ready or launcher.retired or launcher.why_broken):
             # What it was loading has ended it, and may do so again.
             self.reap()
-            launcher.why_broken = f"{launcher.nest.any_pool.handler}: loading it ended the template{launcher.ending}"
+            launcher.why_broken = f"the template ended while it was loading the handler{launcher.ending}"
             self.broken(launcher, launcher.why_broken)
         self._reactor.unwatch(launcher.fileno())
         self._launchers.remove(launcher)

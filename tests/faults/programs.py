@@ -111,6 +111,9 @@ def handle(payload, ctx):
     elif what == "outgrow a cgroup":
         open(payload["group"] + "/cgroup.procs", "w").write(str(os.getpid()))
         return len(bytearray(os.urandom(1)) * (256 << 20))
+    elif what == "outgrow everything":
+        while True:
+            kept.append(os.urandom(1 << 20))
     elif what == "grow":
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
         return len(bytes(1 << 31))

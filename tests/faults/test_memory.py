@@ -9,6 +9,7 @@ import pytest
 
 from supervisor import Status
 from tests.faults.cgroups import Cgroup, cgroup
+from tests.faults.programs import HELPED, POOL, program_site
 from tests.site_under_test import HANDLERS, Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -102,3 +103,27 @@ def test_the_limit_of_the_address_space_is_an_ordinary_failure_and_the_worker_is
     site.verdict(hit=[greedy], failed=[greedy])
     assert not site.event("worker_died")
     assert site.event("memory_exhausted")
+
+
+@pytest.mark.fault(28)
+def test_a_program_that_the_kernel_kills_for_memory_is_named_so_too(small: Cgroup, make_site: MakeSite) -> None:
+    keys = 'max_crashes = 2\nretry = { base = "10ms" }\n'
+    site = program_site(make_site, POOL + keys, helped=HELPED)
+    site.start(preexec_fn=small.join)
+    hit = site.queue.enqueue("helped", {"do": "starts others"})
+    kill(site.running_pid(hit))  # by somebody, not by the kernel: that is another reason
+    assert site.done(hit).crashes == 1
+
+    greedy = site.queue.enqueue("helped", {"do": "outgrow everything"})
+    job = site.queue.wait(greedy, timeout=30)
+    assert (job.status, job.crashes) == (Status.QUARANTINED, 2), f"cgroup version {small.version}: {job}"
+    errors = site.rows("SELECT job_id, kind, signal, peak_memory, message FROM job_errors ORDER BY id")
+    assert [(job_id, kind, signal) for job_id, kind, signal, _, _ in errors] == [
+        (hit, "crash", "SIGKILL"),
+        *[(greedy, "out_of_memory", "SIGKILL")] * 2,
+    ]
+    for _, _, _, peak, message in errors[1:]:
+        assert 64 * MIB < peak < 256 * MIB
+        assert message.startswith("the program was killed by the kernel because it was out of memory")
+        assert "at its peak" in message
+    site.done(site.queue.enqueue("helped"))

@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.config import load
 from supervisor.processes import image
 from supervisor.processes.image import Image
+from supervisor.worker.loader import HandlerError
 
 
 @pytest.fixture(autouse=True)
@@ -113,8 +116,10 @@ def test_an_event_loop_and_a_child_process_are_found(stack: ExitStack) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         stack.callback(child.kill)
 
-        assert found(made) == f"an event loop and a process that it has started (sleep {child.pid})"
+        what = found(made)
         child.kill()
+    assert what.startswith("an event loop and a process that it has started (")
+    assert what.endswith(f" {child.pid})")
 
 
 def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,3 +130,29 @@ def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeyp
     [finding] = made.findings()
     assert finding.gpu
     assert finding.what == f"a CUDA context ({tmp_path}/nvidia-uvm)"
+
+
+def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "_GPU", str(tmp_path / "nvidia"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "eager.py").write_text(f"kept = open('{tmp_path}/nvidia0', 'w')\ndef handle(payload, ctx): ...\n")
+    config = tmp_path / "supervisor.toml"
+    warnings: list[dict[str, str]] = []
+
+    def load_it(keys: str) -> None:
+        monkeypatch.delitem(sys.modules, "eager", raising=False)
+        config.write_text(f'[pools.eager]\nhandler = "eager:handle"\n{keys}\n')
+        image.load_image(load(config).pools["eager"], None, lambda event, **fields: warnings.append(fields))
+
+    load_it("")
+    assert warnings == [
+        {
+            "found": f"a CUDA context ({tmp_path}/nvidia0)",
+            "hint": 'use the GPU in the worker, or write start = "spawn"',
+        }
+    ]
+    with pytest.raises(HandlerError, match="no worker could have a device of its own: use the GPU in setup, or write"):
+        load_it("gpus = [0]")
+    sys.modules.pop("eager").kept.close()

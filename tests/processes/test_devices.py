@@ -1,0 +1,156 @@
+"""Devices, threads, cores and priority: each worker, or its program, has what its pool says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+
+LOOK = """
+import os
+
+def seen(ctx):
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    return {"pid": os.getpid(), "device": ctx.device, "nice": os.nice(0), "cores": sorted(os.sched_getaffinity(0)),
+        **{name: os.environ.get(name) for name in names}}
+
+AT_IMPORT = dict(os.environ)
+
+class Look:
+    def setup(self, ctx):
+        self.at_setup = seen(ctx)
+    def handle(self, payload, ctx):
+        found = {name: AT_IMPORT.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")}
+        return {**seen(ctx), "at_setup": self.at_setup, "at_import": found}
+"""
+SERVE = "import sys; sys.path.insert(0, '.')\nfrom job_handler import serve\nfrom jobs import Look\nserve(Look)\n"
+
+
+def look_site(make_site: MakeSite, config: str) -> Site:
+    """An installation whose handler, or program (PROGRAM), tells what it has."""
+    site = make_site(config.replace("PROGRAM", f'command = ["{sys.executable}", "serve.py"]'), LOOK)
+    (site.folder / "serve.py").write_text(SERVE)
+    return site
+
+
+def status(site: Site, *arguments: str) -> str:
+    command = [sys.executable, "-m", "supervisor", "status", *arguments, "-c", str(site.config)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout
+
+
+def devices(site: Site) -> dict[int, str]:
+    """The device of each worker, by its pid, as `status` has it: the supervisor's news may be a second old."""
+    workers = json.loads(status(site, "--json"))["workers"]
+    return {worker["pid"]: worker["device"] for worker in workers if worker["device"]}
+
+
+def columns(site: Site) -> list[str]:
+    """Of the table of workers."""
+    [line] = [line for line in status(site).splitlines() if {"WORKER", "PID", "BEAT"} <= set(re.findall(r"\w+", line))]
+    return re.findall(r"\w+", line)
+
+
+def see(site: Site, pool: str) -> dict[str, Any]:
+    found: dict[str, Any] = site.done(site.queue.enqueue(pool)).result
+    return found
+
+
+def test_devices_are_shared_out_and_a_replacement_keeps_its_predecessor_s(make_site: MakeSite) -> None:
+    site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\nworkers = 3\ngpus = [5, "GPU-b"]\n')
+    supervisor = site.start()
+    before = wait_for(lambda: len(found := devices(site)) == 3 and found, "three workers")
+    assert Counter(before.values()) == {"5": 2, "GPU-b": 1}
+    found = see(site, "look")
+    assert found["device"] == found["CUDA_VISIBLE_DEVICES"] == found["at_setup"]["CUDA_VISIBLE_DEVICES"]
+    assert found["device"] == before[found["pid"]]
+    assert found["at_import"]["CUDA_VISIBLE_DEVICES"] == os.environ.get("CUDA_VISIBLE_DEVICES")
+    [lonely] = [pid for pid, device in before.items() if device == "GPU-b"]
+    kill(lonely)
+    after = wait_for(lambda: len(d := devices(site)) == 3 and lonely not in d and d, "another in its place")
+    assert Counter(after.values()) == {"5": 2, "GPU-b": 1}
+    assert "DEVICE" in columns(site)
+    assert "GPU-b" in status(site)
+    supervisor.send_signal(signal.SIGHUP)  # each is stale now, and replaced by another of its device
+    renewed = wait_for(lambda: len(d := devices(site)) == 3 and not d.keys() & after.keys() and d, "three new ones")
+    assert Counter(renewed.values()) == {"5": 2, "GPU-b": 1}
+
+
+def test_without_devices_nobody_has_one_and_status_has_no_column_for_them(make_site: MakeSite) -> None:
+    site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\nworkers = 1\n')
+    site.start()
+    assert see(site, "look")["device"] is None
+    assert devices(site) == {}
+    assert "DEVICE" not in columns(site)
+
+
+@pytest.mark.parametrize("how", ['handler = "jobs:Look"\nstart = "spawn"', "PROGRAM"])
+def test_a_fresh_interpreter_and_a_program_have_their_device_from_the_start(make_site: MakeSite, how: str) -> None:
+    site = look_site(make_site, f'[pools.look]\n{how}\nworkers = 1\ngpus = ["MIG-1/2"]\nthreads = 3\n')
+    site.start()
+    found = see(site, "look")
+    assert found["at_import"] == {"CUDA_VISIBLE_DEVICES": "MIG-1/2", "OMP_NUM_THREADS": "3"}
+    assert found["device"] == found["at_setup"]["device"] == "MIG-1/2"
+
+
+KINDS = {
+    "forked": ('handler = "jobs:Look"', "1"),
+    "late": ('handler = "jobs:Look"\npreload = false', None),
+    "spawned": ('handler = "jobs:Look"\nstart = "spawn"', None),
+    "program": ("PROGRAM", None),
+    "told": ('handler = "jobs:Look"\nthreads = 5', "5"),
+    "env": ('handler = "jobs:Look"\nthreads = 5\nenv = { OMP_NUM_THREADS = "6" }', "6"),
+}
+
+
+def test_each_kind_of_worker_has_the_threads_cores_and_priority_of_its_pool(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    core = max(os.sched_getaffinity(0))
+    pools = "".join(f"[pools.{name}]\n{keys}\n" for name, (keys, _) in KINDS.items())
+    site = look_site(make_site, f"[defaults]\nworkers = 1\nnice = 7\ncpu_affinity = [{core}]\n{pools}")
+    site.start()
+    for name, (_, threads) in KINDS.items():
+        found = see(site, name)
+        assert (found["nice"], found["cores"]) == (max(7, os.nice(0)), [core]), name
+        # One core for six workers: whoever may have a share gets one thread as well.
+        assert found["OMP_NUM_THREADS"] == (threads or "1"), name
+        if name in ("forked", "told", "env"):
+            assert found["at_import"]["OMP_NUM_THREADS"] == (threads or "1"), name
+
+
+def test_a_worker_alone_may_use_all_cores_but_not_if_it_was_forked_from_an_image(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for how, threads in (("preload = false", len(os.sched_getaffinity(0))), ("preload = true", 1)):
+        site = look_site(make_site, f'[pools.look]\nhandler = "jobs:Look"\nworkers = 1\n{how}\n')
+        supervisor = site.start()
+        assert see(site, "look")["OMP_NUM_THREADS"] == str(threads)
+        site.stop(supervisor)
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_cores_that_are_not_there_are_told_with_their_line(make_site: MakeSite, command: str) -> None:
+    site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\ncpu_affinity = [0, 4000]\n')
+    ended = subprocess.run(
+        [sys.executable, "-m", "supervisor", command, "-c", str(site.config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert f"{site.config}:4: pools.look.cpu_affinity: core 4000 is not there, or may not be used" in ended.stderr
