@@ -25,6 +25,7 @@ _MODELS = (
     (f"the workers alone, loaded {_AFTER}: PSS", "worker memory", "ours", _AFTER),
     (f"such a worker killed → its replacement ready, loaded {_BEFORE}", "replaced", "ours", _BEFORE),
     (f"such a worker killed → its replacement ready, loaded {_AFTER}", "replaced", "ours", _AFTER),
+    ("a bare process of that size killed → a bare fork of its image has begun", "replaced", "floor", model_memory.BARE),
 )
 
 

@@ -1,11 +1,13 @@
 """Four workers with three models each, loaded before the fork (`preload_setup`) or after it: the memory of the pool,
-in which shared pages are counted once (PSS), and the time from the KILL of a worker to its replacement being ready.
+in which shared pages are counted once (PSS), and the time from the KILL of a worker to its replacement being ready. The
+same of bare forks, without a supervisor: what the kernel takes to end such a process and to fork another.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from functools import partial
 
@@ -22,8 +24,9 @@ UNITS = {"model memory": "MB", "worker memory": "MB", "replaced": "ms"}
 ROUNDS = AS_SAID
 WORKERS = 4
 TYPES = ("tag", "caption", "nsfw")
-BEFORE, AFTER = "before the fork", "after the fork"
+BEFORE, AFTER, BARE = "before the fork", "after the fork", "bare fork"
 _PATIENCE = 60.0
+_SETTLED = 0.05  # seconds after the last job
 _LOOK = 0.0002  # seconds between two looks at the scoreboard
 POOL = """
 [pools.pictures]
@@ -33,17 +36,57 @@ workers = {workers}
 preload_setup = {before}
 options = {{ caption = {{ method = "template" }} }}
 """
+BARE_FORKS = """
+import ctypes, gc, os, signal, sys, time, types
+from handlers.pictures import Pictures
+
+kills, workers, paths = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+pictures = Pictures()
+pictures.setup(types.SimpleNamespace(options={"caption": {"method": "template"}}))
+gc.collect()
+ctypes.CDLL(None).malloc_trim(0)
+gc.freeze()
+
+def fork():
+    done, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(told, b"forked")
+        for type in ("tag", "caption", "nsfw"):
+            for path in paths:
+                pictures.handle({"path": path}, types.SimpleNamespace(type=type))
+        os.write(told, b"worked")
+        signal.pause()
+    os.read(done, 6)
+    at = time.monotonic()
+    os.read(done, 6)
+    return pid, at
+
+children = [fork()[0] for _ in range(workers)]
+for _ in range(kills):
+    victim = children.pop(0)
+    time.sleep(0.05)
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    os.waitpid(victim, 0)
+    pid, at = fork()
+    print((at - killed) * 1000)
+    children.append(pid)
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+"""
 
 
 def trials(session: Session) -> list[Trial]:
     return [
-        Trial("ours", BEFORE, partial(_measure, session, BEFORE, session.pick(20, 10))),
+        Trial("ours", BEFORE, partial(_measure, session, BEFORE, session.pick(20, 4))),
         Trial("ours", AFTER, partial(_measure, session, AFTER, session.pick(3, 1))),
+        Trial("floor", BARE, partial(_bare, session, session.pick(20, 4))),
     ]
 
 
 def _measure(session: Session, when: str, kills: int) -> Reading:
-    payloads = [{"path": path} for path in models.pictures()]
+    payloads = [{"path": path} for path in session.pick(models.pictures(), models.pictures()[:1])]
     with session.scratch() as folder:
         site = Site(folder)
         site.env |= models.environment(session.folder)
@@ -58,6 +101,14 @@ def _measure(session: Session, when: str, kills: int) -> Reading:
                 # They have to finish jobs: workers that die without are replaced ever more slowly.
                 _work(queue, board, payloads)
     return {**memory, "replaced": waits}
+
+
+def _bare(session: Session, kills: int) -> Reading:
+    with session.scratch() as folder:
+        env = Site(folder).env | models.environment(session.folder)
+        command = [sys.executable, "-c", BARE_FORKS, str(kills), str(WORKERS), *models.pictures()]
+        told = processes.call(command, env=env, log=folder / "bare.log", patience=_PATIENCE)
+    return {"replaced": [float(line) for line in told.split()]}
 
 
 def _work(queue: Queue, board: Scoreboard, payloads: list[dict[str, str]]) -> None:
@@ -83,6 +134,7 @@ def _memory(board: Scoreboard) -> Reading:
 def _kill_one(board: Scoreboard) -> float:
     """Milliseconds from the kill until there are as many idle workers as before, without that one."""
     victim = idle(board)[0]
+    time.sleep(_SETTLED)
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
 
