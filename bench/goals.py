@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import ours
-from bench.measurements import claim_cost, warm_start
+from bench.measurements import claim_cost, model_memory, warm_start
 from bench.record import Record, Series
 
 _SENSES: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "≤": operator.le, "≥": operator.ge}
@@ -130,6 +130,15 @@ def _latency(mode: str, figure: str, middle: float, late: float) -> list[Goal]:
     ]
 
 
+def _scaling(record: Record) -> float | None:
+    """What a second worker makes of one, as a share of what a second process makes of a bare loop; a machine where
+    that is more than 1.9 × asks for no more.
+    """
+    own = _ratio("images", ("ours", "2"), ("ours", "1"))(record)
+    bare = _ratio("images", ("floor", "2"), ("floor", "1"))(record)
+    return own / min(bare, 1.9) * 100 if own and bare else None
+
+
 GOALS: tuple[Goal, ...] = (
     _beats("prefetch = auto, against Huey", AUTO, "huey", 5),
     _beats("prefetch = auto, against plainjob", AUTO, "plainjob", 4),
@@ -154,6 +163,28 @@ GOALS: tuple[Goal, ...] = (
         20,
         "ms",
         _of("ready", "ours", warm_start.FORK, median),
+    ),
+    Goal(
+        "nsfw, pictures a second through the queue with 1 worker, against a bare loop",
+        "≥",
+        97,
+        " %",
+        _ratio("images", ("ours", "1"), ("floor", "1"), 100),
+    ),
+    Goal("nsfw, 2 workers against 1, against the same of bare loops (1.9 × at most)", "≥", 100, " %", _scaling),
+    Goal(
+        "4 workers with three models each and their template: PSS with preload_setup, against without",
+        "≤",
+        60,
+        " %",
+        _ratio("model memory", ("ours", model_memory.BEFORE), ("ours", model_memory.AFTER), 100),
+    ),
+    Goal(
+        "a worker with three models loaded before the fork is killed → its replacement is ready",
+        "<",
+        20,
+        "ms",
+        _of("replaced", "ours", model_memory.BEFORE, median),
     ),
     Goal("a claim beside 10³ → 10⁶ other rows: the worst growth of its cost", "≤", 1.3, "×", _worst_growth),
     Goal(

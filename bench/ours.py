@@ -15,7 +15,7 @@ from bench import processes, waiting
 from bench.contestant import ALL_COUNTS
 from bench.peers.base import PROGRAMS, Sample, environment
 from supervisor.engine import open_engine
-from supervisor.system.scoreboard import Scoreboard, State
+from supervisor.system.scoreboard import Scoreboard, Snapshot, State
 
 ROOT = Path(__file__).parents[1]
 HANDLERS = """
@@ -101,10 +101,14 @@ class Site:
         return [(before, after, at) for before, after, at in told]
 
 
+def slots(board: Scoreboard) -> list[Snapshot]:
+    """What the workers, and those that have left, say of themselves."""
+    return [board.slot(number).read() for number in range(1, board.highest + 1)]
+
+
 def idle(board: Scoreboard) -> list[int]:
     """The pids of the idle workers."""
-    slots = [board.slot(number).read() for number in range(1, board.highest + 1)]
-    return [slot.pid for slot in slots if slot.state is State.IDLE]
+    return [slot.pid for slot in slots(board) if slot.state is State.IDLE]
 
 
 def pool(handler: str, workers: int, prefetch: str = '"auto"') -> str:

@@ -6,13 +6,27 @@ from collections.abc import Iterable
 
 from bench import floor, ours
 from bench.goals import GOALS, claim_growth, shown
-from bench.measurements import MEASUREMENTS, claim_cost, enqueue, throughput, warm_start
+from bench.measurements import MEASUREMENTS, claim_cost, enqueue, model_memory, throughput, warm_start
 from bench.names import STORES, TITLES
 from bench.peers import PEERS
 from bench.record import Record, Series
 
 _ALL = (ours.AUTO.name, ours.ONE.name, *PEERS)
 _NONE = "–"
+_BEFORE, _AFTER = model_memory.BEFORE, model_memory.AFTER
+_MODELS = (
+    ("nsfw scores: a bare loop, 1 process", "images", "floor", "1"),
+    ("nsfw scores: the queue, 1 worker", "images", "ours", "1"),
+    ("nsfw scores: bare loops, 2 processes", "images", "floor", "2"),
+    ("nsfw scores: the queue, 2 workers", "images", "ours", "2"),
+    (f"4 workers and their template, three models loaded {_BEFORE}: PSS", "model memory", "ours", _BEFORE),
+    (f"4 workers and their template, three models loaded {_AFTER}: PSS", "model memory", "ours", _AFTER),
+    (f"the workers alone, loaded {_BEFORE}: PSS", "worker memory", "ours", _BEFORE),
+    (f"the workers alone, loaded {_AFTER}: PSS", "worker memory", "ours", _AFTER),
+    (f"such a worker killed → its replacement ready, loaded {_BEFORE}", "replaced", "ours", _BEFORE),
+    (f"such a worker killed → its replacement ready, loaded {_AFTER}", "replaced", "ours", _AFTER),
+    ("a bare process of that size killed → a bare fork of its image has begun", "replaced", "floor", model_memory.BARE),
+)
 
 
 def markdown(record: Record) -> str:
@@ -147,6 +161,7 @@ def _closer(record: Record) -> list[tuple[str, Series | None]]:
         ("worker ready, handler imports onnxruntime: forked warm", record.get("ready", "ours", warm_start.FORK)),
         ("the same in a fresh interpreter (spawn)", record.get("ready", "ours", warm_start.SPAWN)),
         ("a bare fork of such an image, to its first line", record.get("ready", "floor", warm_start.BARE)),
+        *((title, record.get(*key)) for title, *key in _MODELS),
         ("10,000 jobs at once: until all 8 workers are at work", record.get("full size", "ours", "8")),
     ]
 

@@ -43,8 +43,11 @@ class Captioner:
         self._method: Method | None = None
 
     def setup(self, ctx: Context) -> None:
+        self.prepare(read(CaptionOptions, ctx.options))
+
+    def prepare(self, options: CaptionOptions) -> None:
         """Load what the method needs. Raises ValueError with neither a model nor method = "template"."""
-        self._options = read(CaptionOptions, ctx.options)
+        self._options = options
         if self._options.method == "template":
             self._method = TagTemplate(self._options)
         elif self._options.model:

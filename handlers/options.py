@@ -54,6 +54,16 @@ class CaptionOptions(TagOptions):
     top_k: int = Field(default=3, ge=1, le=100)
 
 
+class PicturesOptions(BaseModel):
+    """A table for each type of job, with the options of the handler that serves it alone."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    tag: TagOptions = TagOptions()
+    caption: CaptionOptions = CaptionOptions()
+    nsfw: NsfwOptions = NsfwOptions()
+
+
 class MailOptions(BaseModel):
     """Where mail is handed over. `timeout` is seconds for each step of the conversation with the server.
 

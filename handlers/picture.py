@@ -68,7 +68,9 @@ def decode(data: bytes, max_pixels: int) -> Image:
             image = pillow.open(BytesIO(data), formats=FORMATS)
             _refuse_size(image.size, max_pixels)
             image.load()
-            return _rgb(require("PIL.ImageOps", extra="ml").exif_transpose(image), pillow)
+            # In place, and no copy of what is RGB: a large picture is in memory once, not three times.
+            require("PIL.ImageOps", extra="ml").exif_transpose(image, in_place=True)
+            return _rgb(image, pillow)
     except (Fail, MemoryError):
         raise
     except pillow.DecompressionBombError:
@@ -145,4 +147,4 @@ def _rgb(image: Any, pillow: Any) -> Image:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

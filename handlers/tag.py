@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from handlers import efficientnet, inference, picture
+from handlers import batch, efficientnet, inference, picture
 from handlers.extras import require
 from handlers.options import TagOptions, read
 
@@ -41,7 +41,15 @@ class Tagger:
         self.prepare(read(TagOptions, ctx.options))
 
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-        return {"tags": self.tags(picture.load(payload, self._options)), "model": "efficientnet-lite0"}
+        return self._result(self.tags(picture.load(payload, self._options)))
+
+    def handle_batch(self, payloads: list[Any], ctx: Context) -> list[dict[str, Any] | Exception]:
+        """The same for several pictures, which the network looks at together."""
+
+        def pixels(payload: dict[str, Any]) -> Any:
+            return _pixels(picture.load(payload, self._options))
+
+        return batch.run(payloads, pixels, lambda read: map(self._result, self._tags(read)))
 
     def teardown(self, ctx: Context) -> None:
         self._session = None
@@ -54,7 +62,15 @@ class Tagger:
 
     def tags(self, image: Image) -> list[dict[str, Any]]:
         """The tags of an RGB picture."""
-        (scores,) = self._session.run([efficientnet.OUTPUT], {efficientnet.INPUT: _pixels(image)})[0]
+        return self._tags([_pixels(image)])[0]
+
+    def _tags(self, pixels: list[Any]) -> list[list[dict[str, Any]]]:
+        """The tags of each of some pictures, which go through the network together."""
+        numpy = require("numpy", extra="ml")
+        scores = self._session.run([efficientnet.OUTPUT], {efficientnet.INPUT: numpy.stack(pixels)})[0]
+        return [self._best(row) for row in scores]
+
+    def _best(self, scores: Any) -> list[dict[str, Any]]:
         best = scores.argsort()[::-1][: self._options.top_k]
         return [
             {"label": self._labels[index], "score": round(float(scores[index]), 4)}
@@ -62,9 +78,13 @@ class Tagger:
             if scores[index] >= self._options.threshold
         ]
 
+    @staticmethod
+    def _result(tags: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"tags": tags, "model": "efficientnet-lite0"}
+
 
 def _pixels(image: Image) -> Any:
-    """The middle of the picture as float32 [1, 3, 224, 224], scaled to (value − 127) / 128."""
+    """The middle of the picture as float32 [3, 224, 224], scaled to (value − 127) / 128."""
     numpy = require("numpy", extra="ml")
     pillow = require("PIL.Image", extra="ml")
     width, height = image.size
@@ -72,7 +92,7 @@ def _pixels(image: Image) -> Any:
     box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
     small = image.resize((efficientnet.SIDE, efficientnet.SIDE), pillow.Resampling.BICUBIC, box=box)
     scaled = (numpy.asarray(small, "float32") - 127) / 128
-    return numpy.ascontiguousarray(scaled.transpose(2, 0, 1)[None])
+    return numpy.ascontiguousarray(scaled.transpose(2, 0, 1))
 
 
 def _labels() -> list[str]:

@@ -4,15 +4,14 @@ the warm template or started as a fresh interpreter. Beside it a bare fork of su
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
 import time
 from functools import partial
 
-from bench import processes, waiting
-from bench.ours import Site
+from bench import models, processes, waiting
+from bench.ours import Site, slots
 from bench.probe.tally import Arrivals
 from bench.trial import AS_SAID, Reading, Session, Trial
 from supervisor import Queue
@@ -59,7 +58,7 @@ def trials(session: Session) -> list[Trial]:
 
 
 def _measure(session: Session, start: str, times: int) -> Reading:
-    _require()
+    models.require("onnxruntime")
     with session.scratch() as folder:
         site = Site(folder)
         (folder / "warm.py").write_text(HANDLER)
@@ -88,11 +87,11 @@ def _replacement(board: Scoreboard) -> list[float]:
     None where we were not there in time to see the place empty, whose first beat is the supervisor's wish.
     """
     time.sleep(0.05)
-    [old] = [slot for slot in _slots(board) if slot.state is State.IDLE]
+    [old] = [slot for slot in slots(board) if slot.state is State.IDLE]
     os.kill(old.pid, signal.SIGKILL)
 
     def successor(*states: State) -> Snapshot | None:
-        new = (slot for slot in _slots(board) if slot.incarnation != old.incarnation and slot.state in states)
+        new = (slot for slot in slots(board) if slot.incarnation != old.incarnation and slot.state in states)
         return next(new, None)
 
     asked = waiting.until(
@@ -102,18 +101,9 @@ def _replacement(board: Scoreboard) -> list[float]:
     return [] if asked.pid else [(time.monotonic() - asked.beat) * 1000]
 
 
-def _slots(board: Scoreboard) -> list[Snapshot]:
-    return [board.slot(number).read() for number in range(1, board.highest + 1)]
-
-
 def _bare(session: Session, times: int) -> Reading:
-    _require()
+    models.require("onnxruntime")
     with session.scratch() as folder:
         command = [sys.executable, "-c", BARE_FORKS, str(times)]
         told = processes.call(command, env=os.environ, log=folder / "bare.log", patience=_PATIENCE)
     return {"ready": [float(line) for line in told.split()]}
-
-
-def _require() -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise processes.ProgramFailed("there is no onnxruntime here: pip install 'job-supervisor[ml]'")

