@@ -81,8 +81,12 @@ class Site:
 
     def scoreboard(self) -> Scoreboard:
         """The running supervisor's; waits until there is one."""
-        paths = waiting.until(lambda: list(self.folder.rglob("scoreboard-*")), "a scoreboard", _PATIENCE)
-        return waiting.until(lambda: Scoreboard.open(paths[0]), "a scoreboard that can be read", _PATIENCE)
+
+        def found() -> Scoreboard | None:
+            boards = (Scoreboard.open(path) for path in self.folder.rglob("scoreboard-*") if not path.suffix)
+            return next((board for board in boards if board is not None), None)
+
+        return waiting.until(found, "a scoreboard", _PATIENCE)
 
     def await_idle(self, workers: int) -> Scoreboard:
         """Wait until that many workers are idle."""

@@ -86,8 +86,6 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
         return None
     _set_up(handler, pool)
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
-    # What loading has left free would be copied into every worker's page tables, and so would small pages.
-    kernel.trim_heap()
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
 

@@ -90,6 +90,7 @@ class Template:
         with contextlib.suppress(ImportError):
             import setproctitle  # noqa: F401 - once, and not in every worker
         gc.collect()
+        kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
         self._serve(signals.Inbox(**SIGNALS))  # again: what was loaded may have handlers of its own
