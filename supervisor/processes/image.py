@@ -28,6 +28,7 @@ _SQLITE = b"SQLite format 3\0"
 _SIDES = ("-wal", "-shm", "-journal")
 _EVENT_LOOP = "anon_inode:[eventpoll]"
 _PARTING = 0.2  # seconds for threads that have been joined to be gone for the kernel, too
+_GATHERING = 10.0  # seconds at most to make the model cheap to fork; a gigabyte takes one or two
 _MOST_NAMED = 3
 
 
@@ -85,6 +86,7 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
         return None
     _set_up(handler, pool)
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
+    kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
 
 
@@ -174,13 +176,16 @@ def _is_regular(number: int) -> bool:
 
 
 def _connections(opened: Mapping[int, str]) -> list[str]:
-    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop."""
+    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop.
+
+    Datagrams, to the system's log for instance, come whole from whichever process.
+    """
     found = []
     for number, target in opened.items():
         if target.startswith("socket:"):
             try:
                 with socket.socket(fileno=os.dup(number)) as copy:
-                    peer = copy.getpeername()
+                    peer = copy.getpeername() if copy.type != socket.SOCK_DGRAM else None
             except OSError:
                 continue  # it is not connected
             if peer:

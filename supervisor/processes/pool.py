@@ -203,10 +203,14 @@ class Pool:
         self._rated_at, self._finished = now, finished
 
     def next_device(self, name: str) -> str | None:
-        """For the worker to come: one that few others have, its predecessor's if that is such a one."""
-        left = [worker.device for worker in self.living() if worker.stale and not worker.draining]
-        used = [worker.device for worker in self.staying()]
-        device = assign(self.settings.gpus, used, [*left, self._devices.get(name)])
+        """For the worker to come: that of the stale one which it replaces, else the one with the fewest workers."""
+        gpus, staying = self.settings.gpus, self.staying()
+        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
+        beyond = len(staying) + len(stale) - self.target
+        left = stale[max(0, beyond) :]  # the first ones have their successors already
+        device = left[0].device if left and beyond >= 0 else None
+        if device not in gpus:
+            device = assign(gpus, [worker.device for worker in [*staying, *left]], [self._devices.get(name)])
         if device is not None:
             self._devices[name] = device
         return device

@@ -7,6 +7,7 @@ descendants before it leaves.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -32,6 +33,10 @@ from supervisor.worker.place import Place, limit_threads, take
 from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
+SIGNALS = {
+    "obeyed": (signal.SIGCHLD,),
+    "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+}
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
 
@@ -70,10 +75,7 @@ class Template:
     def run(self) -> int:
         """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
         kernel.become_subreaper()
-        inbox = signals.Inbox(
-            obeyed=(signal.SIGCHLD,),
-            ignored=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
-        )
+        signals.Inbox(**SIGNALS)
         signals.unblock_all()
         prepare(self._nest)
         # Its own name, and what names take need not be imported in every worker.
@@ -85,11 +87,13 @@ class Template:
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
+        with contextlib.suppress(ImportError):
+            import setproctitle  # noqa: F401 - once, and not in every worker
         gc.collect()
         kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
-        self._serve(inbox)
+        self._serve(signals.Inbox(**SIGNALS))  # again: what was loaded may have handlers of its own
         kernel.kill_children()
         return 0
 

@@ -15,6 +15,7 @@ from handlers.caption import Captioner, sentence
 from handlers.nsfw import NsfwClassifier
 from handlers.tag import Tagger
 from supervisor import Fail
+from tests.site_under_test import Site
 
 Contexts = Callable[..., Any]
 Sample = Callable[[str], str]
@@ -175,3 +176,26 @@ def test_a_model_loaded_before_a_fork_works_after_it(tagger: Tagger, context: Co
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_workers_share_a_model_that_was_loaded_before_the_fork(
+    ml: None, make_site: Callable[..., Site], sample: Sample
+) -> None:
+    site = make_site(
+        """
+        [defaults]
+        workers = 2
+        preload_setup = true
+        [pools.tag]
+        handler = "handlers.tag:Tagger"
+        [pools.nsfw]
+        handler = "handlers.nsfw:NsfwClassifier"
+        """
+    )
+    site.start()
+    payload = {"path": sample("coffee.png")}
+    for job in site.queue.enqueue_many("tag", [payload] * 4):
+        assert labels(site.done(job).result) == ["espresso"]
+    for job in site.queue.enqueue_many("nsfw", [payload] * 4):
+        assert site.done(job).result["nsfw"] == pytest.approx(0.013, abs=0.01)
+    assert not site.event("pool_broken")

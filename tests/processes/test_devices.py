@@ -50,10 +50,10 @@ def status(site: Site, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout
 
 
-def devices(site: Site) -> dict[int, str]:
-    """The device of each worker, by its pid, as `status` has it: the supervisor's news may be a second old."""
+def devices(site: Site) -> dict[str, str]:
+    """The device of each worker, by its name, as `status` has it: the supervisor's news may be a second old."""
     workers = json.loads(status(site, "--json"))["workers"]
-    return {worker["pid"]: worker["device"] for worker in workers if worker["device"]}
+    return {worker["name"]: worker["device"] for worker in workers if worker["device"]}
 
 
 def columns(site: Site) -> list[str]:
@@ -70,21 +70,31 @@ def see(site: Site, pool: str) -> dict[str, Any]:
 def test_devices_are_shared_out_and_a_replacement_keeps_its_predecessor_s(make_site: MakeSite) -> None:
     site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\nworkers = 3\ngpus = [5, "GPU-b"]\n')
     supervisor = site.start()
-    before = wait_for(lambda: len(found := devices(site)) == 3 and found, "three workers")
-    assert Counter(before.values()) == {"5": 2, "GPU-b": 1}
+    shared = {"look-1": "5", "look-2": "GPU-b", "look-3": "5"}
+    wait_for(lambda: devices(site) == shared, "three workers")
     found = see(site, "look")
     assert found["device"] == found["CUDA_VISIBLE_DEVICES"] == found["at_setup"]["CUDA_VISIBLE_DEVICES"]
-    assert found["device"] == before[found["pid"]]
     assert found["at_import"]["CUDA_VISIBLE_DEVICES"] == os.environ.get("CUDA_VISIBLE_DEVICES")
-    [lonely] = [pid for pid, device in before.items() if device == "GPU-b"]
-    kill(lonely)
-    after = wait_for(lambda: len(d := devices(site)) == 3 and lonely not in d and d, "another in its place")
-    assert Counter(after.values()) == {"5": 2, "GPU-b": 1}
+    pids = {worker.name: worker.pid for worker in site.workers("look")}
+    assert shared[next(name for name, pid in pids.items() if pid == found["pid"])] == found["device"]
     assert "DEVICE" in columns(site)
     assert "GPU-b" in status(site)
-    supervisor.send_signal(signal.SIGHUP)  # each is stale now, and replaced by another of its device
-    renewed = wait_for(lambda: len(d := devices(site)) == 3 and not d.keys() & after.keys() and d, "three new ones")
-    assert Counter(renewed.values()) == {"5": 2, "GPU-b": 1}
+
+    for name in ("look-1", "look-2"):
+        kill(pids[name])
+        wait_for(lambda name=name: _pid(site, name) not in (None, pids[name]), "another in its place")
+    wait_for(lambda: devices(site) == shared, "the same devices")
+
+    # Each is stale now. The eldest is look-3 and has a successor first, of a name that was not there before.
+    old = {worker.pid for worker in site.workers("look")}
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: devices(site).get("look-4") == shared["look-3"], "the successor to have the same device")
+    wait_for(lambda: not old & {w.pid for w in site.workers("look")}, "all to be replaced")
+    wait_for(lambda: Counter(devices(site).values()) == {"5": 2, "GPU-b": 1}, "the same devices")
+
+
+def _pid(site: Site, name: str) -> int | None:
+    return next((worker.pid for worker in site.workers(name)), None)
 
 
 def test_without_devices_nobody_has_one_and_status_has_no_column_for_them(make_site: MakeSite) -> None:

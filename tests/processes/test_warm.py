@@ -249,6 +249,17 @@ def test_nobody_waits_for_a_set_up_that_still_goes_on(make_site: MakeSite, how: 
     assert site.survivors(supervisor) == []
 
 
+def test_a_library_that_takes_our_signals_does_not_hide_how_workers_end(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.warm]\nhandler = "jobs:Model"\nworkers = 1\npreload_setup = true\n',
+        MODEL + "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_DFL)\nsignal.set_wakeup_fd(-1)\n",
+    )
+    site.start()
+    [worker] = ready(site, "warm", 1)
+    kill(worker.pid)
+    assert wait_for(lambda: site.event("worker_died", pid=worker.pid), "its death")["detail"].endswith("by SIGKILL")
+
+
 SLOW = """
 import ctypes, os
 from ledger import record

@@ -46,7 +46,7 @@ def test_a_good_image_has_nothing_to_be_found(stack: ExitStack, tmp_path: Path) 
     for end in socket.socketpair():
         stack.enter_context(end)
     listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    assert listening.getsockname()
+    stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).connect(listening.getsockname())
     os.close(os.eventfd(0))
 
     assert made.findings() == []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
+
+import pytest
 
 from supervisor.system import kernel
 
@@ -49,3 +52,21 @@ print(before - psutil.Process().memory_info().rss)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(told.stdout) > 50e6
+
+
+def test_large_memory_is_gathered_into_huge_pages_and_stays_what_it_is() -> None:
+    size = 64 << 20
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for at in range(0, size, mmap.PAGESIZE):
+            memory[at : at + 8] = at.to_bytes(8, "little")
+
+        gathered = kernel.gather_pages(20.0)
+
+        assert all(memory[at : at + 8] == at.to_bytes(8, "little") for at in range(0, size, mmap.PAGESIZE))
+    if not gathered:
+        pytest.skip("this kernel, or the memory that is free, allows no huge pages on demand")
+    assert gathered >= size - (4 << 20)
+
+
+def test_without_time_nothing_is_gathered() -> None:
+    assert kernel.gather_pages(-1.0) == 0
