@@ -58,7 +58,7 @@ types: $(VENV)/.installed
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# Ours and the peers in one run, about a quarter of an hour; BENCH="--quick" and others are passed on.
+# Ours and the peers in one run, about twenty minutes; BENCH="--quick" and others are passed on.
 bench: $(VENV)/.installed-ml
 	$(BIN)/python bench/run.py $(BENCH)
 

@@ -51,7 +51,7 @@ def _options() -> argparse.Namespace:
         prog="bench/run.py", description="Measures job-supervisor beside its peers, in one run."
     )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds, jobs and cases: minutes instead of a quarter of an hour"
+        "--quick", action="store_true", help="fewer rounds, jobs and cases: a few minutes instead of twenty"
     )
     parser.add_argument(
         "--only", metavar="NAME", action="append", help=f"one measurement (repeatable): {', '.join(MEASUREMENTS)}"

@@ -61,7 +61,7 @@ sys.exit(any(process.exitcode for process in started))
 
 
 def trials(session: Session) -> list[Trial]:
-    jobs = session.pick(300, 60)  # some five seconds, and one
+    jobs = session.pick(200, 60)  # some six seconds, and two
     return [
         Trial(contestant, str(workers), partial(measure, session, workers, jobs * workers))
         for workers in WORKERS

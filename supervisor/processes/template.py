@@ -80,6 +80,8 @@ class Template:
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
         prepare(self._nest)
+        # Its own name, and what names take need not be imported in every worker.
+        _title(f"job-supervisor: template of {', '.join(self._nest.pools)}")
         try:
             self._handler = load_image(self._nest.any_pool, self._database(), self._log.warning)
         except HandlerError as error:
