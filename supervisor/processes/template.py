@@ -7,7 +7,6 @@ descendants before it leaves.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import pickle
@@ -89,8 +88,6 @@ class Template:
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
-        with contextlib.suppress(ImportError):
-            import setproctitle  # noqa: F401 - once, and not in every worker
         gc.collect()
         kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
