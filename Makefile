@@ -29,12 +29,12 @@ demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
 # The same, with what no test reaches; every process is traced, so it takes twice as long.
 coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) tests
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal tests
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
