@@ -18,8 +18,9 @@ from supervisor.processes.autopsy import Finding
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Wanted
 from supervisor.system import kernel
-from supervisor.system.scoreboard import State
+from supervisor.system.scoreboard import State, Worn
 
+_WORN = {Worn.OLD: "near max_jobs_per_worker", Worn.LARGE: "over max_memory"}
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
 
 
@@ -178,7 +179,7 @@ class Pool:
             if slot.done > slot.lost and self.restarts.early_deaths:
                 self.restarts = self.restarts.finished_a_job()
             if slot.worn and not worker.stale:
-                worker.stale = "near max_jobs_per_worker"
+                worker.stale = _WORN[slot.worn]
 
     def learn(self, finding: Finding, *, early: bool, born: float, now: float) -> None:
         """A worker asked for at `born` has ended; `early` says that it had finished no job."""

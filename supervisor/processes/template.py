@@ -218,11 +218,12 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
     """The worker's life in its own process. `handler` has been set up already, or is found here."""
     nest, pool, record = order.nest, order.pool, order.record
     kernel.become_subreaper()
-    configure(nest.log.format, nest.log.level, os.fdopen(order.log, "w", buffering=1))
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
     recorder = Recorder()
     recorder.attach(tape.shared(board.tapes, record.slot))
+    events_to = os.fdopen(order.log, "w", buffering=1)
+    configure(nest.log.format, nest.log.level, events_to, keep=recorder.tape.line)
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 

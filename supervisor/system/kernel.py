@@ -17,6 +17,8 @@ _HUGE = 2 << 20  # bytes of a huge page
 _WORTH = 16 << 20  # bytes: smaller mappings are copied fast enough, and written to more
 _FULL = 0.95  # of a mapping that is there: what is not would have to be filled
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -152,6 +154,17 @@ def _large_mappings() -> list[tuple[int, int]]:
             elif name == "Rss:" and end - start >= _WORTH and int(rest[0]) * 1024 >= _FULL * (end - start):
                 found.append((-(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE))
     return found
+
+
+def resident_of_family(pid: int) -> int:
+    """The resident set size in bytes of a process and all its descendants: quick to read, and never too small."""
+    total, ahead = 0, [pid]
+    while ahead:
+        pid = ahead.pop()
+        with contextlib.suppress(OSError, IndexError):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        ahead += children(pid)
+    return total
 
 
 def cpu_and_state(pid: int) -> tuple[float, str]:

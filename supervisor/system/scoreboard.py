@@ -42,6 +42,14 @@ class State(IntEnum):
     BROKEN = 6  # could not be set up; the text says why
 
 
+class Worn(IntEnum):
+    """Why a worker asks for a successor."""
+
+    NOT = 0
+    OLD = 1  # near max_jobs_per_worker
+    LARGE = 2  # over max_memory
+
+
 class Cancel(IntEnum):
     """Why a running job is asked to stop."""
 
@@ -89,7 +97,7 @@ class Snapshot:
     batch: int  # jobs in the run that has begun
     done: int
     progress: float | None
-    worn: bool
+    worn: Worn
     lost: bool
     incarnation: str
     name: str
@@ -168,9 +176,10 @@ class Slot:
     def deadline(self) -> float:
         return self._floats[_DEADLINE]
 
-    def wear_out(self) -> None:
-        """Ask for a successor: the limit of jobs is near."""
-        self._ints[_WORN] = 1
+    def wear_out(self, why: Worn) -> bool:
+        """Ask for a successor. False if that was done before."""
+        before, self._ints[_WORN] = self._ints[_WORN], why
+        return before != why
 
     def lose(self, text: str) -> None:
         """Its program has died, or had to be killed; the worker leaves. The text says how it came."""
@@ -233,7 +242,7 @@ class Slot:
             batch=ints[_BATCH],
             done=ints[_DONE],
             progress=progress if progress >= 0 else None,
-            worn=bool(ints[_WORN]),
+            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.LARGE else Worn.NOT,
             lost=bool(ints[_LOST]),
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),

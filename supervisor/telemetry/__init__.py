@@ -16,10 +16,20 @@ __all__ = ["configure", "events"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+_OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps itself, or that are ours
+
+
+def configure(
+    format: str = "auto",
+    level: str = "info",
+    stream: TextIO | None = None,
+    *,
+    keep: Callable[[str], None] | None = None,
+) -> None:
     """Set structlog up for this process and those forked from it.
 
-    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere.
+    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` gets what a handler
+    logs through loggers of its own, as lines.
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
@@ -29,6 +39,7 @@ def configure(format: str = "auto", level: str = "info", stream: TextIO | None =
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            *(() if keep is None else (_keeper(keep),)),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not console),
             *(() if console else (structlog.processors.format_exc_info,)),
@@ -38,6 +49,15 @@ def configure(format: str = "auto", level: str = "info", stream: TextIO | None =
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Forgiving(out))),
         cache_logger_on_first_use=False,
     )
+
+
+def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
+    def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if _OURS.isdisjoint(event):
+            keep(_line(level, event, {}))
+        return event
+
+    return kept
 
 
 class _Forgiving:

@@ -150,7 +150,7 @@ class BatchContext(Context):
         if self._log is None:
             from supervisor.telemetry import events
 
-            self._log = events(jobs=[job.job_id for job in self.jobs])
+            self._log = events(keep=self._board.keep, jobs=[job.job_id for job in self.jobs])
         return self._log
 
     @property

@@ -17,10 +17,11 @@ from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
 from supervisor.system import failpoints, signals
-from supervisor.system.scoreboard import Cancel, Slot, State
+from supervisor.system.scoreboard import Cancel, Slot, State, Worn
 from supervisor.telemetry import events
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import Executor
+from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
@@ -68,6 +69,7 @@ class Worker:
         self._log = events(pool=pool.name, worker=record.name)
         self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
+        self._growth = Growth(pool.max_memory)
         self._hand = Hand()
         self._done = 0
         self._draining = False
@@ -146,9 +148,16 @@ class Worker:
             if self._inbox.pending:
                 self._heed()
         pulse.job(0.0)
-        self._pace.observe(count, time.monotonic() - began)
+        now = time.monotonic()
+        self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
-            slot.wear_out()
+            self._wear_out(Worn.OLD)
+        elif self._growth.beyond_limit(began, now):
+            self._wear_out(Worn.LARGE)
+
+    def _wear_out(self, why: Worn) -> None:
+        """Ask for a successor; we go on until it is ready."""
+        if self._slot.wear_out(why):
             self._tell()
 
     def _run_next(self) -> int:

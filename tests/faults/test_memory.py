@@ -111,7 +111,9 @@ def test_a_program_that_the_kernel_kills_for_memory_is_named_so_too(small: Cgrou
     site = program_site(make_site, POOL + keys, helped=HELPED)
     site.start(preexec_fn=small.join)
     hit = site.queue.enqueue("helped", {"do": "starts others"})
-    kill(site.running_pid(hit))  # by somebody, not by the kernel: that is another reason
+    begun = site.running_pid(hit)
+    wait_for((site.folder / "started").exists, "its first run to be known as such")
+    kill(begun)  # by somebody, not by the kernel: that is another reason
     assert site.done(hit).crashes == 1
 
     greedy = site.queue.enqueue("helped", {"do": "outgrow everything"})

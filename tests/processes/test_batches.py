@@ -32,12 +32,18 @@ class Batch:
             sizes.write(f"{len(payloads)}\\n")
         for job in ctx.jobs:
             record("start", job)
+        if payloads[0].get("tell"):
+            self.tell(ctx)
         for payload in payloads:
             self.do(payload.get("do"), payload, ctx)
         for job in ctx.jobs:
             record("end", job)
         return [KeyError("mine") if payload.get("do") == "own error" else job.job_id
                 for payload, job in zip(payloads, ctx.jobs)]
+
+    def tell(self, ctx):
+        ctx.log.info("together")
+        ctx.jobs[-1].log.info("the last")
 
     def do(self, what, payload, ctx):
         if what == "segfault":
@@ -186,3 +192,15 @@ def test_a_batch_waits_a_little_for_more(make_site: MakeSite) -> None:
     assert site.stop(supervisor, signal.SIGTERM) == 0
     assert site.job(last).status in (Status.DONE, Status.PENDING)
     assert site.job(last).crashes == 0
+
+
+def test_what_a_batch_says_and_uses_is_each_jobs(site: Site) -> None:
+    jobs = site.queue.enqueue_many("batch", [{"tell": True}] * 4)
+    site.start()
+    site.verdict()
+    rows = site.rows("SELECT job_id, outcome, log, cpu_time, peak_memory FROM job_runs ORDER BY job_id")
+    assert [(job, outcome) for job, outcome, *_ in rows] == [(job, "done") for job in jobs]
+    for _, _, log, cpu_time, peak_memory in rows:
+        assert [line.split()[1:] for line in log.splitlines()] == [["info", "together"], ["info", "the", "last"]]
+        assert cpu_time >= 0
+        assert peak_memory > 1 << 20

@@ -19,6 +19,7 @@ MakeSite = Callable[..., Site]
 TALK = """
 import asyncio, logging, os, sys, threading, time
 from ledger import record
+import structlog
 
 logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(message)s")  # takes sys.stderr as it is now
 
@@ -27,6 +28,7 @@ def talk(payload, ctx):
     print("to stderr", file=sys.stderr)
     logging.getLogger("library").info("by a library")
     ctx.log.info("tagging", path="a cat.jpg", count=3)
+    structlog.get_logger(module="tags").info("by structlog", answer=42)
     thread = threading.Thread(target=print, args=("in a thread",))
     thread.start()
     thread.join()
@@ -102,7 +104,8 @@ def test_whatever_a_run_prints_and_logs_is_kept_in_its_order(make_site: MakeSite
         log = re.sub(time, "TIME", run["log"])
         head, stack = log.split("TIME error went on\n")
         assert head == (
-            "printed\nto stderr\nINFO:by a library\nTIME info tagging path='a cat.jpg' count=3\nin a thread\n"
+            "printed\nto stderr\nINFO:by a library\nTIME info tagging path='a cat.jpg' count=3\n"
+            "TIME info by structlog module=tags answer=42\nin a thread\n"
         )
         assert stack.startswith("Traceback (most recent call last):\n")
         assert stack.endswith("ZeroDivisionError: division by zero\n")

@@ -1,0 +1,71 @@
+"""When a worker looks at its own memory, and what it takes for too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.system import kernel
+from supervisor.worker.growth import Growth
+
+MIB = 1 << 20
+
+
+class Memory:
+    """What the kernel would say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.resident = self.unique = 0
+        self.looks: list[str] = []
+        monkeypatch.setattr(kernel, "resident_of_family", lambda pid: self._look("quick", self.resident))
+        monkeypatch.setattr(kernel, "memory_of_family", lambda pid: self._look("close", self.unique))
+
+    def _look(self, how: str, value: int) -> int:
+        self.looks.append(how)
+        return value * MIB
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    return Memory(monkeypatch)
+
+
+def test_without_a_limit_nobody_looks(memory: Memory) -> None:
+    assert not Growth(None).beyond_limit(0.0, 60.0)
+    assert memory.looks == []
+
+
+def test_only_what_is_not_shared_counts(memory: Memory) -> None:
+    growth = Growth(100 * MIB)
+    memory.resident, memory.unique = 500, 90
+    assert not growth.beyond_limit(0.0, 10.0)
+    memory.resident, memory.unique = 511, 101
+    assert growth.beyond_limit(10.0, 10.5)
+
+
+def test_a_close_look_is_taken_only_where_the_limit_may_have_been_reached(memory: Memory) -> None:
+    growth = Growth(100 * MIB)
+    memory.resident, memory.unique = 99, 99
+    growth.beyond_limit(0.0, 10.0)
+    memory.resident, memory.unique = 500, 60
+    growth.beyond_limit(10.0, 10.1)
+    memory.resident = 540
+    growth.beyond_limit(10.1, 10.2)
+    assert memory.looks == ["quick", "quick", "close", "quick"]
+    memory.resident, memory.unique = 541, 101
+    assert growth.beyond_limit(10.2, 10.3)
+
+
+def test_pages_that_are_no_longer_shared_are_noticed_within_a_second(memory: Memory) -> None:
+    growth = Growth(100 * MIB)
+    memory.resident, memory.unique = 500, 60
+    growth.beyond_limit(0.0, 10.0)
+    memory.unique = 101
+    assert not growth.beyond_limit(10.0, 10.5)
+    assert growth.beyond_limit(10.5, 11.0)
+
+
+def test_quick_jobs_are_not_held_up(memory: Memory) -> None:
+    growth = Growth(100 * MIB)
+    for number in range(100):
+        growth.beyond_limit(10.0 + number / 1000, 10.0 + (number + 1) / 1000)
+    assert memory.looks == ["quick"]
