@@ -27,6 +27,10 @@ class BatchWorker(Worker):
 
     def _execute(self, claims: list[Claim]) -> None:
         claims = self._gather(claims)
+        if self._draining:  # told to leave between claim and start
+            self._hand.take(claims)
+            self._hand.release()
+            return
         self._limits = self._look_up(claims)
         super()._execute(claims)
 

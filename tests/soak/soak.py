@@ -28,7 +28,7 @@ import psutil
 
 from supervisor.domain.errors import StoreBusy
 from tests.faults.shifted_clock import Clock
-from tests.site_under_test import Site, site, wait_for
+from tests.site_under_test import HANDLERS, Site, site, wait_for
 from tests.soak.verdict import wrong
 
 POOLS = """
@@ -47,6 +47,20 @@ handler = "jobs:work"
 min_workers = 0
 max_workers = 3
 scale_down_delay = "500ms"
+[pools.batch]
+handler = "jobs:Batch"
+workers = 2
+batch_size = 8
+"""
+BATCH = """
+class Batch:
+    def handle_batch(self, payloads, ctx):
+        for job in ctx.jobs:
+            record("start", job)
+        time.sleep(sum(payload.get("seconds", 0) for payload in payloads))
+        for job in ctx.jobs:
+            record("end", job)
+        return [None] * len(payloads)
 """
 PROGRAMS = Path(__file__).parent / "programs"
 SUPERVISORS = 2
@@ -186,7 +200,7 @@ class Soak:
     def _enqueue(self) -> None:
         if self.site.count("pending") > 400:
             return
-        for kind, count in (("work", 4), ("quick", 30), ("foreign", 2)):
+        for kind, count in (("work", 4), ("quick", 30), ("batch", 12), ("foreign", 2)):
             payloads = [{"seconds": self.random.choice([0, 0, 0, 0.01, 0.2 if kind == "work" else 0])}] * count
             try:
                 self.jobs += self.site.queue.enqueue_many(kind, payloads)
@@ -239,7 +253,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"seed {seed}, {options.seconds:g} s, in {folder}", flush=True)
-    with site(folder, POOLS) as place:
+    with site(folder, POOLS, HANDLERS + BATCH) as place:
         soak = Soak(place, seed)
         try:
             soak.run(options.seconds)
