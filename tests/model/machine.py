@@ -154,7 +154,8 @@ class StoreMachine(Processes):
         row = running[which % len(running)]
         ground.meddled.add(row.id)
         if change == "the row":
-            ground.program.run("DELETE FROM job_errors WHERE job_id = ?", [row.id])
+            for table in ("job_errors", "job_runs"):
+                ground.program.run(f"DELETE FROM {table} WHERE job_id = ?", [row.id])
             ground.program.run("DELETE FROM jobs WHERE id = ?", [row.id])
             ground.table.forget(row.id)
         elif change == "the token":
