@@ -204,8 +204,8 @@ def test_what_a_program_logs_between_jobs_is_no_job_s(
 
 def test_what_a_program_prints_is_its_job_s_up_to_its_last_word(pair: MakePair, tmp_path: Path) -> None:
     program = (
-        f"{HELLO} echo before; touch begun; read job; echo first >&2; {DONE} while [ ! -e go ]; do sleep 0.01; done; echo between; "
-        f"touch ready; read job; echo second; {DONE.replace(':1,', ':2,')} {BYE}"
+        f"{HELLO} echo before; touch begun; read job; echo first >&2; {DONE} while [ ! -e go ]; do sleep 0.01; done; "
+        f"echo between; touch ready; read job; echo second; {DONE.replace(':1,', ':2,')} {BYE}"
     )
     made = pair("sh", "-c", program).set_up()
     wait_for((tmp_path / "begun").exists, "it to have printed")
