@@ -46,7 +46,7 @@ class Enforcement:
         if slot.deadline and now >= slot.deadline and not (self.run == current and self.interrupted_at):
             self.run, self.reason, self.interrupted_at = current, Cancel.TIMEOUT, now
             return Step.INTERRUPT
-        if self.run != current or (slot.batch > 1 and self.reason is Cancel.REQUESTED):
+        if not self._concerns(slot):
             return Step.NOTHING
         if self.interrupted_at:
             return Step.KILL if now >= self.interrupted_at + KILL_GRACE else Step.NOTHING
@@ -55,12 +55,16 @@ class Enforcement:
             return Step.INTERRUPT
         return Step.NOTHING
 
+    def _concerns(self, slot: Snapshot) -> bool:
+        """Whether the run in the slot is the one to be stopped; not a whole batch for one job of it."""
+        return self.run == (slot.job, slot.token) and not (slot.batch > 1 and self.reason is Cancel.REQUESTED)
+
     def due(self, slot: Snapshot) -> float | None:
         """When to look again, in monotonic seconds; None while nothing is running or limited."""
         if slot.job == 0:
             return None
         times = [slot.deadline] if slot.deadline else []
-        if self.run == (slot.job, slot.token) and not (slot.batch > 1 and self.reason is Cancel.REQUESTED):
+        if self._concerns(slot):
             if self.interrupted_at:
                 return self.interrupted_at + KILL_GRACE
             times.append(self.asked_at + CANCEL_GRACE)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -113,12 +114,7 @@ def is_stopped(pid: int) -> bool:
 
 def memory_of_family(pid: int) -> int:
     """The same for a process and all its descendants: what ending them together would free."""
-    total, ahead = 0, [pid]
-    while ahead:
-        pid = ahead.pop()
-        total += memory_of(pid)
-        ahead += children(pid)
-    return total
+    return sum(memory_of(member) for member in _family(pid))
 
 
 def gather_pages(seconds: float) -> int:
@@ -158,13 +154,20 @@ def _large_mappings() -> list[tuple[int, int]]:
 
 def resident_of_family(pid: int) -> int:
     """The resident set size in bytes of a process and all its descendants: quick to read, and never too small."""
-    total, ahead = 0, [pid]
-    while ahead:
-        pid = ahead.pop()
+    total = 0
+    for member in _family(pid):
         with contextlib.suppress(OSError, IndexError):
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-        ahead += children(pid)
+            total += int(Path(f"/proc/{member}/statm").read_text().split()[1]) * _PAGE
     return total
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    ahead = [pid]
+    while ahead:
+        member = ahead.pop()
+        yield member
+        ahead += children(member)
 
 
 def cpu_and_state(pid: int) -> tuple[float, str]:
