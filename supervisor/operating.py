@@ -66,7 +66,7 @@ def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, no
     for status in statuses:
         if not status.finished:
             raise ConfigError([f"--status: {status} jobs are not finished, so they are not purged"])
-    return Filter(tuple(statuses) or _FINISHED, type_, before)
+    return Filter(tuple(statuses) or _FINISHED, (type_,) if type_ else (), finished_before=before)
 
 
 def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:

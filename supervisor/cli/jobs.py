@@ -130,7 +130,7 @@ def retry(
     ids = _chosen(job_ids, all_, status, type)
     with Target.of(context, config, database).operations() as operations:
         if status is not None and not ids:
-            ids = operations.ids(Filter((Status(status),), type))
+            ids = operations.ids(Filter((Status(status),), (type,) if type else ()))
             confirm("retry", len(ids), yes=yes)
             retried = operations.retry(ids, time.time())
         else:

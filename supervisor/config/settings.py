@@ -35,6 +35,26 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The admin process. `listen` is `host:port` or `unix:/absolute/path`; paths are absolute.
+
+    `hosts` are names beside the loopback's under which browsers may reach it.
+    """
+
+    listen: str
+    token_file: Path | None  # None: on a Unix socket, which needs none
+    read_token_file: Path | None  # for those who may look and change nothing
+    hosts: tuple[str, ...]
+    show_payloads: bool
+    allow_remote: bool  # listen on other addresses than the loopback's
+
+    @property
+    def unix_path(self) -> Path | None:
+        """Where its Unix socket lies; None for TCP."""
+        return Path(self.listen.removeprefix("unix:")) if self.listen.startswith("unix:") else None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSettings:
     """One pool: its workers, what they may take, and how patient we are with them."""
 
@@ -89,3 +109,4 @@ class Settings:
     retention: RetentionSettings
     log: LogSettings
     schedules: tuple[Schedule, ...] = ()
+    admin: AdminSettings | None = None  # None: no admin process

@@ -11,138 +11,56 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from supervisor.domain.history import Minute
 from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
 from supervisor.domain.settlement import Settlement
+from supervisor.store.values import (
+    AdoptReport,
+    Controls,
+    Depth,
+    ErrorGroup,
+    Exchange,
+    Expired,
+    Filter,
+    Holder,
+    NeedsChange,
+    Page,
+    Planned,
+    SupervisorRecord,
+    TypeSpeed,
+    Wanted,
+    WorkerRecord,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
-
-    types: tuple[str, ...]
-    capabilities: str = ""
-
-
-class Exchange(NamedTuple):
-    """What one exchange did: the new claims, and the settlements refused because their claim was lost."""
-
-    claims: list[Claim]
-    lost: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How much waits for a pool: due jobs (counted up to a limit), when the first became due, the next due."""
-
-    due: int = 0
-    oldest: float | None = None
-    next_due: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorRecord:
-    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files."""
-
-    id: str
-    pid: int
-    host: str
-    machine_id: str
-    boot_id: str
-    owner_lock: str
-    scoreboard: str
-    config: str
-    version: str
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead."""
-
-    incarnation: str
-    supervisor: str
-    pool: str
-    name: str
-    pid: int
-    slot: int
-    policy: str
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """A claim whose lock has run out, exactly as it was seen. Times are Unix seconds, 0 where there is none."""
-
-    job_id: int
-    token: int
-    owner: str
-    expires_at: float
-    claimed_at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Controls:
-    """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
-
-    paused: frozenset[str]
-    sizes: Mapping[str, int]
-    reloads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A schedule's row: when it fires next, when it last did and by which job."""
-
-    name: str
-    timing: str
-    next_at: float
-    last_at: float | None = None
-    last_job: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs a bulk command means. `finished_before` is Unix seconds."""
-
-    statuses: tuple[Status, ...]
-    type: str | None = None
-    finished_before: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSpeed:
-    """How long the latest done jobs of a type took, in seconds."""
-
-    type: str
-    count: int
-    mean: float
-    longest: float
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsChange:
-    """A statement of an application that its adopted table refuses, and why."""
-
-    statement: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptReport:
-    """What taking over a table did. `recovered` are running rows put back; `extra_columns` are the
-    application's own; `needing_change` are statements tried that no longer work.
-    """
-
-    rows: int
-    recovered: int
-    backup: Path
-    extra_columns: tuple[str, ...]
-    notes: tuple[str, ...]
-    needing_change: tuple[NeedsChange, ...]
+__all__ = [
+    "AdoptReport",
+    "Chores",
+    "Claims",
+    "Controls",
+    "Depth",
+    "Engine",
+    "ErrorGroup",
+    "Exchange",
+    "Expired",
+    "Filter",
+    "Holder",
+    "Intake",
+    "NeedsChange",
+    "Operations",
+    "OwnerLock",
+    "Page",
+    "Planned",
+    "SettleExpired",
+    "SupervisorRecord",
+    "Timetable",
+    "TypeSpeed",
+    "Wanted",
+    "WorkerRecord",
+    "Writers",
+]
 
 
 class Intake(Protocol):
@@ -272,6 +190,14 @@ class Operations(Protocol):
 
     def ids(self, which: Filter) -> list[int]: ...
 
+    def page(self, which: Filter, *, before: int | None, limit: int) -> Page: ...
+
+    def count(self, which: Filter, *, limit: int) -> int: ...
+
+    def error_groups(self, since: float, limit: int) -> list[ErrorGroup]: ...
+
+    def history(self, since: float) -> list[Minute]: ...
+
     def retry(self, ids: Iterable[int], now: float) -> int: ...
 
     def cancel(self, job_id: int, now: float) -> Status: ...
@@ -314,14 +240,6 @@ class OwnerLock(Protocol):
     def path(self) -> Path: ...
 
     def release(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds the writers' lock since when, in monotonic seconds."""
-
-    pid: int
-    since: float
 
 
 class Writers(Protocol):

@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
 BELOW = {*ALLOWED, "store.base", "store.migrate"} - {"store"}
 # What is not listed belongs to the application: it may use all of the above and its like, never the command
 # line, which is on top.
-TOP = {"cli": {"__main__"}, "__main__": set[str]()}
+# The admin process alone carries a web framework: only its child's entry is ever imported, after the fork.
+TOP = {"cli": {"__main__"}, "__main__": set[str](), "admin": {"app"}}
 # Nothing that a worker's or the supervisor's image need not carry, and nothing that makes a fork unsafe.
 HEAVY = {
     "fastapi", "jinja2", "numpy", "onnx", "onnxruntime", "prometheus_client", "pydantic", "rich", "starlette",

@@ -46,7 +46,7 @@ class TestListing:
         waiting = desk.put("a")
 
         assert desk.operations.ids(Filter((Status.DONE,))) == [old, new, other]
-        assert desk.operations.ids(Filter((Status.DONE, Status.PENDING), type="a")) == [old, waiting]
+        assert desk.operations.ids(Filter((Status.DONE, Status.PENDING), types=("a",))) == [old, waiting]
         assert desk.operations.ids(Filter((Status.DONE,), finished_before=NOW + 5)) == [old, other]
 
     def test_counts_by_type_and_status(self, desk: Desk) -> None:

@@ -6,8 +6,19 @@ import json
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
+from supervisor.domain.history import Minute
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.store.base import Controls, Depth, Filter, Planned, SupervisorRecord, TypeSpeed, Wanted
+from supervisor.store.base import (
+    Controls,
+    Depth,
+    ErrorGroup,
+    Filter,
+    Page,
+    Planned,
+    SupervisorRecord,
+    TypeSpeed,
+    Wanted,
+)
 from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
@@ -43,10 +54,26 @@ class SqliteOperations:
     def ids(self, which: Filter) -> list[int]:
         parameters = {
             "statuses": json.dumps([status.value for status in which.statuses]),
-            "type": which.type,
+            "types": json.dumps(which.types),
             "finished_before": which.finished_before,
         }
         return [row[0] for row in self._connection.rows(QUERIES.ids_where, parameters)]
+
+    def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
+        """Jobs that are meant, the latest first, after at most a bounded look; see `Page`."""
+        raise NotImplementedError
+
+    def count(self, which: Filter, *, limit: int) -> int:
+        """How many jobs are meant, counted no further than `limit`."""
+        raise NotImplementedError
+
+    def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
+        """Failed attempts since then, the most frequent first."""
+        raise NotImplementedError
+
+    def history(self, since: float) -> list[Minute]:
+        """The minutes since then that the maintainer has kept, in their order."""
+        raise NotImplementedError
 
     def retry(self, ids: Iterable[int], now: float) -> int:
         """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.

@@ -373,7 +373,8 @@ FROM job_runs WHERE job_id = :id ORDER BY token;
 -- name: ids_where
 -- The jobs that a bulk command means, counted before it is confirmed.
 SELECT id FROM jobs
-WHERE status IN (SELECT value FROM json_each(:statuses)) AND (:type IS NULL OR type = :type)
+WHERE status IN (SELECT value FROM json_each(:statuses))
+  AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
   AND (:finished_before IS NULL OR completed_at < :finished_before)
 ORDER BY id;
 

@@ -1,0 +1,17 @@
+"""The admin process: HTTP API, dashboard and metrics, in one supervised child that is off unless `[admin]` asks.
+
+    entry.py     the child: from its fork to its end
+    server.py    the HTTP server: its sockets, limits on time and connections
+    gate.py      who may come in: hosts, tokens, origins, sizes
+    login.py     how a browser keeps the token that it was shown once
+    app.py       everything wired together
+    office.py    what every route may use
+    desk.py      questions to the database, asked on threads of its own
+    watch.py     the state of everything, looked at once for all who ask
+    api/         the JSON endpoints, one file a subject
+    metrics.py   the same numbers for a scraper
+    pages.py     the dashboard, with rendering.py, templates/ and static/
+
+Nothing else imports this package, and it is imported after the fork only: no other process carries a web
+framework. It reads through the store's `Operations`, and changes things only as the command line does.
+"""

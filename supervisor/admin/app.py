@@ -1,0 +1,17 @@
+"""The application: the routes, what they share, and the gate in front of them."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+import supervisor
+from supervisor.admin.office import Office
+
+TITLE = "job-supervisor"
+
+
+def make_app(office: Office) -> FastAPI:
+    """The application without the gate; `entry` puts that in front."""
+    app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
+    app.state.office = office
+    return app

@@ -1,0 +1,179 @@
+"""What the roles of a database take and give: plain values, the same for every engine. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from supervisor.domain.job import Claim, Job, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
+
+    types: tuple[str, ...]
+    capabilities: str = ""
+
+
+class Exchange(NamedTuple):
+    """What one exchange did: the new claims, and the settlements refused because their claim was lost."""
+
+    claims: list[Claim]
+    lost: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much waits for a pool: due jobs (counted up to a limit), when the first became due, the next due."""
+
+    due: int = 0
+    oldest: float | None = None
+    next_due: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorRecord:
+    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files."""
+
+    id: str
+    pid: int
+    host: str
+    machine_id: str
+    boot_id: str
+    owner_lock: str
+    scoreboard: str
+    config: str
+    version: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead."""
+
+    incarnation: str
+    supervisor: str
+    pool: str
+    name: str
+    pid: int
+    slot: int
+    policy: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A claim whose lock has run out, exactly as it was seen. Times are Unix seconds, 0 where there is none."""
+
+    job_id: int
+    token: int
+    owner: str
+    expires_at: float
+    claimed_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
+
+    paused: frozenset[str]
+    sizes: Mapping[str, int]
+    reloads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A schedule's row: when it fires next, when it last did and by which job."""
+
+    name: str
+    timing: str
+    next_at: float
+    last_at: float | None = None
+    last_job: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are meant: those to which everything given applies; what is empty or None applies to all.
+
+    `error` is a part of the last message, in any case; times are Unix seconds.
+    """
+
+    statuses: tuple[Status, ...] = ()
+    types: tuple[str, ...] = ()
+    error: str = ""
+    unique_key: str | None = None
+    requires: str | None = None
+    priority: int | None = None
+    finished_after: float | None = None
+    finished_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some jobs, the latest first. `next` is the id before which to go on; None: that was all.
+
+    A page may be short, even empty, and yet have a next one: a look goes through a bounded number of rows.
+    """
+
+    jobs: list[Job]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Failed attempts of a type that differ in numbers and names only. `last_at` is Unix seconds.
+
+    `message` is the latest one's, `jobs` counts the jobs that stand failed or quarantined now.
+    """
+
+    type: str
+    kind: str
+    message: str
+    count: int
+    jobs: int
+    last_at: float
+    last_job: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpeed:
+    """How long the latest done jobs of a type took, in seconds."""
+
+    type: str
+    count: int
+    mean: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsChange:
+    """A statement of an application that its adopted table refuses, and why."""
+
+    statement: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """What taking over a table did. `recovered` are running rows put back; `extra_columns` are the
+    application's own; `needing_change` are statements tried that no longer work.
+    """
+
+    rows: int
+    recovered: int
+    backup: Path
+    extra_columns: tuple[str, ...]
+    notes: tuple[str, ...]
+    needing_change: tuple[NeedsChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the writers' lock since when, in monotonic seconds."""
+
+    pid: int
+    since: float
