@@ -10,7 +10,7 @@ SEED ?=
 EXAMPLES ?= 2000
 BENCH ?=
 
-.PHONY: install demo test coverage faults model lint types soak bench clean
+.PHONY: install packages demo test coverage faults model lint types soak bench clean
 
 install: $(VENV)/.installed
 
@@ -24,6 +24,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-ml: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	touch $@
+
+# A browser and the like, for the tests that drive one; as root, with Debian's package manager.
+packages:
+	tests/packages.sh
 
 demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
