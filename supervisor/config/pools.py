@@ -46,6 +46,8 @@ _AS_WRITTEN = (
     "threads",
     "nice",
     "recover",
+    "retry_failed_every",
+    "retry_failed_times",
 )
 
 

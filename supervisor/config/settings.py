@@ -90,6 +90,8 @@ class PoolSettings:
     env: Mapping[str, str]
     recover: Literal["pending", "failed"]
     retry: RetryPolicy
+    retry_failed_every: float  # seconds after which a failed job goes back to pending by itself; 0: never
+    retry_failed_times: int  # at most so often a job
     options: Mapping[str, Any]  # the handler's own, never looked at here
 
     @property

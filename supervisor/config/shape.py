@@ -181,17 +181,6 @@ def _cron(value: object) -> str:
     return value
 
 
-def _unbuilt(what: str) -> AfterValidator:
-    """Refuses a value that asks for something not built yet: anything but an empty one."""
-
-    def validate(value: Any) -> Any:
-        if value:
-            raise ValueError(f"{what} not supported yet")
-        return value
-
-    return AfterValidator(validate)
-
-
 Duration = Annotated[float, BeforeValidator(_duration())]
 Wait = Annotated[float, BeforeValidator(_duration(at_least=0.001))]
 Patience = Annotated[float, BeforeValidator(_duration(at_least=1.0))]
@@ -252,13 +241,9 @@ class PoolTable(Table):
     env: dict[Annotated[str, AfterValidator(_variable)], Annotated[str, AfterValidator(_variable_value)]] = {}
     recover: Literal["pending", "failed"] = "pending"
     retry: RetryTable = RetryTable()
+    retry_failed_every: Duration = 0.0
+    retry_failed_times: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 3
     options: dict[str, Any] = {}
-
-    # Known and refused, unless the value asks for nothing.
-    retry_failed_every: Annotated[
-        float, BeforeValidator(_duration()), _unbuilt("retrying failed jobs by itself is")
-    ] = 0
-    retry_failed_times: Annotated[int, Field(ge=0), _unbuilt("retrying failed jobs by itself is")] = 0
 
 
 NAMING = frozenset({"types", "handler", "command"})

@@ -24,6 +24,7 @@ from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.maintenance.renewer import LockTimes, Renewer
+from supervisor.maintenance.reviver import Revived, Reviver, SecondChance
 from supervisor.maintenance.roster import Roster
 from supervisor.maintenance.schedules import Schedules
 from supervisor.maintenance.steering import BurstWatch, Steering
@@ -46,6 +47,7 @@ class Ward:
     wanted: Wanted
     wake: int
     locks: LockTimes
+    chance: SecondChance
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ class Maintainer:
             Checkpointer(chores),
             Pruner(chores, orders.keep_done, orders.keep_failed),
         ]
+        chances = [ward.chance for ward in orders.wards.values() if ward.chance.every > 0]
+        if chances and not orders.burst:  # a burst ends when nothing is left to do
+            duties.append(Reviver(chores, chances))
         if orders.burst:
             duties.append(
                 BurstWatch(chores, roster, tuple(wanted.values()), orders.record.id, orders.since, self._channel.send)
@@ -166,7 +171,7 @@ class Maintainer:
             self._next[duty] = at + duty.every
             try:
                 result = duty.run_once(now)
-                if isinstance(result, (Recovered, Reclaimed)) and result.jobs:
+                if isinstance(result, (Recovered, Reclaimed, Revived)) and result.jobs:
                     self._returned()
             except StoreError as error:
                 self._next[duty] = at  # again as soon as the database can be used

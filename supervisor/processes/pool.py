@@ -13,6 +13,7 @@ from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
 from supervisor.maintenance.maintainer import Ward
 from supervisor.maintenance.renewer import LockTimes
+from supervisor.maintenance.reviver import SecondChance
 from supervisor.processes import autopsy
 from supervisor.processes.autopsy import Finding
 from supervisor.processes.worker_process import WorkerProcess
@@ -85,7 +86,9 @@ class Pool:
         """What the maintainer must know of it."""
         settings = self.settings
         wanted = Wanted(settings.types, " ".join(settings.capabilities))
-        return Ward(wanted, self.wake, LockTimes(settings.lock_time, settings.heartbeat_timeout))
+        locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
+        chance = SecondChance(wanted, settings.retry_failed_every, settings.retry_failed_times)
+        return Ward(wanted, self.wake, locks, chance)
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers.values() if worker.dead_at is None]

@@ -26,6 +26,7 @@ from supervisor.store.values import (
     Expired,
     Filter,
     Holder,
+    Mark,
     NeedsChange,
     Page,
     Planned,
@@ -48,6 +49,7 @@ __all__ = [
     "Filter",
     "Holder",
     "Intake",
+    "Mark",
     "NeedsChange",
     "Operations",
     "OwnerLock",
@@ -147,6 +149,10 @@ class Chores(Protocol):
     def controls(self) -> Controls: ...
 
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]: ...
+
+    def revive(
+        self, wanted: Wanted, times: int, after: Mark, until: float, limit: int, now: float
+    ) -> tuple[list[int], Mark]: ...
 
     def checkpoint(self) -> int: ...
 

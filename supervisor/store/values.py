@@ -75,6 +75,13 @@ class Expired:
     claimed_at: float = 0.0
 
 
+class Mark(NamedTuple):
+    """How far a walk along the failed jobs has come: when the last one looked at had failed, and its id."""
+
+    failed_at: float
+    job_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""

@@ -184,11 +184,11 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ("cpu_affinity = [-1]", "cpu_affinity[0]: must be at least 0, not -1"),
         ("nice = 20", "nice: must be at most 19, not 20"),
         ("nice = -1", "nice: must be at least 0, not -1"),
+        ("retry_failed_times = 0", "retry_failed_times: must be at least 1, not 0"),
         (
-            'retry_failed_every = "1h"',
-            "retry_failed_every: retrying failed jobs by itself is not supported yet",
+            'retry_failed_every = "-1s"',
+            "retry_failed_every: '-1s' is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
         ),
-        ("retry_failed_times = 3", "retry_failed_times: retrying failed jobs by itself is not supported yet"),
     ],
 )
 def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line: str, problem: str) -> None:

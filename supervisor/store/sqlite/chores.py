@@ -15,6 +15,7 @@ from supervisor.store.base import (
     Controls,
     Depth,
     Expired,
+    Mark,
     SettleExpired,
     SupervisorRecord,
     Wanted,
@@ -185,6 +186,34 @@ class SqliteChores:
             raw.execute(QUERIES.prune_errors, {"before": failed_before})
             raw.execute(QUERIES.prune_runs, bounds)
         return deleted, row[0]
+
+    def revive(
+        self, wanted: Wanted, times: int, after: Mark, until: float, limit: int, now: float
+    ) -> tuple[list[int], Mark]:
+        """Look at `limit` jobs that failed after a mark and not after `until` (Unix seconds), and put those that
+        are wanted and had fewer than `times` second chances back to pending. Returns (their ids, the new mark).
+        """
+        rows = self._connection.rows(
+            QUERIES.failed_after,
+            {
+                "failed_at": after.failed_at,
+                "id": after.job_id,
+                "until": until,
+                "types": json.dumps(wanted.types),
+                "capabilities": wanted.capabilities,
+                "times": times,
+                "limit": limit,
+            },
+        )
+        if not rows:
+            return [], after
+        revived = []
+        with self._connection.write() as raw:
+            for job_id in (row[1] for row in rows if row[2]):
+                if raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount:
+                    raw.execute(QUERIES.note_second_chance, {"id": job_id})
+                    revived.append(job_id)
+        return revived, Mark(rows[-1][0], rows[-1][1])
 
     def checkpoint(self) -> int:
         """Copy the log into the database as far as readers allow. Returns the frames still in the log."""

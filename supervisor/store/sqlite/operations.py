@@ -80,7 +80,7 @@ class SqliteOperations:
 
         Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
         """
-        return self._each(QUERIES.retry, ids, now)
+        return self._each(QUERIES.retry, ids, now, then=QUERIES.forget_second_chances)
 
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its status from then on."""
@@ -98,12 +98,17 @@ class SqliteOperations:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are left alone."""
         return self._each(QUERIES.delete_finished, ids, 0.0)
 
-    def _each(self, query: str, ids: Iterable[int], now: float) -> int:
+    def _each(self, query: str, ids: Iterable[int], now: float, *, then: str = "") -> int:
+        """Apply a statement to each row; `then` is another one for those that it changed."""
         pending, changed = list(ids), 0
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             with self._connection.write() as raw:
-                changed += sum(raw.execute(query, {"id": job_id, "now": now}).rowcount for job_id in batch)
+                for job_id in batch:
+                    if raw.execute(query, {"id": job_id, "now": now}).rowcount:
+                        changed += 1
+                        if then:
+                            raw.execute(then, {"id": job_id})
         return changed
 
     def pause(self, type: str, now: float) -> None:

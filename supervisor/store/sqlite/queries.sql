@@ -426,6 +426,24 @@ DELETE FROM job_errors WHERE id IN (
 DELETE FROM job_runs
 WHERE job_id > :after AND job_id <= :until AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_runs.job_id);
 
+-- name: failed_after
+-- Failed jobs in the order of their failures, and whether each is to have another chance.
+SELECT j.completed_at, j.id,
+       j.type IN (SELECT value FROM json_each(:types))
+       AND (j.requires = '' OR covers(:capabilities, CAST(j.requires AS BLOB)))
+       AND coalesce((SELECT c.used FROM job_second_chances c WHERE c.job_id = j.id), 0) < :times
+FROM jobs j INDEXED BY jobs_unsuccessful
+WHERE j.status = 'failed' AND j.status IN ('failed', 'quarantined') AND (j.completed_at, j.id) > (:failed_at, :id) AND j.completed_at <= :until
+ORDER BY j.completed_at, j.id LIMIT :limit;
+
+-- name: note_second_chance
+INSERT INTO job_second_chances (job_id, used) VALUES (:id, 1)
+ON CONFLICT (job_id) DO UPDATE SET used = used + 1;
+
+-- name: forget_second_chances
+-- Retried by hand, a job starts anew.
+DELETE FROM job_second_chances WHERE job_id = :id;
+
 -- name: set_control
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
 ON CONFLICT (kind, name) DO UPDATE SET value = :value, updated_at = :now;

@@ -1,0 +1,55 @@
+"""Give failed jobs another chance by themselves, where a pool says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from supervisor.store.base import Chores, Mark, Wanted
+from supervisor.telemetry import events
+
+_STRETCH = 500  # failed jobs looked at a pass and pool
+_START = Mark(0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondChance:
+    """What a pool grants its failed jobs: `every` so many seconds after a failure, at most `times` times a job."""
+
+    wanted: Wanted
+    every: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    jobs: int = 0
+
+
+class Reviver:
+    """Walks the failed jobs in the order of their failures, each once it has rested long enough.
+
+    It never goes back: what fails again stands at the end anew. A new maintainer walks from the beginning.
+    """
+
+    def __init__(self, chores: Chores, chances: Iterable[SecondChance]) -> None:
+        self._chores = chores
+        self._reached = dict.fromkeys(chances, _START)
+        self._log = events(process="maintainer")
+        # Punctual to a twentieth of the time that is asked for; a look costs one seek.
+        self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
+
+    def run_once(self, now: float) -> Revived:
+        """`now` is Unix seconds."""
+        return Revived(sum(self._revive(chance, now) for chance in self._reached))
+
+    def _revive(self, chance: SecondChance, now: float) -> int:
+        rested, reached = now - chance.every, self._reached[chance]
+        if reached.failed_at > rested:
+            reached = _START  # the clock was put back: what fails now stands before what we have seen
+        revived, self._reached[chance] = self._chores.revive(
+            chance.wanted, chance.times, reached, rested, _STRETCH, now
+        )
+        if revived:
+            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=revived)
+        return len(revived)

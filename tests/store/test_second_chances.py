@@ -1,0 +1,96 @@
+"""Failed jobs that go back to pending by themselves: which, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.domain.job import NewJob, Status
+from supervisor.domain.settlement import Failure, Settlement
+from supervisor.maintenance.reviver import Reviver, SecondChance
+from supervisor.store.base import Mark, Wanted
+from tests.store.kit import BROKEN, NOW, Desk
+
+START = Mark(0.0, 0)
+TAG = Wanted(("tag",), "gpu")
+
+
+def fail(desk: Desk, *, at: float = NOW, **job: Any) -> int:
+    """A job of type `tag` whose last attempt has failed then."""
+    job_id = desk.put("tag", at - 1, **job)
+    again(desk, job_id, at)
+    return job_id
+
+
+def again(desk: Desk, job_id: int, at: float) -> None:
+    """It is run once more, to no avail."""
+    (claim,) = desk.claims.exchange("w1", [], TAG, 1, 60.0, at).claims
+    assert claim.job_id == job_id
+    settlement = Settlement(job_id, claim.token, Status.FAILED, failure=Failure(BROKEN.kind, BROKEN.message))
+    assert desk.claims.exchange("w1", [settlement], TAG, 0, 60.0, at).lost == []
+
+
+def revive(desk: Desk, until: float, *, times: int = 2, after: Mark = START, limit: int = 100) -> list[int]:
+    revived, _ = desk.chores.revive(TAG, times, after, until, limit, until)
+    return revived
+
+
+def test_a_failed_job_that_has_rested_goes_back_with_its_counters_reset(desk: Desk) -> None:
+    rested = fail(desk)
+    fresh = fail(desk, at=NOW + 50)
+
+    assert revive(desk, NOW + 10) == [rested]
+    assert (desk.job(rested).status, desk.job(rested).attempts) == (Status.PENDING, 0)
+    assert desk.job(fresh).status is Status.FAILED
+
+
+def test_it_goes_back_so_many_times_and_no_more_unless_somebody_retries_it_by_hand(desk: Desk) -> None:
+    job_id = fail(desk)
+    for round_ in (1, 2):
+        assert revive(desk, NOW + 100 * round_) == [job_id]
+        again(desk, job_id, NOW + 100 * round_)
+    assert revive(desk, NOW + 300) == []
+
+    assert desk.operations.retry([job_id], NOW + 300) == 1
+    again(desk, job_id, NOW + 300)
+    assert revive(desk, NOW + 400) == [job_id]
+
+
+def test_what_another_pool_takes_or_what_was_quarantined_or_cancelled_stays(desk: Desk) -> None:
+    wanted = fail(desk, requires="gpu")
+    (elsewhere,) = desk.intake.enqueue([NewJob("mail", "{}", scheduled_at=NOW - 1)])
+    (claim,) = desk.claims.exchange("w1", [], Wanted(("mail",)), 1, 60.0, NOW).claims
+    desk.claims.exchange("w1", [Settlement(elsewhere, claim.token, Status.FAILED)], TAG, 0, 60.0, NOW)
+    poisoned = desk.put("tag")
+    (claim,) = desk.claims.exchange("w1", [], TAG, 1, 60.0, NOW).claims
+    desk.claims.exchange("w1", [Settlement(poisoned, claim.token, Status.QUARANTINED)], TAG, 0, 60.0, NOW)
+
+    assert revive(desk, NOW + 10) == [wanted]
+
+
+def test_a_walk_is_bounded_and_goes_on_where_it_was(desk: Desk) -> None:
+    jobs = [fail(desk) for _ in range(5)]  # all of the same moment
+
+    first, mark = desk.chores.revive(TAG, 1, START, NOW, 2, NOW)
+    second, mark = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
+    third, mark = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
+    last, same = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
+
+    assert [first, second, third, last] == [jobs[:2], jobs[2:4], jobs[4:], []]
+    assert same == mark
+
+
+def test_one_whose_unique_key_has_been_taken_meanwhile_stays_and_is_not_counted(desk: Desk) -> None:
+    old = fail(desk, unique_key="cat")
+    desk.put("tag", unique_key="cat", at=NOW + 1e6)
+
+    assert revive(desk, NOW + 10, times=1) == []
+    assert desk.job(old).status is Status.FAILED
+
+
+def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
+    reviver = Reviver(desk.chores, [SecondChance(TAG, 60.0, 5)])
+    fail(desk)
+    assert reviver.run_once(NOW + 60).jobs == 1
+    fail(desk, at=NOW - 7200)
+
+    assert reviver.run_once(NOW - 7200 + 60).jobs == 1
