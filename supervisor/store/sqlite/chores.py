@@ -184,7 +184,8 @@ class SqliteChores:
             except sqlite3.IntegrityError:
                 deleted = _prune_one_by_one(raw, bounds)
             raw.execute(QUERIES.prune_errors, {"before": failed_before})
-            raw.execute(QUERIES.prune_runs, bounds)
+            for query in (QUERIES.prune_runs, QUERIES.prune_batch_limits, QUERIES.prune_second_chances):
+                raw.execute(query, bounds)
         return deleted, row[0]
 
     def revive(

@@ -426,6 +426,16 @@ DELETE FROM job_errors WHERE id IN (
 DELETE FROM job_runs
 WHERE job_id > :after AND job_id <= :until AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_runs.job_id);
 
+-- name: prune_batch_limits
+DELETE FROM job_batch_limits
+WHERE job_id > :after AND job_id <= :until
+  AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_batch_limits.job_id);
+
+-- name: prune_second_chances
+DELETE FROM job_second_chances
+WHERE job_id > :after AND job_id <= :until
+  AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_second_chances.job_id);
+
 -- name: failed_after
 -- Failed jobs in the order of their failures, and whether each is to have another chance.
 SELECT j.completed_at, j.id,

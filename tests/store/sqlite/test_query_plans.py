@@ -79,6 +79,9 @@ def connected(path: Path) -> sqlite3.Connection:
         ("job_runs", "(job_id=?)"),
         ("insert_run", "PRIMARY KEY"),
         ("prune_runs", "(job_id>? AND job_id<?)"),
+        ("prune_batch_limits", "rowid>? AND rowid<?"),
+        ("prune_second_chances", "rowid>? AND rowid<?"),
+        ("failed_after", "jobs_unsuccessful (status=? AND completed_at>? AND completed_at<?"),
         ("failures_by_type", "job_errors_time"),
         ("workers_of", "job_workers_supervisor"),
     ],
@@ -93,7 +96,7 @@ def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
     assert full == [], plan
 
 
-@pytest.mark.parametrize("name", ["groups", "claim_first", "claim_group", "peek_group", "unhandled"])
+@pytest.mark.parametrize("name", ["groups", "claim_first", "claim_group", "peek_group", "unhandled", "failed_after"])
 def test_rows_come_out_of_the_index_in_their_order(database: sqlite3.Connection, name: str) -> None:
     plan = planned(database, name)
 

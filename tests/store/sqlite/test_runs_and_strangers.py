@@ -8,6 +8,7 @@ from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Usage, done, failed
 from tests.store.kit import BROKEN, NOW, POLICY, T0, Desk
 
+BESIDE = {"job_batch_limits": "most", "job_second_chances": "used"}
 USED = Usage(NOW - 2, 1.5, 0.25, 64 << 20, "tagging\n")
 
 
@@ -36,6 +37,8 @@ def test_runs_of_jobs_that_another_program_has_deleted_are_pruned_in_time(
     desk: Desk, foreign: sqlite3.Connection
 ) -> None:
     jobs = [desk.put() for _ in range(5)]
+    for table, column in BESIDE.items():
+        foreign.executemany(f"INSERT INTO {table} (job_id, {column}) VALUES (?, 1)", [(job,) for job in jobs])
     desk.settle(*(done(claim, None, usage=USED) for claim in desk.claim(want=5)))
     foreign.execute(f"DELETE FROM jobs WHERE id IN ({jobs[0]}, {jobs[2]})")  # its foreign keys are off
     assert len(rows(foreign)) == 5
@@ -44,4 +47,7 @@ def test_runs_of_jobs_that_another_program_has_deleted_are_pruned_in_time(
         _, reached = desk.chores.prune(reached, 2, T0, T0)
 
     assert rows(foreign) == [(jobs[1], "done"), (jobs[3], "done"), (jobs[4], "done")]
+    for table in BESIDE:
+        left = foreign.execute(f"SELECT job_id FROM {table} ORDER BY job_id").fetchall()
+        assert left == [(jobs[1],), (jobs[3],), (jobs[4],)], table
     assert desk.status(jobs[1]) is Status.DONE
