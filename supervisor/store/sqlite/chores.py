@@ -112,9 +112,9 @@ class SqliteChores:
         seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
         with self._connection.write() as raw:
             row = raw.execute(QUERIES.claim_of, seen).fetchone()
-            if row is None or (row[7] or "") != claim.owner:
+            if row is None or (row[8] or "") != claim.owner:
                 return False
-            current, holder = Claim._make(row[:7]), row[7]
+            current, holder = Claim._make(row[:8]), row[8]
             if not isinstance(holder, str):
                 raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                 current, holder = current._replace(token=current.token + 1), "foreign"

@@ -74,7 +74,7 @@ FROM groups g WHERE g.priority IS NOT NULL;
 -- The first due job of a type, when it is plain to see which: nothing of the type requires a capability,
 -- nothing has a higher priority than the one asked for, and the type is not paused. Costs three seeks,
 -- where the groups cost a dozen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -193,7 +193,7 @@ WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < 
 
 -- name: held_by
 -- What one worker holds, in the order in which it would run it.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs_held
 WHERE locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
@@ -207,7 +207,7 @@ LIMIT :limit;
 
 -- name: claim_of
 -- One expired claim, with what settling it takes; it must be as it was when first seen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, locked_by
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
   AND coalesce(lock_expires_at, 0) = :expires_at;
