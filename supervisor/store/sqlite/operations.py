@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
@@ -19,7 +19,7 @@ from supervisor.store.base import (
     TypeSpeed,
     Wanted,
 )
-from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite import failures, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
 
@@ -34,11 +34,9 @@ class SqliteOperations:
         connection.checkpoint_itself(not owner.supervised(self.supervisors(), connection.place))
 
     def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:
-        """The latest jobs first."""
-        few = status in (Status.FAILED, Status.QUARANTINED)
-        query = QUERIES.list_unsuccessful if few else QUERIES.list_jobs
-        parameters = {"status": status and status.value, "type": type, "before": before, "limit": limit}
-        return [job_of(row) for row in self._connection.rows(query, parameters)]
+        """The latest jobs first, however long that takes."""
+        which = Filter(() if status is None else (status,), () if type is None else (type,))
+        return listing.page(self._connection, which, before, limit, None).jobs
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})
@@ -52,24 +50,20 @@ class SqliteOperations:
         return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
 
     def ids(self, which: Filter) -> list[int]:
-        parameters = {
-            "statuses": json.dumps([status.value for status in which.statuses]),
-            "types": json.dumps(which.types),
-            "finished_before": which.finished_before,
-        }
-        return [row[0] for row in self._connection.rows(QUERIES.ids_where, parameters)]
+        """All jobs that are meant, the earliest first."""
+        return listing.ids(self._connection, which)
 
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
         """Jobs that are meant, the latest first, after at most a bounded look; see `Page`."""
-        raise NotImplementedError
+        return listing.page(self._connection, which, before, limit, listing.PATIENCE)
 
     def count(self, which: Filter, *, limit: int) -> int:
         """How many jobs are meant, counted no further than `limit`."""
-        raise NotImplementedError
+        return listing.count(self._connection, which, limit)
 
     def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
-        """Failed attempts since then, the most frequent first."""
-        raise NotImplementedError
+        """Failed attempts since then, the most frequent first; only the latest 10,000 are looked at."""
+        return failures.groups(self._connection, since)[:limit]
 
     def history(self, since: float) -> list[Minute]:
         """The minutes since then that the maintainer has kept, in their order."""
@@ -128,7 +122,19 @@ class SqliteOperations:
         return measuring.controls(self._connection)
 
     def counts(self) -> list[tuple[str, Status, int]]:
-        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_by_status)]
+        """All jobs, by type and status; reads the whole table."""
+        return self.open_counts() + self.closed_counts()
+
+    def open_counts(self) -> list[tuple[str, Status, int]]:
+        """Jobs that are unfinished, failed or quarantined, by type and status; costs what there are of them."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for type_, status, number in self._connection.rows(QUERIES.count_open):
+            counts[type_, status] += number
+        return [(type_, Status(status), number) for (type_, status), number in counts.items()]
+
+    def closed_counts(self) -> list[tuple[str, Status, int]]:
+        """Done and cancelled jobs, by type and status; reads the whole table."""
+        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_closed)]
 
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
