@@ -34,12 +34,23 @@ class Counter:
         """
         if lost:
             settlements = [settlement for settlement in settlements if settlement.job_id not in lost]
-        if self._only is None or len(settlements) < 4 or not self._count_plain(self._only, settlements, until):
+        if len(settlements) == 1:  # prefetch = 1 lives by this
+            self._count_one(settlements[0], until)
+        elif self._only is None or not self._count_plain(self._only, settlements, until):
             self._count_each(settlements, until)
 
     def store_failed(self, error: StoreError) -> None:
         if isinstance(error, StoreBusy):
             self._row.busy()
+
+    def _count_one(self, settlement: Settlement, until: float) -> None:
+        started, claim = settlement.started_at, settlement.claim
+        if settlement.usage is None and started is not None and claim is not None:
+            run, wait = until - started, started - claim.due_at
+            if 0.0 <= run <= WORTH and 0.0 <= wait <= LONGEST_WAIT:
+                self._row.ran(claim.type, run, wait)
+                return
+        self._count_each([settlement], until)
 
     def _count_plain(self, type_: str, settlements: list[Settlement], until: float) -> bool:
         """Count quick successes, of which there are thousands a second, by whole lists. False: not all are."""
