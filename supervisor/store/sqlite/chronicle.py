@@ -15,7 +15,7 @@ _MOST = 10_000  # due jobs of a type are counted no further
 def standing(connection: Connection, now: float) -> list[Standing]:
     """How each type with due or running jobs stands."""
     waiting = {type_: depth.due for type_, depth in measuring.backlog(connection, now, _MOST).items() if depth.due}
-    running = dict(connection.rows(QUERIES.running_by_type))
+    running: dict[str, int] = dict(connection.rows(QUERIES.running_by_type))
     return [Standing(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in sorted({*waiting, *running})]
 
 
