@@ -19,7 +19,7 @@ from supervisor.store.base import (
     TypeSpeed,
     Wanted,
 )
-from supervisor.store.sqlite import failures, listing, measuring, owner
+from supervisor.store.sqlite import chronicle, failures, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
 
@@ -71,7 +71,7 @@ class SqliteOperations:
 
     def history(self, since: float) -> list[Minute]:
         """The minutes since then that the maintainer has kept, in their order."""
-        raise NotImplementedError
+        return chronicle.minutes(self._connection, since)
 
     def retry(self, ids: Iterable[int], now: float) -> int:
         """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.
@@ -149,6 +149,10 @@ class SqliteOperations:
 
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        return measuring.log_size(self._connection)
 
     def backlog(self, now: float, limit: int) -> dict[str, Depth]:
         """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
