@@ -15,7 +15,12 @@ TITLE = "job-supervisor"
 def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
     app = FastAPI(
-        title=TITLE, version=supervisor.__version__, description=api.DESCRIPTION, docs_url=None, redoc_url=None
+        title=TITLE,
+        version=supervisor.__version__,
+        description=api.DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.office = office
     tell_errors(app)

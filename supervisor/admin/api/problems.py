@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.routing import Match
 
 from supervisor.admin.watch import TooManyListeners
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError
@@ -108,16 +108,16 @@ async def of_http(request: Request, error: Exception) -> JSONResponse:
     sentence = error.detail if own else sentences.get(error.status_code, standard)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(sorted(_methods(request)))
+        headers["Allow"] = ", ".join(sorted(_methods(request))) or headers.get("Allow", "")
     return problem(error.status_code, sentence, headers=headers)
 
 
 def _methods(request: Request) -> set[str]:
     """What may be done at this address: each route of it knows its own methods only."""
     found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
+    for template, operations in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
+            found |= {method.upper() for method in operations}
     return found
 
 
