@@ -20,10 +20,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.admin.errors import answer
+from supervisor.admin.errors import mistake
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
-from supervisor.domain.errors import StoreError
 from supervisor.telemetry import events
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
@@ -127,14 +126,13 @@ class Gate:
             await self._let_in(scope, _replay(body, receive), out)
 
     async def _let_in(self, scope: Scope, receive: Receive, out: Outlet) -> None:
-        """An error that no route has dealt with is told in a sentence; where it happened goes to the log alone."""
+        """An error that nobody has foreseen is told in a sentence; where it happened goes to the log alone."""
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
-            if not isinstance(error, StoreError):
-                self._log.error("request_failed", path=scope["path"], exc_info=error)
+            self._log.error("request_failed", path=scope["path"], exc_info=error)
             if not out.started:
-                await answer(error)(scope, receive, out.send)
+                await mistake()(scope, receive, out.send)
 
     async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
         if refusal.guessed:

@@ -445,7 +445,8 @@ def test_every_answer_keeps_the_browser_from_doing_anything_else_with_it(door: D
 
 def test_a_database_that_cannot_be_used_is_told_in_a_sentence_and_may_be_asked_again(door: Door) -> None:
     busy = door.ask("/broken/busy", ADMIN)
-    assert (busy.status, busy.json, busy.headers["retry-after"]) == (503, {"error": "it is busy"}, "1")
+    assert (busy.status, busy.json) == (503, {"error": "it is busy"})
+    assert int(busy.headers["retry-after"]) > 0
     gone = door.ask("/broken/store", ADMIN)
     assert (gone.status, gone.json) == (503, {"error": "it is gone"})
 
