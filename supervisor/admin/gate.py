@@ -68,7 +68,7 @@ class Visit:
         self.headers = Headers(scope=scope)
         self.host = self.headers.get("host", "")
         self.query: bytes = scope["query_string"]
-        self.local: str = (scope.get("server") or ("",))[0]
+        self.local: str = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
         self.changes = self.method not in SAFE
 
     @property

@@ -165,6 +165,7 @@ def test_a_host_that_is_configured_is_let_in_and_so_is_the_address_that_was_reac
     assert door.ask(headers={"host": "jobs.example.org"} | ADMIN).status == 200
     assert door.ask(headers={"host": "Jobs.Example.Org:443"} | ADMIN).status == 200
     assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="10.0.0.7").status == 200
+    assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="::ffff:10.0.0.7").status == 200
     assert door.ask(headers={"host": "[2001:db8::7]:8787"} | ADMIN, local="2001:db8::7").status == 200
 
 

@@ -356,7 +356,11 @@ def test_a_token_that_is_no_secret_is_refused_before_anything_starts(
     supervisor = site.start(wait=False)
     assert supervisor.wait(20) == 2
     told = [line for line in site.log.read_text().splitlines() if line.startswith("error: ")]
-    assert told == [f"error: {site.config}: admin.token_file: {path} {problem}"]
+    line = 1 + site.config.read_text().splitlines().index('token_file = "token"')
+    assert told == [f"error: {site.config}:{line}: admin.token_file: {path} {problem}"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(site, "check")
+    assert f":{line}: admin.token_file: {path} {problem}" in refused.value.stderr
     assert not site.event("supervisor_started")
     assert list(Path(f"{site.database}-supervisor").glob("owner-*")) == []
 
