@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
-from supervisor.admin import pages
+from supervisor.admin import login, pages
+from supervisor.admin.errors import tell_errors
 from supervisor.admin.office import Office
 
 TITLE = "job-supervisor"
@@ -15,5 +16,7 @@ def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
     app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
     app.state.office = office
+    tell_errors(app)
+    app.include_router(login.router)
     pages.install(app)
     return app
