@@ -40,19 +40,23 @@ class Look(NamedTuple):
 
 def page(connection: Connection, which: Filter, before: int | None, limit: int, patience: float | None) -> Page:
     """At most `limit` jobs; fewer when `patience` (seconds, None: without end) is over."""
+    found, floor = some_ids(connection, which, before, limit, patience)
+    return Page(_jobs(connection, found), floor)
+
+
+def some_ids(
+    connection: Connection, which: Filter, before: int | None, limit: int, patience: float | None
+) -> tuple[list[int], int | None]:
+    """The ids of such a page, and the id before which the next one begins."""
     deadline = None if patience is None else time.monotonic() + patience
     found: list[int] = []
     floor = None
-    for ids, floor in looks(connection, which, before):
-        found += ids
-        if len(found) > limit or (len(found) == limit and floor is None):
+    for look in looks(connection, which, before):
+        found += look.ids
+        floor = look.floor
+        if len(found) > limit or (deadline is not None and time.monotonic() > deadline):
             break
-        if deadline is not None and time.monotonic() > deadline:
-            break
-    if len(found) > limit:
-        found = found[:limit]
-        floor = found[-1] if found else before
-    return Page(_jobs(connection, found), floor)
+    return (found[:limit], found[limit - 1]) if len(found) > limit else (found, floor)
 
 
 def count(connection: Connection, which: Filter, limit: int) -> int:

@@ -53,6 +53,10 @@ class SqliteOperations:
         """All jobs that are meant, the earliest first."""
         return listing.ids(self._connection, which)
 
+    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        """At most so many of them, the latest first, and the id before which to go on; None: that was all."""
+        return listing.some_ids(self._connection, which, before, limit, None)
+
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
         """Jobs that are meant, the latest first, after at most a bounded look; see `Page`."""
         return listing.page(self._connection, which, before, limit, listing.PATIENCE)
@@ -74,7 +78,7 @@ class SqliteOperations:
 
         Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
         """
-        return self._each(QUERIES.retry, ids, now)
+        return self._each(QUERIES.retry, ids=ids, now=now)
 
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its status from then on."""
@@ -88,16 +92,23 @@ class SqliteOperations:
             raise JobNotFound(job_id)
         raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
 
+    def cancel_all(self, ids: Iterable[int], now: float) -> int:
+        """Cancel the pending ones of these jobs, ask the running ones to stop. Returns how many it was."""
+        return self._each(QUERIES.cancel_pending, QUERIES.request_cancel, ids=ids, now=now)
+
     def delete(self, ids: Iterable[int]) -> int:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are left alone."""
-        return self._each(QUERIES.delete_finished, ids, 0.0)
+        return self._each(QUERIES.delete_finished, ids=ids)
 
-    def _each(self, query: str, ids: Iterable[int], now: float) -> int:
+    def _each(self, *queries: str, ids: Iterable[int], now: float = 0.0) -> int:
+        """Run the first query that changes a job, for each of them. Returns how many were changed."""
         pending, changed = list(ids), 0
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             with self._connection.write() as raw:
-                changed += sum(raw.execute(query, {"id": job_id, "now": now}).rowcount for job_id in batch)
+                for job_id in batch:
+                    parameters = {"id": job_id, "now": now}
+                    changed += any(raw.execute(query, parameters).rowcount for query in queries)
         return changed
 
     def pause(self, type: str, now: float) -> None:
@@ -139,6 +150,10 @@ class SqliteOperations:
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
 
+    def backlog(self, now: float, limit: int) -> dict[str, Depth]:
+        """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
+        return measuring.backlog(self._connection, now, limit)
+
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
 
@@ -158,6 +173,11 @@ class SqliteOperations:
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         return owner.lives(supervisor, self._connection.place)
+
+    def insist_on_writing(self) -> None:
+        """Raises StoreError if nothing can be written just now; tries for as long as any writer would."""
+        with self._connection.write():
+            return
 
     def close(self) -> None:
         self._connection.close()

@@ -287,6 +287,50 @@ SELECT count(*) FROM (
     AND scheduled_at <= :now
   LIMIT :limit);
 
+-- name: backlog
+-- Each (type, requires, priority) that has unfinished rows, paused or not, with the time of its first pending
+-- one. One seek a group, as for a claim.
+WITH RECURSIVE
+types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+),
+kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = k.type AND j.requires > k.requires
+                    AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = k.type AND j.requires = k.requires
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT g.type, g.requires, g.priority,
+       (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
+        WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+          AND j.status = 'pending'
+        ORDER BY j.scheduled_at LIMIT 1) AS first_at
+FROM groups g WHERE g.priority IS NOT NULL;
+
 -- name: awaiting_retry
 -- Whether a pending job of these types has been tried before: what a burst waits for.
 SELECT 1 FROM jobs INDEXED BY jobs_unfinished
