@@ -13,9 +13,10 @@ from supervisor.admin.hour import Hour, Series, Sums
 from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
 from supervisor.domain.history import KEPT
-from supervisor.status import Overview, PoolView, SupervisorView, TypeView
+from supervisor.status import Overview, PoolView, SupervisorView
 
 LATE = 60.0  # seconds after which a schedule's time has passed unnoticed
+MOST_NAMED = 3  # types that no pool takes and that get a line each
 
 router = route.router()
 
@@ -32,21 +33,13 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PoolCard:
-    """One pool with what its workers and types add. `memory` is bytes of all its workers, None if unknown."""
+    """One pool with what its workers and types add."""
 
     view: PoolView
     busy: int
-    memory: int | None
     sums: Sums
     runs: Series
     failures: int
-    paused: list[str]
-
-    @property
-    def tone(self) -> str:
-        if self.view.problem:
-            return "fault"
-        return "paused" if self.paused else "well"
 
 
 @router.get("/")
@@ -60,21 +53,18 @@ async def overview(request: Request, office: TheOffice) -> HTMLResponse:
         hour=hour,
         troubles=sorted(troubles(shown), key=lambda trouble: ("fault", "warning", "note").index(trouble.level)),
         pools=[pool_card(pool, shown, hour) for pool in shown.pools],
-        oldest=max((pool.oldest_age for pool in shown.pools if pool.oldest_age is not None), default=None),
+        oldest=max((view.oldest_age for view in shown.types if view.oldest_age is not None), default=None),
     )
 
 
 def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
-    workers = [w for w in shown.workers if w.pool == pool.name and w.supervisor == pool.supervisor]
-    measured = [worker.memory for worker in workers if worker.memory is not None]
+    own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
     return PoolCard(
         view=pool,
-        busy=sum(worker.state == "busy" for worker in workers),
-        memory=sum(measured) if measured else None,
+        busy=sum(worker.state == "busy" for worker in own),
         sums=hour.sums(pool.types),
         runs=hour.runs_of(pool.types),
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),
-        paused=[type_ for type_ in pool.types if type_ in shown.paused],
     )
 
 
@@ -88,17 +78,25 @@ def troubles(shown: Overview) -> Iterator[Trouble]:
     for pool in shown.pools:
         if pool.problem:
             yield Trouble("fault", f"The pool {pool.name} is broken: {pool.problem}", "It is tried again by itself.")
-    pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
-    for type_ in shown.unhandled:
-        waits = words.counted(pending.get(type_, 0), "job waits", "jobs wait")
-        yield Trouble("warning", f"No pool takes the type {type_}: {waits}.", "Give it to a pool, then reload.", type_)
-    for type_ in shown.paused:
-        waits = words.counted(pending.get(type_, 0), "job waits", "jobs wait")
-        yield Trouble("note", f"The type {type_} is paused: {waits}.", link=type_)
+    yield from _of_types(shown)
     for schedule in shown.schedules:
         if schedule.next_in < -LATE:
             late = words.span(-schedule.next_in)
             yield Trouble("warning", f"The schedule {schedule.name} is {late} late.", "No running supervisor has it.")
+
+
+def _of_types(shown: Overview) -> Iterator[Trouble]:
+    pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
+    waits = {type_: words.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
+    if len(shown.unhandled) > MOST_NAMED:
+        many = words.counted(sum(pending.get(type_, 0) for type_ in shown.unhandled), "job waits", "jobs wait")
+        yield Trouble("warning", f"No pool takes {len(shown.unhandled)} types: {many}.", "They are marked below.")
+    else:
+        for type_ in shown.unhandled:
+            advice = "Give it to a pool, then reload."
+            yield Trouble("warning", f"No pool takes the type {type_}: {waits[type_]}.", advice, link=type_)
+    for type_ in shown.paused:
+        yield Trouble("note", f"The type {type_} is paused: {waits[type_]}.", link=type_)
 
 
 def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
@@ -110,10 +108,7 @@ def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
         yield Trouble("fault", f"{who} is in trouble: {supervisor.trouble}")
     if supervisor.stopping:
         yield Trouble("note", f"{who} is stopping: {supervisor.stopping}")
+    if supervisor.admin is not None and supervisor.admin.problem:
+        yield Trouble("warning", f"{who} has trouble with its admin process: {supervisor.admin.problem}")
     if not supervisor.visible:
         yield Trouble("warning", f"{who} cannot be seen from here.", "Its pools and workers are unknown.")
-
-
-def remark(view: TypeView) -> str:
-    """What is unusual about a type."""
-    return "paused" if view.paused else "" if view.handled else "no pool"

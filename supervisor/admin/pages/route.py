@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from supervisor.admin.errors import answer
 from supervisor.admin.office import may_change, office_of
 from supervisor.admin.rendering import render
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -28,14 +29,17 @@ class PageRoute(APIRoute):
         async def handler(request: Request) -> Response:
             try:
                 return await make(request)
-            except StoreBusy:
-                return problem(request, 503, "The database is busy", "Another program has held it for too long.")
-            except StoreError as error:
-                return problem(request, 503, "The database cannot be used", f"{error}.")
             except RequestValidationError:
                 return not_found(request)
             except HTTPException as error:
                 return not_found(request, str(error.detail))
+            except StoreBusy:
+                return problem(request, 503, "The database is busy", "Another program has held it for too long.")
+            except StoreError as error:
+                return problem(request, 503, "The database cannot be used", f"{error}.")
+            except Exception as error:
+                answer(error)  # which logs it
+                return problem(request, 500, "The admin process has made a mistake", "Its log says more.")
 
         return handler
 
@@ -48,7 +52,14 @@ async def page(request: Request, template: str, overview: Overview | None = None
     """A page of the dashboard with its frame. Raises StoreError if the database cannot be used."""
     office = office_of(request)
     shown = overview or await office.watch.overview()
-    return render(template, overview=shown, may_change=may_change(request), settings=office.settings, **values)
+    return render(
+        template,
+        overview=shown,
+        may_change=may_change(request),
+        settings=office.settings,
+        may_leave=not office.keys.open,
+        **values,
+    )
 
 
 def not_found(request: Request, why: str = "") -> HTMLResponse:
