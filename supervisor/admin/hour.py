@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from supervisor.domain.history import KEPT, MINUTE, Minute
 
 MINUTES = int(KEPT / MINUTE)
+OTHERS = ""  # the type under which the history has what is beyond its busiest ones
 MOST_TYPES = 5  # that have a colour of their own; what is left is one more
 
 
@@ -71,10 +72,10 @@ class Hour:
         runs: dict[str, int] = defaultdict(int)
         for minute in self._kept:
             runs[minute.type] += minute.done + minute.failed
-        ranked = sorted((type_ for type_ in runs if runs[type_]), key=lambda type_: (-runs[type_], type_))
-        series = [self._of_types(f"type-{index}", [type_]) for index, type_ in enumerate(sorted(ranked[:MOST_TYPES]))]
-        others = ranked[MOST_TYPES:]
-        return [*series, self._of_types("type-others", others, f"{len(others)} others")] if others else series
+        named = sorted((type_ for type_ in runs if type_ and runs[type_]), key=lambda type_: (-runs[type_], type_))
+        series = [self._of_types(f"type-{index}", [type_]) for index, type_ in enumerate(sorted(named[:MOST_TYPES]))]
+        others = [*named[MOST_TYPES:], *([OTHERS] if runs[OTHERS] else [])]
+        return [*series, self._of_types("type-others", others, "others")] if others else series
 
     def sums(self, types: Sequence[str]) -> Sums:
         minutes = [minute for minute in self._kept if minute.type in types]

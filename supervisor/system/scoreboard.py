@@ -264,6 +264,10 @@ def tapes_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.tapes")
 
 
+def tallies_of(scoreboard: Path) -> Path:
+    return Path(f"{scoreboard}.tallies")
+
+
 class Scoreboard:
     """The mapped file. Make it with `create`, look at somebody's with `open`."""
 
@@ -312,6 +316,11 @@ class Scoreboard:
         return tapes_of(self.path)
 
     @property
+    def tallies(self) -> Path:
+        """Where its workers and the maintainer count what has been finished."""
+        return tallies_of(self.path)
+
+    @property
     def highest(self) -> int:
         """The highest slot that was ever used."""
         return int.from_bytes(self._view[8:16], "little")
@@ -358,3 +367,4 @@ class Scoreboard:
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         self.tapes.unlink(missing_ok=True)
+        self.tallies.unlink(missing_ok=True)

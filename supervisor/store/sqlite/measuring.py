@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -63,6 +64,14 @@ def controls(connection: Connection) -> Controls:
 def supervisors(connection: Connection) -> list[SupervisorRecord]:
     """The registry: the running, and the dead that nobody has recovered yet."""
     return [SupervisorRecord(*row) for row in connection.rows(QUERIES.supervisors)]
+
+
+def log_size(connection: Connection) -> int:
+    """Bytes of the write-ahead log."""
+    try:
+        return os.stat(f"{connection.place.database}-wal").st_size  # noqa: PTH116 - no Path per look
+    except OSError:
+        return 0
 
 
 def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:

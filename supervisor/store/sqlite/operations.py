@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
-from supervisor.domain.history import Minute
+from supervisor.domain.history import Minute, Standing
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.store.base import (
     Controls,
@@ -19,7 +19,7 @@ from supervisor.store.base import (
     TypeSpeed,
     Wanted,
 )
-from supervisor.store.sqlite import failures, listing, measuring, owner
+from supervisor.store.sqlite import chronicle, failures, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
 
@@ -71,7 +71,7 @@ class SqliteOperations:
 
     def history(self, since: float) -> list[Minute]:
         """The minutes since then that the maintainer has kept, in their order."""
-        raise NotImplementedError
+        return chronicle.minutes(self._connection, since)
 
     def retry(self, ids: Iterable[int], now: float) -> int:
         """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.
@@ -153,6 +153,14 @@ class SqliteOperations:
     def backlog(self, now: float, limit: int) -> dict[str, Depth]:
         """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
         return measuring.backlog(self._connection, now, limit)
+
+    def standing(self, now: float) -> list[Standing]:
+        """How each type with unfinished jobs stands, of a bounded number."""
+        return chronicle.standing(self._connection, now)
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        return measuring.log_size(self._connection)
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)

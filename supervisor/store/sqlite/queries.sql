@@ -74,7 +74,7 @@ FROM groups g WHERE g.priority IS NOT NULL;
 -- The first due job of a type, when it is plain to see which: nothing of the type requires a capability,
 -- nothing has a higher priority than the one asked for, and the type is not paused. Costs three seeks,
 -- where the groups cost a dozen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -193,7 +193,7 @@ WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < 
 
 -- name: held_by
 -- What one worker holds, in the order in which it would run it.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs_held
 WHERE locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
@@ -207,7 +207,7 @@ LIMIT :limit;
 
 -- name: claim_of
 -- One expired claim, with what settling it takes; it must be as it was when first seen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, locked_by
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
   AND coalesce(lock_expires_at, 0) = :expires_at;
@@ -371,6 +371,60 @@ WHERE type IS NOT NULL AND type NOT IN (SELECT value FROM json_each(:types))
   AND EXISTS (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished WHERE j.type = t.type AND j.status = 'pending')
 LIMIT 20;
 
+-- name: standing
+-- How each type stands: due jobs and running ones, counted up to a limit a group, and since when the oldest is
+-- due. A few seeks a group.
+WITH RECURSIVE
+types (type, number) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1), 1
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1),
+         number + 1
+  FROM types t WHERE t.type IS NOT NULL AND number < :types
+),
+kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = k.type AND j.requires > k.requires
+                    AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = k.type AND j.requires = k.requires
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT type, sum(waiting), sum(running), min(oldest) FROM (
+  SELECT g.type AS type,
+         (SELECT count(*) FROM (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished
+                                WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+                                  AND j.status = 'pending' AND j.scheduled_at <= :now LIMIT :limit)) AS waiting,
+         (SELECT count(*) FROM (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished
+                                WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+                                  AND j.status = 'running' LIMIT :limit)) AS running,
+         (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+            AND j.status = 'pending' AND j.scheduled_at <= :now
+          ORDER BY j.scheduled_at LIMIT 1) AS oldest
+  FROM groups g WHERE g.priority IS NOT NULL)
+WHERE waiting > 0 OR running > 0
+GROUP BY type;
+
 -- name: refuse_unreadable
 -- Pending jobs whose requirements, given as bytes, are no UTF-8.
 UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
@@ -382,6 +436,35 @@ RETURNING id;
 
 -- name: controls
 SELECT kind, name, value FROM job_controls;
+
+
+-- History ------------------------------------------------------------------------------------------
+
+-- name: counted
+-- What of a supervisor's tallies stands in the history.
+SELECT counted FROM job_supervisors WHERE id = :id;
+
+-- name: count_on
+-- Unless somebody else has; then what goes with it must not be written either.
+UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
+
+-- name: add_minute
+-- Counts are those of one supervisor and add up; how the table stands is the same for all of them.
+INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = done + :done, failed = failed + :failed, waiting = :waiting, running = :running,
+  run_seconds = run_seconds + :run_seconds, wait_seconds = wait_seconds + :wait_seconds;
+
+-- name: history
+SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
+FROM job_history WHERE minute >= :since ORDER BY minute, type;
+
+-- name: has_history_before
+SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
+
+-- name: forget_history
+DELETE FROM job_history WHERE minute < :before;
 
 
 -- Operating ----------------------------------------------------------------------------------------
