@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.domain.history import KEPT, MINUTE, Minute
+from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute
 
 MINUTES = int(KEPT / MINUTE)
-OTHERS = ""  # the type under which the history has what is beyond its busiest ones
 MOST_TYPES = 5  # that have a colour of their own; what is left is one more
 
 
