@@ -106,6 +106,7 @@ def lively(folder: Path) -> Iterator[Site]:
             HOSTILE.format(where="timing"),
         )
         yield made
+        (folder / "end").touch()
 
 
 class Visitor:
