@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
-from supervisor.admin import login, pages
+from supervisor.admin import api, login, pages
 from supervisor.admin.errors import tell_errors
 from supervisor.admin.office import Office
 
@@ -18,5 +18,6 @@ def make_app(office: Office) -> FastAPI:
     app.state.office = office
     tell_errors(app)
     app.include_router(login.router)
+    api.install(app)
     pages.install(app)
     return app

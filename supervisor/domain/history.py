@@ -32,15 +32,11 @@ class Minute:
 
 
 class Standing(NamedTuple):
-    """How one type stands: jobs that are due, those that run, and since when the oldest is due (Unix seconds).
-
-    Both are counted up to a limit for each priority and requirement.
-    """
+    """How one type stands: jobs that are due, counted up to a limit, and those that run."""
 
     type: str
     waiting: int
     running: int
-    oldest: float | None
 
 
 class Sums(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,16 +27,13 @@ class Historian:
     once: the next maintainer goes on from the note.
     """
 
+    every = 1.0  # seconds: whether the minute is over costs nothing to ask
+
     def __init__(self, chores: Chores, supervisor: str, path: Path) -> None:
         self._chores = chores
         self._supervisor = supervisor
         self._path = path
         self._minute: float | None = None
-
-    @property
-    def every(self) -> float:
-        """Seconds to the end of the minute, and a little more, so that it is over by then."""
-        return MINUTE - time.time() % MINUTE + 0.01
 
     def run_once(self, now: float) -> Recorded:
         """Write the minute before this one, if that has not been done. `now` is Unix seconds."""

@@ -51,7 +51,11 @@ def test_what_ends_well_or_fails_counts_with_the_seconds_that_are_known() -> Non
 
 
 def test_what_was_cancelled_or_goes_back_uncharged_does_not_count() -> None:
-    gone_back = [cancelled(claim(), started_at=BEGAN), released(claim()), suspected(claim(), 4, usage=Usage(BEGAN, 2.0))]
+    gone_back = [
+        cancelled(claim(), started_at=BEGAN),
+        released(claim()),
+        suspected(claim(), 4, usage=Usage(BEGAN, 2.0)),
+    ]
     assert [ended(settlement, BEGAN + 1) for settlement in gone_back] == [None] * 3
 
 

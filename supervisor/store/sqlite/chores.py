@@ -172,7 +172,7 @@ class SqliteChores:
     # History
 
     def standing(self, now: float) -> list[Standing]:
-        """How each type with unfinished jobs stands, of a bounded number."""
+        """How each type with due or running jobs stands."""
         return chronicle.standing(self._connection, now)
 
     def counted(self, supervisor: str) -> str:

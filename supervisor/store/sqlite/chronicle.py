@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from supervisor.domain.history import Minute, Standing
+from supervisor.store.sqlite import measuring
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
-_MOST_TYPES = 1000  # looked at: another program may make up a new type for each job
-_MOST_JOBS = 10_000  # counted in a group
+_MOST = 10_000  # due jobs of a type are counted no further
 
 
 def standing(connection: Connection, now: float) -> list[Standing]:
     """How each type with due or running jobs stands."""
-    bounds = {"now": now, "types": _MOST_TYPES, "limit": _MOST_JOBS}
-    return [Standing(*row) for row in connection.rows(QUERIES.standing, bounds)]
+    waiting = {type_: depth.due for type_, depth in measuring.backlog(connection, now, _MOST).items() if depth.due}
+    running: dict[str, int] = dict(connection.rows(QUERIES.running_by_type))
+    return [Standing(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in sorted({*waiting, *running})]
 
 
 def counted(connection: Connection, supervisor: str) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
-from supervisor.domain.history import Minute, Standing
+from supervisor.domain.history import Minute
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.store.base import (
     Controls,
@@ -150,17 +150,13 @@ class SqliteOperations:
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
 
-    def backlog(self, now: float, limit: int) -> dict[str, Depth]:
-        """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
-        return measuring.backlog(self._connection, now, limit)
-
-    def standing(self, now: float) -> list[Standing]:
-        """How each type with unfinished jobs stands, of a bounded number."""
-        return chronicle.standing(self._connection, now)
-
     def log_size(self) -> int:
         """Bytes of the write-ahead log."""
         return measuring.log_size(self._connection)
+
+    def backlog(self, now: float, limit: int) -> dict[str, Depth]:
+        """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
+        return measuring.backlog(self._connection, now, limit)
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)

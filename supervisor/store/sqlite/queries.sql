@@ -371,59 +371,8 @@ WHERE type IS NOT NULL AND type NOT IN (SELECT value FROM json_each(:types))
   AND EXISTS (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished WHERE j.type = t.type AND j.status = 'pending')
 LIMIT 20;
 
--- name: standing
--- How each type stands: due jobs and running ones, counted up to a limit a group, and since when the oldest is
--- due. A few seeks a group.
-WITH RECURSIVE
-types (type, number) AS (
-  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
-          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1), 1
-  UNION ALL
-  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
-          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1),
-         number + 1
-  FROM types t WHERE t.type IS NOT NULL AND number < :types
-),
-kinds (type, requires) AS (
-  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
-                  ORDER BY j.requires LIMIT 1)
-  FROM types t WHERE t.type IS NOT NULL
-  UNION ALL
-  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = k.type AND j.requires > k.requires
-                    AND (j.status = 'pending' OR j.status = 'running')
-                  ORDER BY j.requires LIMIT 1)
-  FROM kinds k WHERE k.requires IS NOT NULL
-),
-groups (type, requires, priority) AS (
-  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                              WHERE j.type = k.type AND j.requires = k.requires
-                                AND (j.status = 'pending' OR j.status = 'running')
-                              ORDER BY j.priority DESC LIMIT 1)
-  FROM kinds k WHERE k.requires IS NOT NULL
-  UNION ALL
-  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
-                                AND (j.status = 'pending' OR j.status = 'running')
-                              ORDER BY j.priority DESC LIMIT 1)
-  FROM groups g WHERE g.priority IS NOT NULL
-)
-SELECT type, sum(waiting), sum(running), min(oldest) FROM (
-  SELECT g.type AS type,
-         (SELECT count(*) FROM (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished
-                                WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
-                                  AND j.status = 'pending' AND j.scheduled_at <= :now LIMIT :limit)) AS waiting,
-         (SELECT count(*) FROM (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished
-                                WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
-                                  AND j.status = 'running' LIMIT :limit)) AS running,
-         (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
-          WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
-            AND j.status = 'pending' AND j.scheduled_at <= :now
-          ORDER BY j.scheduled_at LIMIT 1) AS oldest
-  FROM groups g WHERE g.priority IS NOT NULL)
-WHERE waiting > 0 OR running > 0
-GROUP BY type;
+-- name: running_by_type
+SELECT type, count(*) FROM jobs_held GROUP BY type;
 
 -- name: refuse_unreadable
 -- Pending jobs whose requirements, given as bytes, are no UTF-8.
