@@ -10,11 +10,10 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request
-from fastapi.exception_handlers import http_exception_handler
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from supervisor.admin.api.problems import of_http
 from supervisor.admin.pages import failures, jobs, overview, tables
 from supervisor.admin.pages.route import not_found
 from supervisor.admin.rendering import STATIC
@@ -34,5 +33,4 @@ async def _nothing(request: Request, error: Exception) -> Response:
     """For an address that no route has: a page for browsers, JSON for programs."""
     if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
         return not_found(request)
-    assert isinstance(error, HTTPException)
-    return await http_exception_handler(request, error)
+    return await of_http(request, error)

@@ -37,6 +37,8 @@ class PoolCard:
 
     view: PoolView
     busy: int
+    due: int  # those of paused types, too, which the pool itself does not count
+    oldest: float | None
     sums: Sums
     runs: Series
     failures: int
@@ -59,9 +61,13 @@ async def overview(request: Request, office: TheOffice) -> HTMLResponse:
 
 def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
     own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
+    kept = [view for view in shown.types if view.type in pool.paused]
+    ages = [age for age in (pool.oldest_age, *(view.oldest_age for view in kept)) if age is not None]
     return PoolCard(
         view=pool,
         busy=sum(worker.state == "busy" for worker in own),
+        due=pool.due + sum(view.due for view in kept),
+        oldest=max(ages, default=None),
         sums=hour.sums(pool.types),
         runs=hour.runs_of(pool.types),
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),

@@ -145,6 +145,7 @@
       if (!first || performance.now() - looked > OFTEN) soon();
       first = false;
     });
+    stream.addEventListener("trouble", lost); // the database cannot be used
     stream.addEventListener("error", () => {
       lost();
       if (stream && stream.readyState === EventSource.CLOSED) {

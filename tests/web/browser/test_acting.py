@@ -25,6 +25,18 @@ handler = "jobs:work"
 min_workers = 1
 max_workers = 3
 """
+PATIENT = """
+[pools.patient]
+handler = "jobs:patient"
+workers = 1
+"""
+UNTIL_CANCELLED = """
+import time
+def patient(payload, ctx):
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    raise RuntimeError("stopped as asked")
+"""
 
 
 def failed(site: Site, count: int) -> list[int]:
@@ -120,9 +132,9 @@ def test_a_deleted_job_leads_back_to_the_list_which_says_so(
 
 
 def test_a_running_job_is_cancelled(make_admin_site: Callable[..., Site], visit: Callable[..., Visitor]) -> None:
-    site = make_admin_site(f"{WORK}shutdown_grace = '500ms'\n")
-    job = site.queue.enqueue("work", {"seconds": 60})
-    site.running_pid(job)
+    site = make_admin_site(PATIENT, handlers=UNTIL_CANCELLED)
+    job = site.queue.enqueue("patient")
+    wait_for(lambda: site.job(job).status == "running", "it to run")
     visitor = visit(site)
 
     page = visitor.open("/workers")
