@@ -40,9 +40,11 @@ def bars(series: Sequence[Series], times: Sequence[float], description: str) -> 
         values = [(one, one.values[index]) for one in series]
         if any(value for _, value in values):
             minutes.append(_bar(values, index * place, place, highest, at))
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">').format(
-        *(_short(WIDTH), _short(HEIGHT), description)
-    ) + Markup("{}{}</svg>").format(_grid(), Markup("").join(minutes))
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    ).format(*(_short(WIDTH), _short(HEIGHT), description)) + Markup("{}{}</svg>").format(
+        _grid(), Markup("").join(minutes)
+    )
 
 
 def spark(series: Series, description: str) -> Markup:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute
+from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
 
 MINUTES = int(KEPT / MINUTE)
 MOST_TYPES = 5  # that have a colour of their own; what is left is one more
@@ -45,10 +45,10 @@ class Sums:
 
 
 class Hour:
-    """Sixty minutes, the last of which is the present one and not over yet. `times` are Unix seconds."""
+    """The sixty minutes before this one, which is not over yet. `times` are Unix seconds."""
 
     def __init__(self, minutes: Iterable[Minute], now: float) -> None:
-        last = now - now % MINUTE
+        last = minute_of(now) - MINUTE
         self.times = tuple(last - MINUTE * (MINUTES - 1 - index) for index in range(MINUTES))
         self._kept = [minute for minute in minutes if self.times[0] <= minute.at <= last]
 

@@ -126,7 +126,7 @@ def timing(stored: str) -> str:
 
 
 def fragment(message: str) -> str:
-    """The longest part of a message without numbers, paths and quotes: what its like have in common, and a filter for them."""
+    """The longest part of a message without numbers, paths and quotes: its like have it too, so it finds them."""
     return max((part.strip() for part in _VARIABLE.split(message)), key=len, default="")
 
 

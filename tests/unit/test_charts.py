@@ -12,7 +12,7 @@ from supervisor.admin.hour import Hour, Series, Sums
 from supervisor.domain.history import OTHERS, Minute
 
 NOW = 1_700_000_010.0
-MINUTE = NOW - NOW % 60
+MINUTE = NOW - NOW % 60 - 60  # the last one that is over
 
 
 def minute(ago: int, type_: str = "tag", **fields: float) -> Minute:

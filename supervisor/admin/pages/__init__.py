@@ -1,10 +1,10 @@
 """The dashboard: pages for people, rendered from what the API answers.
 
-    overview.py  everything at once, and what is wrong
-    jobs.py      the list with its filters (asked.py), and one job
-    failures.py  failed attempts, grouped by what went wrong
-    tables.py    workers and schedules
-    route.py     what every page has, and what it says when it cannot be made
+overview.py  everything at once, and what is wrong
+jobs.py      the list with its filters (asked.py), and one job
+failures.py  failed attempts, grouped by what went wrong
+tables.py    workers and schedules
+route.py     what every page has, and what it says when it cannot be made
 """
 
 from __future__ import annotations

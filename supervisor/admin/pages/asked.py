@@ -81,7 +81,11 @@ class Asked:
         query = [
             *(("status", status.value) for status in new.statuses),
             *(("type", type_) for type_ in new.types),
-            *((name, str(getattr(new, name))) for name in ("error", "key", "requires", "finished") if getattr(new, name)),
+            *(
+                (name, str(getattr(new, name)))
+                for name in ("error", "key", "requires", "finished")
+                if getattr(new, name)
+            ),
             *((name, str(getattr(new, name))) for name in ("priority", "before") if getattr(new, name) is not None),
         ]
         return "/jobs" + (f"?{urlencode(query)}" if query else "")
@@ -99,7 +103,9 @@ def read(query: QueryParams) -> Asked:
     problems: list[str] = []
     return Asked(
         statuses=_statuses(query.getlist("status"), problems),
-        types=tuple(dict.fromkeys(type_ for text in query.getlist("type") for type_ in re.split(r"[,\s]+", text) if type_)),
+        types=tuple(
+            dict.fromkeys(type_ for text in query.getlist("type") for type_ in re.split(r"[,\s]+", text) if type_)
+        ),
         error=query.get("error", "").strip(),
         key=query.get("key", ""),
         requires=query.get("requires", "").strip(),

@@ -79,7 +79,11 @@ async def jobs(request: Request, office: TheOffice) -> Response:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
     shown = await office.watch.overview()
     query = asked.read(request.query_params)
-    found = Page([], None) if query.problems else await office.desk.ask(lambda operations: _page(operations, query, shown.time))
+    found = (
+        Page([], None)
+        if query.problems
+        else await office.desk.ask(lambda operations: _page(operations, query, shown.time))
+    )
     return await route.page(
         request,
         "jobs.html",
@@ -108,7 +112,9 @@ def _page(operations: Operations, query: asked.Asked, now: float) -> Page:
 def bulk(query: asked.Asked, now: float) -> dict[str, dict[str, Any]]:
     """What may be done to all jobs that are meant, each with the API's filter; only to some states, each."""
     deeds = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
-    chosen = {name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in deeds.items()}
+    chosen = {
+        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in deeds.items()
+    }
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
 
 
@@ -172,7 +178,9 @@ def steps(found: Job, tried: Iterable[Trial]) -> list[Step]:
     ]
     for trial in tried:
         began = trial.began
-        moments.append((began, f"attempt {trial.attempt} began" + (f" in {trial.worker}" if trial.worker else ""), "running"))
+        moments.append(
+            (began, f"attempt {trial.attempt} began" + (f" in {trial.worker}" if trial.worker else ""), "running")
+        )
         if trial.error is not None:
             moments.append((trial.error.created_at, f"attempt {trial.attempt} ended: {trial.error.kind}", "failed"))
     if found.status is Status.RUNNING:

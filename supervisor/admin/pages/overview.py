@@ -12,7 +12,7 @@ from supervisor.admin import words
 from supervisor.admin.hour import Hour, Series, Sums
 from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
-from supervisor.domain.history import KEPT
+from supervisor.domain.history import KEPT, minute_of
 from supervisor.status import Overview, PoolView, SupervisorView
 
 LATE = 60.0  # seconds after which a schedule's time has passed unnoticed
@@ -47,7 +47,7 @@ class PoolCard:
 @router.get("/")
 async def overview(request: Request, office: TheOffice) -> HTMLResponse:
     shown = await office.watch.overview()
-    hour = Hour(await office.desk.ask(lambda operations: operations.history(shown.time - KEPT)), shown.time)
+    hour = Hour(await office.desk.ask(lambda operations: operations.history(minute_of(shown.time) - KEPT)), shown.time)
     return await route.page(
         request,
         "overview.html",

@@ -70,5 +70,3 @@ def not_found(request: Request, why: str = "") -> HTMLResponse:
 def problem(request: Request, status: int, title: str, text: str) -> HTMLResponse:
     """A page that needs no database."""
     return render("problem.html", status=status, title=title, text=text, path=request.url.path)
-
-

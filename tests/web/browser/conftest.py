@@ -87,5 +87,3 @@ def make_admin_site(make_site: Callable[..., Site]) -> Callable[..., Site]:
         return site
 
     return make
-
-

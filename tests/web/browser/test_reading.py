@@ -155,7 +155,9 @@ def test_what_rows_and_addresses_hold_stays_text(
     page.wait_for_load_state("load")
 
     assert page.locator("img").count() == 0
-    shown = page.locator("body").inner_text() + " ".join(page.locator("input").evaluate_all("all => all.map(i => i.value)"))
+    shown = page.locator("body").inner_text() + " ".join(
+        page.locator("input").evaluate_all("all => all.map(i => i.value)")
+    )
     for place in places:
         assert HOSTILE.format(where=place) in shown
     visitor.complaints = [complaint for complaint in visitor.complaints if "404" not in complaint]

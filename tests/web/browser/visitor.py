@@ -87,7 +87,9 @@ def lively(folder: Path) -> Iterator[Site]:
         queue = made.queue
         running = queue.enqueue("slow", {"until": str(folder / "end")})
         queue.enqueue("slow", {"until": str(folder / "end")})
-        jobs = [queue.enqueue("good", {"payload": HOSTILE.format(where="payload")}, unique_key=HOSTILE.format(where="key"))]
+        jobs = [
+            queue.enqueue("good", {"payload": HOSTILE.format(where="payload")}, unique_key=HOSTILE.format(where="key"))
+        ]
         jobs += [queue.enqueue("good", {"n": n}) for n in range(60)]
         jobs += [queue.enqueue("bad", {"text": HOSTILE.format(where="error")})]
         jobs += [queue.enqueue("bad", {"n": n}) for n in range(3)]
