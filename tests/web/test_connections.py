@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import socket
 import threading
@@ -62,7 +63,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     while scope["path"] == "/stream":
         await send({"type": "http.response.body", "body": b"tick\n", "more_body": True})
-        await asyncio.sleep(0.1)
+        with contextlib.suppress(TimeoutError):
+            if (await asyncio.wait_for(receive(), 0.1))["type"] == "http.disconnect":
+                return
     await send({"type": "http.response.body", "body": body})
 
 
