@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
+from supervisor.admin import metrics
 from supervisor.admin.office import Office
 
 TITLE = "job-supervisor"
@@ -14,4 +15,5 @@ def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
     app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
     app.state.office = office
+    app.include_router(metrics.routes())
     return app
