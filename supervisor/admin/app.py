@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
-from supervisor.admin import metrics
+from supervisor.admin import api, metrics
 from supervisor.admin.office import Office
 
 TITLE = "job-supervisor"
@@ -15,5 +15,6 @@ def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
     app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
     app.state.office = office
+    api.install(app)
     app.include_router(metrics.routes())
     return app
