@@ -145,7 +145,18 @@ def _types(overview: Overview) -> None:
             )
         )
     if rows:
-        columns = ("type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest")
+        columns = (
+            "type",
+            "pending>",
+            "running>",
+            "done>",
+            "failed>",
+            "done/h>",
+            "errors/h>",
+            "wait>",
+            "mean>",
+            "longest",
+        )
         show(heading("Types, slowest first"), table(columns, rows))
 
 
