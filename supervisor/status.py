@@ -73,6 +73,15 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminView:
+    """The admin process that a supervisor has or should have: `listen` is a URL, or where it tries to listen."""
+
+    pid: int | None
+    listen: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorView:
     """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
     `visible`, because its scoreboard cannot be read, pools and workers are unknown."""
@@ -88,6 +97,7 @@ class SupervisorView:
     maintainer: int | None
     stopping: str
     trouble: str
+    admin: AdminView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +257,7 @@ def _supervisor(
         maintainer=bulletin.get("maintainer"),
         stopping=bulletin.get("stopping", ""),
         trouble=bulletin.get("trouble", ""),
+        admin=AdminView(**bulletin["admin"]) if bulletin.get("admin") else None,
     )
 
 

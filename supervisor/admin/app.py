@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
-from supervisor.admin import api, metrics
+from supervisor.admin import api, login, metrics
+from supervisor.admin.errors import tell_errors
 from supervisor.admin.office import Office
 
 TITLE = "job-supervisor"
@@ -13,8 +14,17 @@ TITLE = "job-supervisor"
 
 def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
-    app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=TITLE,
+        version=supervisor.__version__,
+        description=api.DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.office = office
+    tell_errors(app)
+    app.include_router(login.router)
     api.install(app)
     app.include_router(metrics.routes())
     return app

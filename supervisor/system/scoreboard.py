@@ -28,8 +28,9 @@ BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _BULLETIN_AT + BULLETIN_BYTES
 
-# Slot 0 is the maintainer's: only its pid and beat are used.
+# Slot 0 is the maintainer's, the end of the header the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
+ADMIN_SLOT = -1
 
 
 class State(IntEnum):
@@ -330,7 +331,7 @@ class Scoreboard:
 
     def slot(self, number: int) -> Slot:
         if number not in self._slots:
-            if not 0 <= number < MAX_SLOTS:
+            if not ADMIN_SLOT <= number < MAX_SLOTS:
                 raise ValueError(f"there is no slot {number}; the scoreboard has {MAX_SLOTS}")
             at = HEADER_BYTES + number * SLOT_BYTES
             self._slots[number] = Slot(self._view[at : at + SLOT_BYTES])
