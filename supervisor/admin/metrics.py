@@ -8,12 +8,11 @@ from fastapi import APIRouter, Request
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from supervisor.admin.families import families
 from supervisor.admin.numbers import Ledger, Numbers
 from supervisor.admin.office import TheOffice
-from supervisor.domain.errors import StoreError
 from supervisor.status import Overview
 
 
@@ -35,10 +34,7 @@ def routes() -> APIRouter:
 
     @router.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, office: TheOffice) -> Response:
-        try:
-            moment = _Moment(await office.watch.overview(), await office.desk.ask(ledger.look))
-        except StoreError as error:
-            return PlainTextResponse(f"{error}\n", status_code=503)
+        moment = _Moment(await office.watch.overview(), await office.desk.ask(ledger.look))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(moment), media_type=content_type)
 

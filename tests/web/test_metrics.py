@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.admin.app import make_app
 from supervisor.admin.desk import Desk
 from supervisor.admin.families import MOST_TYPES, OTHERS
+from supervisor.admin.keys import keys_of
 from supervisor.admin.office import Office
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
@@ -26,6 +27,7 @@ from tests.processes.test_history import HANDLERS, POOLS, counted, happened, wor
 from tests.site_under_test import Site, kill, wait_for
 from tests.store.kit import Desk as StoreDesk
 from tests.store.kit import supervisor_record
+from tests.web.client import ADMIN, admin_of
 
 MakeSite = Callable[..., Site]
 T = TypeVar("T")
@@ -56,7 +58,7 @@ class Scraper:
 
     def __init__(self, url: str) -> None:
         desk = Desk(open_engine(url))
-        self._app = make_app(Office(SETTINGS, desk, Watch(desk), ()))
+        self._app = make_app(Office(SETTINGS, keys_of(SETTINGS), desk, Watch(desk), ()))
 
     def get(self, **headers: str) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -140,6 +142,18 @@ def test_the_numbers_are_those_of_the_table_also_after_workers_and_maintainers_w
     left = Scraper(site.url).samples()
     assert left["supervisor_up"][()] == 0
     assert scraper.samples()["supervisor_job_runs_total"] == found["supervisor_job_runs_total"]
+
+
+def test_a_scraper_with_a_token_gets_them_from_the_admin_process_and_nobody_else_does(make_site: MakeSite) -> None:
+    site = make_site(ADMIN + POOLS, HANDLERS)
+    admin = admin_of(site, site.start())
+    work_off(site)
+
+    def ask(**headers: str) -> httpx.Response:
+        return httpx.get(f"{admin.listen.rstrip('/')}/metrics", headers=headers, timeout=20)
+
+    wait_for(lambda: 'supervisor_job_runs_total{outcome="done",type="work"} 17.0' in ask(**admin.bearer).text, "them")
+    assert (ask().status_code, ask(Authorization="Bearer wrong").status_code) == (401, 401)
 
 
 def test_a_reload_is_a_restart_of_every_worker_and_a_smaller_pool_is_none(make_site: MakeSite) -> None:
