@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
+import struct
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -18,6 +20,7 @@ LIMITS = {
     "unread": 60.0,  # without a moment in which all that we have said was taken
     "linger": 2.0,  # after a last word to somebody who is still talking
 }
+_AT_ONCE = struct.pack("ii", 1, 0)
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 33\r\n"
     b'connection: close\r\nretry-after: 5\r\n\r\n{"error": "too many connections"}'
@@ -57,6 +60,8 @@ class Connection(H11Protocol):
             self._stage, self._since = stage, now
         elif now - self._since > LIMITS.get(stage[0], math.inf):
             events(process="admin").debug("connection_cut", stage=stage[0], client=self.client)
+            # With all that the kernel still holds for it, which nobody will come for.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             self.transport.abort()
 
     def _present_stage(self) -> tuple[str, object]:

@@ -7,21 +7,23 @@ change was asked for as only a program or a page of ours can, whether this role 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.admin.errors import answer
+from supervisor.admin.errors import mistake
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
+from supervisor.telemetry import events
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
 LARGEST_FORM = 16 << 10
@@ -30,6 +32,7 @@ WRONG_TOKEN_PAUSE = 0.5  # seconds that a wrong guess costs
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FORMS = frozenset({"/login", "/logout"})
 DATA = ("/api/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # for programs: no page of these
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::\d*)?")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 HEADERS = {
@@ -65,7 +68,7 @@ class Visit:
         self.headers = Headers(scope=scope)
         self.host = self.headers.get("host", "")
         self.query: bytes = scope["query_string"]
-        self.local: str = (scope.get("server") or ("",))[0]
+        self.local: str = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
         self.changes = self.method not in SAFE
 
     @property
@@ -94,7 +97,7 @@ class Visit:
         if "transfer-encoding" in self.headers:
             return None
         length = self.headers.get("content-length", "0")
-        return int(length) if length.isdecimal() else 0
+        return int(length[:20]) if length.isdecimal() else 0
 
 
 class Gate:
@@ -105,6 +108,7 @@ class Gate:
         self._keys = keys
         self._hosts = frozenset({*LOOPBACK, *settings.hosts, *_own_name(settings)})
         self._named = frozenset(settings.hosts)
+        self._log = events(process="admin")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,13 +126,13 @@ class Gate:
             await self._let_in(scope, _replay(body, receive), out)
 
     async def _let_in(self, scope: Scope, receive: Receive, out: Outlet) -> None:
-        """An error that no route has dealt with is told in a sentence; where it happened goes to the log alone."""
+        """An error that nobody has foreseen is told in a sentence; where it happened goes to the log alone."""
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
-            told = answer(error)
+            self._log.error("request_failed", path=scope["path"], exc_info=error)
             if not out.started:
-                await told(scope, receive, out.send)
+                await mistake()(scope, receive, out.send)
 
     async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
         if refusal.guessed:
@@ -184,8 +188,7 @@ class Gate:
 
     def _is_own(self, origin: str, visit: Visit) -> bool:
         """Whether a page of that origin is ours; a proxy before us may have its own name for us in `host`."""
-        place = urlsplit(origin)
-        return place.netloc.lower() in {visit.host.lower(), *self._named}
+        return origin.lower().partition("://")[2] in {visit.host.lower(), *self._named}
 
     def _forgeable(self, visit: Visit) -> Refusal | None:
         """A change is asked for with what another site's form cannot send, even where nothing else tells."""
@@ -216,10 +219,9 @@ def _own_name(settings: AdminSettings) -> Iterable[str]:
 
 
 def host_name(host: str) -> str:
-    """A `Host` without its port, in lower case."""
-    if host.startswith("["):
-        return host.partition("]")[0].lower() + "]"
-    return host.partition(":")[0].lower().rstrip(".")
+    """A `Host` without its port, in lower case; nothing for one that makes no sense."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found else ""
 
 
 async def _body(visit: Visit, receive: Receive) -> bytes | Refusal | None:

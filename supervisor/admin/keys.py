@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from supervisor.access import token_in
@@ -23,8 +23,8 @@ class Keys:
     this process, and end with the token that they were given for.
     """
 
-    admin: str | None
-    reader: str | None
+    admin: str | None = field(repr=False)
+    reader: str | None = field(repr=False)
     cookie: str
 
     @property

@@ -36,7 +36,7 @@ class EventStream(StreamingResponse):
             self._watch.leave(self._listener)
 
 
-@router.get("/events", response_class=EventStream, responses={200: _STREAM, **reading()})
+@router.get("/events", response_class=EventStream, status_code=200, responses={200: _STREAM, **reading()})
 async def events(office: TheOffice) -> EventStream:
     """The overview whenever it has changed. At most 50 may listen."""
     return EventStream(office.watch, office.watch.join())

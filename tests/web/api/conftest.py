@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from supervisor.admin.app import make_app
 from supervisor.admin.desk import Desk as AdminDesk
+from supervisor.admin.keys import keys_of
 from supervisor.admin.office import Office
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
@@ -144,7 +145,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 supervise(engine, desk, tmp_path, bulletin or BULLETIN)
             asking = AdminDesk(engine)
             stack.callback(asking.close)
-            office = Office(replace(SETTINGS, **settings), asking, Watch(asking), ("tag", "mail"))
+            office = Office(replace(SETTINGS, **settings), keys_of(SETTINGS), asking, Watch(asking), ("tag", "mail"))
             client = Client(make_app(office))
             stack.callback(client.close)
             return Site(engine, path, office, client, desk)
