@@ -14,7 +14,14 @@ TITLE = "job-supervisor"
 
 def make_app(office: Office) -> FastAPI:
     """The application without the gate; `entry` puts that in front."""
-    app = FastAPI(title=TITLE, version=supervisor.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=TITLE,
+        version=supervisor.__version__,
+        description=api.DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.office = office
     tell_errors(app)
     app.include_router(login.router)

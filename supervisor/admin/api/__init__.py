@@ -14,17 +14,38 @@ problems.py   errors as answers
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 
 from supervisor.admin.api import bulk, health, jobs, pools, stats, stream, workers
 from supervisor.admin.api.problems import tell_problems
 
-__all__ = ["install"]
+__all__ = ["DESCRIPTION", "install"]
+
+DESCRIPTION = """Jobs, workers, pools and numbers of one database.
+
+Every request but `GET /healthz` needs the admin token as `Authorization: Bearer …`, or, to look only, the read token;
+on a Unix socket the file's permissions decide instead. Whatever changes something sends `Content-Type:
+application/json` if it has a body, and, without the header `Authorization`, `X-Requested-With: supervisor`.
+Times are Unix seconds, durations seconds, sizes bytes. Errors are `{"error": "one sentence", "hint": "…"}`.
+"""
+
+# Documents the token, which the gate has checked before.
+_TOKEN = Depends(HTTPBearer(auto_error=False, scheme_name="token", description="The admin token, or the read token."))
 
 
 def install(app: FastAPI) -> None:
     """Add the API, and what its errors look like, to the application."""
     tell_problems(app)
     # Before jobs: /jobs/retry is no job.
-    for part in (health, bulk, jobs, pools, workers, stats, stream):
-        app.include_router(part.router)
+    app.include_router(health.router)
+    for part in (
+        health.behind_the_gate,
+        bulk.router,
+        jobs.router,
+        pools.router,
+        workers.router,
+        stats.router,
+        stream.router,
+    ):
+        app.include_router(part, dependencies=[_TOKEN])

@@ -16,6 +16,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.status import Overview
 
 router = APIRouter(tags=["health"])
+behind_the_gate = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", response_model=Health)
@@ -24,7 +25,7 @@ async def healthz() -> JSONResponse:
     return answer({"status": "alive", "version": supervisor.__version__})
 
 
-@router.get(
+@behind_the_gate.get(
     "/readyz",
     response_model=Ready,
     responses={**reading(), 503: {"model": NotReady, "description": "Not able to work; `reasons` say why."}},

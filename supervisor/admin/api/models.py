@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
@@ -241,6 +241,12 @@ class PoolChange(Request):
         default=None, ge=0, le=MOST_WORKERS, description="So many workers from now on; null gives it back to scaling."
     )
     paused: bool = Field(default=False, description="Start no more jobs of any of its types, or start them again.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> PoolChange:
+        if not self.model_fields_set:
+            raise ValueError("name workers or paused, or both")
+        return self
 
 
 class PoolAnswer(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -11,23 +12,21 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.routing import Match
 
 from supervisor.admin.watch import TooManyListeners
-from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError
 from supervisor.domain.plain import plain
 from supervisor.operating import UnknownPool
 
 RETRY_AFTER = 2  # seconds after which another try is promising
 
-# The first that fits counts.
+# The first that fits counts; what the database refuses is told for all routes by `admin.errors`.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),
-    (StoreError, 503),
     (TooManyListeners, 503),
     (QueueError, 409),
 )
@@ -88,7 +87,7 @@ def tell_problems(app: FastAPI) -> None:
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners)) else {}
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, TooManyListeners) else {}
     if isinstance(error, InvalidJob):
         return problem(code, str(error), field=error.field)
     if isinstance(error, ConfigError):
@@ -109,16 +108,16 @@ async def of_http(request: Request, error: Exception) -> JSONResponse:
     sentence = error.detail if own else sentences.get(error.status_code, standard)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(sorted(_methods(request)))
+        headers["Allow"] = ", ".join(sorted(_methods(request))) or headers.get("Allow", "")
     return problem(error.status_code, sentence, headers=headers)
 
 
 def _methods(request: Request) -> set[str]:
     """What may be done at this address: each route of it knows its own methods only."""
     found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
+    for template, operations in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
+            found |= {method.upper() for method in operations}
     return found
 
 

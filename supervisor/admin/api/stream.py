@@ -12,11 +12,10 @@ from supervisor.admin.watch import Listener, Watch
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
 
-_STREAM = {
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    "description": "`event: overview` with the overview as JSON, at once and whenever more than the time has changed, "
-    "at most once a second; `event: trouble` with an error while the database cannot be used; comments as heartbeats.",
-}
+_EVENTS = (
+    "`event: overview` with the overview as JSON, at once and whenever more than the time has changed, at most once a "
+    "second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
+)
 
 
 class EventStream(StreamingResponse):
@@ -36,7 +35,9 @@ class EventStream(StreamingResponse):
             self._watch.leave(self._listener)
 
 
-@router.get("/events", response_class=EventStream, status_code=200, responses={200: _STREAM, **reading()})
+@router.get(
+    "/events", response_class=EventStream, status_code=200, response_description=_EVENTS, responses=reading()
+)
 async def events(office: TheOffice) -> EventStream:
     """The overview whenever it has changed. At most 50 may listen."""
     return EventStream(office.watch, office.watch.join())

@@ -68,6 +68,7 @@ class Client:
     """Asks an application in this process, one request after another on a loop of its own."""
 
     def __init__(self, app: ASGIApp) -> None:
+        self.app = app
         self._loop = asyncio.Runner()
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
@@ -145,7 +146,8 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 supervise(engine, desk, tmp_path, bulletin or BULLETIN)
             asking = AdminDesk(engine)
             stack.callback(asking.close)
-            office = Office(replace(SETTINGS, **settings), keys_of(SETTINGS), asking, Watch(asking), ("tag", "mail"))
+            chosen = replace(SETTINGS, **settings)
+            office = Office(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
             client = Client(make_app(office))
             stack.callback(client.close)
             return Site(engine, path, office, client, desk)
@@ -154,12 +156,14 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
 
 
 def supervise(engine: Engine, desk: Desk, folder: Path, bulletin: dict[str, Any]) -> Scoreboard:
-    """Register a supervisor of another machine: whether it lives cannot be told here, so it is taken to."""
+    """Register a supervisor whose lock cannot be judged, so that it is taken to live."""
     board = Scoreboard.create(folder / "scoreboard")
     board.post(bulletin)
-    desk.chores.register(
-        supervisor_record("s1", engine, str(folder / "lock"), scoreboard=str(board.path), machine_id="another")
-    )
+    owner = engine.claim_ownership("s1")
+    owner.release()
+    owner.path.unlink(missing_ok=True)
+    owner.path.mkdir()
+    desk.chores.register(supervisor_record("s1", engine, str(owner.path), scoreboard=str(board.path)))
     return board
 
 
