@@ -35,9 +35,7 @@ class EventStream(StreamingResponse):
             self._watch.leave(self._listener)
 
 
-@router.get(
-    "/events", response_class=EventStream, status_code=200, response_description=_EVENTS, responses=reading()
-)
+@router.get("/events", response_class=EventStream, status_code=200, response_description=_EVENTS, responses=reading())
 async def events(office: TheOffice) -> EventStream:
     """The overview whenever it has changed. At most 50 may listen."""
     return EventStream(office.watch, office.watch.join())
