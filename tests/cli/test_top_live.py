@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.cells import cell_len
 
@@ -86,6 +88,12 @@ class Screen:
     def top(self, site: Site) -> None:
         command = f"{sys.executable} -m supervisor top -c {site.config}"
         self.type(f"{command}; echo code $?; stty -g > after", "Enter")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to what the shell is running."""
+        [shell] = map(int, self._tmux("list-panes", "-F", "#{pane_pid}").split())
+        [child] = psutil.Process(shell).children()
+        child.send_signal(number)
 
     def close(self) -> None:
         self._tmux("kill-server")
@@ -196,7 +204,7 @@ def test_the_terminal_is_given_back_however_it_ends(
     if end == "C-c":
         screen.type(end)
     else:
-        subprocess.run(["pkill", f"-{end}", "-f", f"supervisor top -c {site.config}"], check=True)
+        screen.signal(signal.Signals[f"SIG{end}"])
 
     restored(screen, tmp_path, code)
 
