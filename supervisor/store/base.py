@@ -29,6 +29,7 @@ from supervisor.store.values import (
     NeedsChange,
     Page,
     Planned,
+    RestoreReport,
     SupervisorRecord,
     TypeSpeed,
     Wanted,
@@ -53,6 +54,7 @@ __all__ = [
     "OwnerLock",
     "Page",
     "Planned",
+    "RestoreReport",
     "SettleExpired",
     "SupervisorRecord",
     "Timetable",
@@ -296,3 +298,5 @@ class Engine(Protocol):
     def operations(self) -> Operations: ...
 
     def back_up(self, target: Path) -> None: ...
+
+    def restore(self, copy: Path) -> RestoreReport: ...

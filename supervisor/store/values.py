@@ -172,6 +172,15 @@ class AdoptReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What putting a copy in a database's place did. `kept` is where the database before lies now, if there was one."""
+
+    jobs: int
+    schema: int
+    kept: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who holds the writers' lock since when, in monotonic seconds."""
 

@@ -457,6 +457,9 @@ GROUP BY type ORDER BY 3 DESC LIMIT 10;
 -- name: tables
 SELECT name FROM sqlite_schema WHERE type = 'table';
 
+-- name: count_jobs
+SELECT count(*) FROM jobs;
+
 -- name: meta
 SELECT value FROM job_meta WHERE key = :key;
 
