@@ -29,6 +29,7 @@ from supervisor.store.values import (
     NeedsChange,
     Page,
     Planned,
+    Remains,
     RestoreReport,
     SupervisorRecord,
     TypeSpeed,
@@ -54,6 +55,7 @@ __all__ = [
     "OwnerLock",
     "Page",
     "Planned",
+    "Remains",
     "RestoreReport",
     "SettleExpired",
     "SupervisorRecord",
@@ -227,6 +229,8 @@ class Operations(Protocol):
     def speeds(self) -> list[TypeSpeed]: ...
 
     def schedules(self) -> list[Planned]: ...
+
+    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Remains: ...
 
     def supervisors(self) -> list[SupervisorRecord]: ...
 
