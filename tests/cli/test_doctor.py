@@ -53,7 +53,7 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
     cli("enqueue", "greet")
     change(
         database,
-        "INSERT INTO job_supervisors VALUES ('gone', 4711, 'here', 'm', 'b', '/x/owner-gone.lock', '/x', 'c', '0.0.1', 1)",
+        "INSERT INTO job_supervisors VALUES ('gone', 4711, 'here', 'm', 'b', '/x/owner-gone.lock', '/x', 'c', '1', 1)",
     )
     change(
         database,
@@ -88,7 +88,8 @@ def test_jobs_past_retention_and_from_the_future_are_found(cli: Run, project: Pa
     for _ in range(3):
         cli("enqueue", "greet")
     now = time.time()
-    ends = "UPDATE jobs SET status = 'done', started_at = ?, completed_at = ? WHERE id = ?"
+    change(database, "UPDATE jobs SET status = 'done'")
+    ends = "UPDATE jobs SET started_at = ?, completed_at = ? WHERE id = ?"
     change(database, ends, now - 9 * 86400, now - 9 * 86400, 1)
     change(database, ends, now - 7.5 * 86400, now - 7.5 * 86400, 2)  # the pruner may still come by
     change(database, ends, now + 7200, now + 7200, 3)
