@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import supervisor
+from supervisor.access import granted
 from supervisor.config import Settings, load
 from supervisor.doctor.environment import names
 from supervisor.doctor.place import file_system
@@ -20,7 +21,8 @@ from supervisor.processes.burst import Observer
 from supervisor.processes.supervisor import Supervisor
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.system import failpoints
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.channel import Channel
+from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.telemetry import configure, events
 
 CHECK_SECONDS = 2.0  # for looking through the file at the start: about half a gigabyte
@@ -58,6 +60,11 @@ def run(
     engine.pin()
     identity = str(uuid.uuid4())
     owner = engine.claim_ownership(identity)
+    try:
+        settings = granted(settings, engine.folder)
+    except ConfigError:
+        owner.release()
+        raise
     board = _make_board(runtime_folder(engine) / f"scoreboard-{identity}")
     record = SupervisorRecord(
         id=identity,
@@ -71,7 +78,23 @@ def run(
         version=supervisor.__version__,
         started_at=time.time(),
     )
-    return Supervisor(settings, engine, board, owner, record, reload=read, burst=burst, observer=observer).run()
+
+    def serve_admin(settings: Settings, channel: Channel, listening: socket.socket) -> int:
+        from supervisor.admin.entry import become  # in the child alone: nobody else carries a web framework
+
+        return become(settings, engine, board.slot(ADMIN_SLOT), channel, listening)
+
+    return Supervisor(
+        settings,
+        engine,
+        board,
+        owner,
+        record,
+        reload=lambda: granted(read(), engine.folder),
+        serve_admin=serve_admin,
+        burst=burst,
+        observer=observer,
+    ).run()
 
 
 def _look_at_file_system(engine: Engine, network: bool) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
+from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
@@ -20,6 +23,18 @@ _UNFINISHED = tuple(status for status in Status if not status.finished)
 
 class NobodyRuns(QueueError):
     """No supervisor lives that could obey."""
+
+
+class UnknownPool(ConfigError):
+    """Neither the configuration nor a living supervisor knows a pool of that name."""
+
+
+# What each change is possible for, and which jobs it means where no state is named.
+_CHANGES = {
+    "retry": ((Status.FAILED, Status.QUARANTINED, Status.CANCELLED), (Status.FAILED, Status.QUARANTINED)),
+    "cancel": ((Status.PENDING, Status.RUNNING), (Status.PENDING, Status.RUNNING)),
+    "delete": (_FINISHED, _FINISHED),
+}
 
 
 def check_retry(operations: Operations, ids: Iterable[int]) -> None:
@@ -49,6 +64,25 @@ def check_delete(operations: Operations, ids: Iterable[int]) -> None:
         _require(operations, job_id, _FINISHED, "a finished job can be deleted; cancel it first")
 
 
+def meant(change: Literal["retry", "cancel", "delete"], which: Filter) -> Filter:
+    """The jobs of a filter that a change of many is about. Raises ConfigError for states that it is impossible in.
+
+    Without a state, `retry` means what went wrong: who cancelled jobs meant it.
+    """
+    possible, usual = _CHANGES[change]
+    for status in which.statuses:
+        if status not in possible:
+            raise ConfigError([f"status: {status} jobs cannot be meant; {change} is for {', '.join(possible)} ones"])
+    return replace(which, statuses=which.statuses or usual)
+
+
+def change(operations: Operations, what: Literal["retry", "cancel", "delete"], ids: Sequence[int], now: float) -> int:
+    """Do it to those of these jobs that allow it, and return how many that were."""
+    if what == "retry":
+        return operations.retry(ids, now)
+    return operations.cancel_all(ids, now) if what == "cancel" else operations.delete(ids)
+
+
 def _require(operations: Operations, job_id: int, allowed: Collection[Status], rule: str) -> None:
     job = operations.job(job_id)
     if job is None:
@@ -70,10 +104,14 @@ def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, no
 
 
 def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:
-    """Fix a pool's size, or give it back with None.
+    """Fix a pool's size, or give it back with None. Raises what `check_scale` does."""
+    check_scale(operations, pool, workers, configured)
+    operations.scale(pool, workers, now)
 
-    Raises ConfigError for a size out of range, and for a pool that neither the configuration nor a living
-    supervisor knows, if one of them can tell.
+
+def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
+    """Raises ConfigError for a size out of range, and UnknownPool for a pool that neither the configuration nor a
+    living supervisor knows, if one of them can tell.
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise ConfigError([f"{workers} is no number of workers; it must be from 0 to {MOST_WORKERS}"])
@@ -83,8 +121,36 @@ def scale(operations: Operations, pool: str, workers: int | None, configured: It
     # A pool that is no longer known may still have a size to give back.
     stale = workers is None and pool in operations.controls().sizes
     if known and pool not in known and not stale:
-        raise ConfigError([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}"])
-    operations.scale(pool, workers, now)
+        raise UnknownPool([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}"])
+
+
+def pause(operations: Operations, type_: str, paused: bool, now: float) -> bool:
+    """Start no more jobs of a type, or start them again. Returns whether that is a change. Raises InvalidJob."""
+    changed = (checked_type(type_) in operations.controls().paused) != paused
+    if paused and changed:
+        operations.pause(type_, now)
+    elif not paused:
+        operations.resume(type_)
+    return changed
+
+
+def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
+    """The same for all types of a pool. Raises UnknownPool if no living supervisor has it."""
+    types = types_of(operations, pool)
+    if not types:
+        raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
+    for type_ in types:
+        pause(operations, type_, paused, now)
+
+
+def types_of(operations: Operations, pool: str) -> list[str]:
+    """The types that the living supervisors' pools of that name take."""
+    found: dict[str, None] = {}
+    for record in living(operations):
+        board = Scoreboard.open(Path(record.scoreboard))
+        news = {} if board is None else board.bulletin().get("pools", {}).get(pool, {})
+        found |= dict.fromkeys(news.get("types", ()))
+    return list(found)
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.domain.history import QUIET, Hour, by_type
 from supervisor.domain.job import Status
 from supervisor.maintenance.roster import PRESENT, pool_of
-from supervisor.store.base import Engine, Operations, SupervisorRecord, Wanted
+from supervisor.sparing import Sparing
+from supervisor.store.base import Depth, Engine, Operations, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import Scoreboard, Snapshot
 
@@ -45,7 +47,10 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second."""
+    """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
+
+    `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
+    """
 
     name: str
     supervisor: int
@@ -62,6 +67,17 @@ class PoolView:
     next_due_in: float | None
     rate: float
     deaths: int
+    problem: str | None
+    paused: list[str]
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """The admin process that a supervisor has or should have: `listen` is a URL, or where it tries to listen."""
+
+    pid: int | None
+    listen: str
     problem: str | None
 
 
@@ -81,11 +97,16 @@ class SupervisorView:
     maintainer: int | None
     stopping: str
     trouble: str
+    admin: AdminView | None
 
 
 @dataclass(frozen=True, slots=True)
 class TypeView:
-    """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took."""
+    """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
+
+    `due` jobs wait although their time has come, the first of them for `oldest_age` seconds, whatever pool may
+    take them; they are counted up to COUNT_LIMIT. `last_hour` is what our workers did, up to the last full minute.
+    """
 
     type: str
     jobs: dict[str, int]
@@ -94,6 +115,9 @@ class TypeView:
     failures_last_hour: int
     mean_seconds: float | None
     longest_seconds: float | None
+    due: int
+    oldest_age: float | None
+    last_hour: Hour = QUIET
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +155,23 @@ class Overview:
         return asdict(self) | {"running": self.running}
 
 
-def gather(engine: Engine, operations: Operations, now: float | None = None) -> Overview:
+@dataclass(slots=True)
+class Costs:
+    """What may read many rows of a large table. Whoever looks again and again keeps one of these: then all of
+    it together takes a twentieth of a core at most, and what is dear is a little old.
+    """
+
+    open: Sparing[list[tuple[str, Status, int]]] = field(default_factory=lambda: Sparing(100))
+    closed: Sparing[list[tuple[str, Status, int]]] = field(default_factory=lambda: Sparing(40))
+    failures: Sparing[dict[str, int]] = field(default_factory=lambda: Sparing(200))
+    speeds: Sparing[list[TypeSpeed]] = field(default_factory=lambda: Sparing(200))
+
+
+def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:
     """Look at everything once. Raises StoreError if the database cannot be used."""
     now = time.time() if now is None else now
+    costs = costs or Costs()
+    paused = operations.controls().paused
     supervisors: list[SupervisorView] = []
     pools: list[PoolView] = []
     workers: list[WorkerView] = []
@@ -143,28 +181,33 @@ def gather(engine: Engine, operations: Operations, now: float | None = None) -> 
         bulletin = {} if board is None else board.bulletin()
         supervisors.append(_supervisor(record, alive, board is not None, bulletin))
         news = bulletin.get("pools", {})
-        pools += [_pool(operations, name, record.pid, pool, now) for name, pool in news.items()]
-        if board is not None:
-            workers += _workers(board, record.pid, news)
+        own = [] if board is None else list(_workers(board, record.pid, news))
+        pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
+        workers += own
     handled = {type_ for pool in pools for type_ in pool.types}
-    return _overview(engine, operations, now, supervisors, pools, workers, handled)
+    return _overview(engine, operations, costs, now, supervisors, pools, workers, handled, paused)
 
 
 def _overview(
     engine: Engine,
     operations: Operations,
+    costs: Costs,
     now: float,
     supervisors: list[SupervisorView],
     pools: list[PoolView],
     workers: list[WorkerView],
     handled: set[str],
+    paused: frozenset[str],
 ) -> Overview:
-    paused = operations.controls().paused
-    failures = dict(operations.failures(now - HOUR))
-    speeds = {speed.type: speed for speed in operations.speeds()}
+    failures = costs.failures.answer(lambda: dict(operations.failures(now - HOUR)))
+    speeds = {speed.type: speed for speed in costs.speeds.answer(operations.speeds)}
+    backlog = operations.backlog(now, COUNT_LIMIT)
+    hour = by_type(operations.history(now - HOUR))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
-    for type_, status, count in operations.counts():
+    for type_, status, count in costs.open.answer(operations.open_counts) + costs.closed.answer(
+        operations.closed_counts
+    ):
         counts[type_][status.value] = count
         totals[status.value] += count
     types = [
@@ -176,6 +219,9 @@ def _overview(
             failures.get(type_, 0),
             speeds[type_].mean if type_ in speeds else None,
             speeds[type_].longest if type_ in speeds else None,
+            backlog.get(type_, Depth()).due,
+            _age(backlog.get(type_, Depth()).oldest, now),
+            hour.get(type_, QUIET),
         )
         for type_ in sorted(counts.keys() | paused | handled)
     ]
@@ -211,10 +257,19 @@ def _supervisor(
         maintainer=bulletin.get("maintainer"),
         stopping=bulletin.get("stopping", ""),
         trouble=bulletin.get("trouble", ""),
+        admin=AdminView(**bulletin["admin"]) if bulletin.get("admin") else None,
     )
 
 
-def _pool(operations: Operations, name: str, supervisor: int, news: Mapping[str, Any], now: float) -> PoolView:
+def _pool(
+    operations: Operations,
+    name: str,
+    supervisor: int,
+    news: Mapping[str, Any],
+    paused: frozenset[str],
+    workers: Iterable[WorkerView],
+    now: float,
+) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; what waits is counted now."""
     wanted = Wanted(tuple(news["types"]), " ".join(news["capabilities"]))
     depth = operations.depth(wanted, now, COUNT_LIMIT)
@@ -230,12 +285,18 @@ def _pool(operations: Operations, name: str, supervisor: int, news: Mapping[str,
         max_workers=news["max_workers"],
         fixed=news["fixed"],
         due=depth.due,
-        oldest_age=None if depth.oldest is None else max(0.0, now - depth.oldest),
+        oldest_age=_age(depth.oldest, now),
         next_due_in=None if depth.next_due is None else max(0.0, depth.next_due - now),
         rate=news["rate"],
         deaths=news["deaths"],
         problem=news["problem"] or None,
+        paused=[type_ for type_ in news["types"] if type_ in paused],
+        memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
     )
+
+
+def _age(since: float | None, now: float) -> float | None:
+    return None if since is None else max(0.0, now - since)
 
 
 def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,16 +29,21 @@ class Desk:
         """What `question` returns. Raises StoreError if the database cannot be used, and what it raises itself."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, question)
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        """Insert jobs as any other program does: when it returns they survive a power loss. Raises StoreError."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._insert, jobs)
+    async def put(self, job: NewJob) -> tuple[int, bool]:
+        """Insert a job as any other program does: when it returns, the job survives a power loss.
+
+        Returns its id and whether it is a new one's. Raises StoreError.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, job)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, question: Callable[[Operations], Answer]) -> Answer:
         try:
-            return question(self._operations())
+            operations = self._operations()
+            operations.insist_on_file()  # or we would go on telling of a file that is not there any more
+            return question(operations)
         except StoreBusy:
             raise
         except StoreError:
@@ -56,9 +61,9 @@ class Desk:
         if operations is not None:
             operations.close()
 
-    def _insert(self, jobs: Sequence[NewJob]) -> list[int]:
+    def _put(self, job: NewJob) -> tuple[int, bool]:
         intake = self.engine.intake(create=False)
         try:
-            return intake.enqueue(jobs)
+            return intake.put(job)
         finally:
             intake.close()

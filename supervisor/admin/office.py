@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from supervisor.admin.desk import Desk
+from supervisor.admin.keys import Keys
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 
@@ -17,6 +18,7 @@ class Office:
     """One admin process at work. `pools` are the names of the configured ones."""
 
     settings: AdminSettings
+    keys: Keys
     desk: Desk
     watch: Watch
     pools: tuple[str, ...]

@@ -1,29 +1,124 @@
-"""The state of everything, looked at once for all who ask at about the same time."""
+"""The state of everything, looked at once for all who ask at about the same time, and told to those who listen."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 from supervisor.admin.desk import Desk
-from supervisor.status import Overview, gather
+from supervisor.domain.errors import StoreError
+from supervisor.domain.plain import plain
+from supervisor.status import Costs, Overview, gather
 
 FRESH = 1.0  # seconds for which a look is good enough
+HEARTBEAT = 15.0  # seconds of silence after which a listener is told that we are still there
+LISTENERS = 50  # at most
+
+# What changes by the mere passing of time; whoever shows it can count on by itself.
+_OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
+
+
+class TooManyListeners(Exception):
+    """Nobody more can listen just now."""
 
 
 class Watch:
-    """Nobody asks: nothing is looked at."""
+    """Nobody asks and nobody listens: nothing is looked at, and no timer runs."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._guard = asyncio.Lock()
+        self._costs = Costs()
         self._seen: Overview | None = None
         self._at = 0.0
+        self._listeners: set[Listener] = set()
+        self._telling: asyncio.Task[None] | None = None
 
     async def overview(self) -> Overview:
         """The state, at most FRESH seconds old. Raises StoreError if the database cannot be used."""
         async with self._guard:
             if self._seen is None or time.monotonic() - self._at > FRESH:
-                self._seen = await self._desk.ask(lambda operations: gather(self._desk.engine, operations))
+                self._seen = None
+                self._seen = await self._desk.ask(
+                    lambda operations: gather(self._desk.engine, operations, costs=self._costs)
+                )
                 self._at = time.monotonic()
             return self._seen
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it looks by itself."""
+        return self._telling is not None
+
+    def join(self) -> Listener:
+        """Somebody who is told from now on, until they `leave`. Raises TooManyListeners."""
+        if len(self._listeners) >= LISTENERS:
+            raise TooManyListeners(f"{LISTENERS} are listening already, which is as many as may")
+        listener = Listener()
+        self._listeners.add(listener)
+        if self._telling is not None:
+            self._telling.cancel()  # start anew, so that the new one is told at once
+        self._telling = asyncio.get_running_loop().create_task(self._tell())
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners and self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    async def _tell(self) -> None:
+        """Look as long as anybody listens, and tell them when more than the time has changed."""
+        while True:
+            try:
+                event, state = "overview", plain((await self.overview()).as_json())
+            except StoreError as error:
+                event, state = "trouble", {"error": plain(str(error))}
+            essence = event, _timeless(state)
+            news = _message(event, state)
+            for listener in self._listeners:
+                listener.tell(essence, news)
+            await asyncio.sleep(FRESH)
+
+
+class Listener:
+    """One who is told. A slow one misses what was between, never the latest."""
+
+    def __init__(self) -> None:
+        self._called = asyncio.Event()
+        self._essence: Any = None
+        self._news = b""
+
+    def tell(self, essence: Any, news: bytes) -> None:
+        if essence != self._essence:
+            self._essence, self._news = essence, news
+            self._called.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events, without end."""
+        while True:
+            try:
+                await asyncio.wait_for(self._called.wait(), HEARTBEAT)
+            except TimeoutError:
+                yield b": still here\n\n"
+            else:
+                self._called.clear()
+                yield self._news
+
+
+def _timeless(value: Any) -> Any:
+    """The same without what changes by the mere passing of time."""
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in _OF_TIME}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def _message(event: str, data: Any) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=False, allow_nan=False)}\n\n".encode()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from supervisor.domain.plain import plain
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_DEEPEST = 200  # levels of a stored value that are shown; other programs may have nested theirs deeper
 _WIDTH = 120  # columns where there is no terminal
 
 
@@ -100,22 +100,6 @@ def clean_lines(text: object) -> str:
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     return "\n".join(clean(part.expandtabs()) for part in str(text).split("\n"))
-
-
-def plain(value: Any, depth: int = 0) -> Any:
-    """A value that JSON can say: rows come from any program, and may hold bytes, infinities or great depth."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if not isinstance(value, (dict, list, tuple, set, frozenset)):
-        return value
-    if depth > _DEEPEST:
-        return "…"
-    if isinstance(value, dict):
-        return {str(key): plain(item, depth + 1) for key, item in value.items()}
-    items = sorted(value) if isinstance(value, (set, frozenset)) else value
-    return [plain(item, depth + 1) for item in items]
 
 
 def silence() -> None:

@@ -56,7 +56,7 @@ def _print(overview: Overview) -> None:
 
 
 def _supervisors(overview: Overview) -> None:
-    from supervisor.cli.output import show
+    from supervisor.cli.output import clean, show
     from supervisor.cli.tables import heading, span, table
 
     if not overview.supervisors:
@@ -64,6 +64,9 @@ def _supervisors(overview: Overview) -> None:
         return
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
+    for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
+        state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
+        line(f"admin process {clean(state)}")
 
 
 def _state(supervisor: SupervisorView) -> str:
@@ -137,13 +140,26 @@ def _types(overview: Overview) -> None:
                 jobs.get("running", 0),
                 jobs.get("done", 0),
                 failed,
+                view.last_hour.done,
                 view.failures_last_hour,
-                span(view.mean_seconds),
+                span(view.last_hour.mean_wait),
+                span(view.last_hour.mean_run if view.last_hour.mean_run is not None else view.mean_seconds),
                 span(view.longest_seconds),
             )
         )
     if rows:
-        columns = ("type", "pending>", "running>", "done>", "failed>", "errors/h>", "mean>", "longest")
+        columns = (
+            "type",
+            "pending>",
+            "running>",
+            "done>",
+            "failed>",
+            "done/h>",
+            "errors/h>",
+            "wait>",
+            "mean>",
+            "longest",
+        )
         show(heading("Types, slowest first"), table(columns, rows))
 
 

@@ -5,6 +5,7 @@
     pools.py      `[defaults]` and `[pools.*]` laid over each other, and what must hold between keys
     database.py   the database's address
     programs.py   where the programs of `command` are, if they are there
+    admin.py      `[admin]`, and whether what it needs is installed
     cores.py      whether the cores of `cpu_affinity` are there
     lines.py      on which line a key stands
     problems.py   every fault of a file, gathered and put into words

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from supervisor.config import cores
+from supervisor.config import admin, cores
 from supervisor.config import database as addresses
 from supervisor.config.lines import Lines
 from supervisor.config.pools import Checked, build, checked
@@ -46,6 +46,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Se
     if to_run is not None:
         report_missing(found.settings, found.report, to_run)
         cores.report_absent(found.settings, found.report, to_run)
+        admin.report_uninstalled(found.settings, found.report)
     problems = found.problems()
     if problems:
         raise ConfigError(problems)
@@ -62,7 +63,8 @@ def survey(path: Path, database: str | None) -> Survey:
     url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, report)
     planned = schedules(raw.get("schedules", []), report)
-    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned)
+    interface = admin.admin(raw.get("admin"), folder, report)
+    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, interface)
     return Survey(settings, report, str(path), Lines(text), override)
 
 
@@ -100,7 +102,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 def _tables(raw: dict[str, Any], report: Report) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
     for key in [key for key in raw if key not in TOP]:
         report.add_unknown((key,), TOP)
-    _refuse_unbuilt(raw, report)
     pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), report)
     retention = RetentionTable.model_construct(**_values(RetentionTable, raw, "retention", report))
     log = LogTable.model_construct(**_values(LogTable, raw, "log", report))
@@ -117,16 +118,6 @@ def _defaults(raw: object, report: Report) -> Checked:
             report.add(("defaults", key), "each pool has its own; it cannot be a default for all of them")
         raw = {key: value for key, value in raw.items() if key not in NAMING}
     return checked(PoolTable, raw, ("defaults",), report)
-
-
-def _refuse_unbuilt(raw: dict[str, Any], report: Report) -> None:
-    """`[admin]` may stand there empty; what it would ask for is not built yet."""
-    admin = raw.get("admin", {})
-    if not isinstance(admin, dict):
-        report.add(("admin",), f"must be a table, not {shown(admin)}")
-        admin = {}
-    for key in admin:
-        report.add(("admin", key), "the admin interface is not supported yet")
 
 
 def _override(url: str, problems: list[str]) -> str:

@@ -42,7 +42,7 @@ class AdminSettings:
     """
 
     listen: str
-    token_file: Path | None  # None: on a Unix socket, which needs none
+    token_file: Path | None  # None on a Unix socket, which needs none; on TCP until `access` has put its own there
     read_token_file: Path | None  # for those who may look and change nothing
     hosts: tuple[str, ...]
     show_payloads: bool
@@ -52,6 +52,14 @@ class AdminSettings:
     def unix_path(self) -> Path | None:
         """Where its Unix socket lies; None for TCP."""
         return Path(self.listen.removeprefix("unix:")) if self.listen.startswith("unix:") else None
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The IP address, without brackets, and the port; None for a Unix socket."""
+        if self.unix_path is not None:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True, slots=True)

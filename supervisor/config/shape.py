@@ -7,6 +7,7 @@ business of `pools.py`.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import time
 import zoneinfo
@@ -34,6 +35,8 @@ _Listed = TypeVar("_Listed")
 _POOL_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
+_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
+_LAST_PORT = 65535
 _DEVICE = re.compile(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}")  # 0, GPU-8932f937-…, MIG-…
 
 
@@ -174,6 +177,40 @@ def _timezone(value: str) -> str:
     return value
 
 
+def _listen(value: str) -> str:
+    if value.startswith("unix:"):
+        path = value.removeprefix("unix:")
+        if not path.strip() or "\0" in path or path.endswith("/"):
+            raise ValueError(f'{value!r} names no file; write it like "unix:/run/job-supervisor/admin.sock"')
+        return value
+    host, colon, port = value.rpartition(":")
+    try:
+        ipaddress.ip_address(host[1:-1] if host[:1] == "[" and host[-1:] == "]" else _version_4(host))
+    except ValueError:
+        colon = ""
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise ValueError(f'{value!r} is no address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"')
+    return value
+
+
+def _version_4(host: str) -> str:
+    if ":" in host:
+        raise ValueError("an address of version 6 stands in brackets")
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def _file(value: str) -> str:
+    if not value.strip() or "\0" in value or value.endswith("/"):
+        raise ValueError(f"{value!r} is no name of a file")
+    return value
+
+
+def _host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise ValueError(f"{value!r} is no host's name; write it like jobs.example.org, without a scheme or a port")
+    return value.lower()
+
+
 def _cron(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f'{shown(value)} is no cron line; write it like "30 3 * * *"')
@@ -202,6 +239,7 @@ Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 Names = Annotated[list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)]
 Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], AfterValidator(_distinct)]
 Cores = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_CORES)]], AfterValidator(_distinct)]
+FileName = Annotated[str, AfterValidator(_file)]
 Capabilities = Annotated[list[Annotated[str, AfterValidator(_capability)]], AfterValidator(_distinct)]
 
 
@@ -282,6 +320,17 @@ class RetentionTable(Table):
     failed: Retention = 30 * 86_400.0
 
 
+class AdminTable(Table):
+    """`[admin]`; what must hold between its keys is the business of `admin.py`."""
+
+    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:8787"
+    token_file: FileName | None = None
+    read_token_file: FileName | None = None
+    hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], AfterValidator(_distinct)] = []
+    show_payloads: bool = False
+    allow_remote: bool = False
+
+
 class LogTable(Table):
     format: Literal["auto", "json", "console"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -296,6 +345,7 @@ HOMES = {
     **dict.fromkeys(PoolTable.model_fields.keys() - NAMING, "[pools.NAME] or [defaults]"),
     **dict.fromkeys(ScheduleTable.model_fields, "[[schedules]]"),
     **dict.fromkeys(RetentionTable.model_fields, "[retention]"),
+    **dict.fromkeys(AdminTable.model_fields, "[admin]"),
     **dict.fromkeys(LogTable.model_fields, "[log]"),
     "database": "the file itself, above its first [table]",
 }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MINUTE = 60.0  # seconds
 KEPT = 3600.0  # seconds of history
+MOST_TYPES = 50  # with a row of their own in each minute
+OTHERS = ""  # the type under which the rest is added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,99 @@ class Minute:
     running: int = 0
     run_seconds: float = 0.0
     wait_seconds: float = 0.0
+
+
+class Standing(NamedTuple):
+    """How one type stands: jobs that are due, counted up to a limit, and those that run."""
+
+    type: str
+    waiting: int
+    running: int
+
+
+class Sums(NamedTuple):
+    """What has been finished of a type since its supervisor started; see `Minute`."""
+
+    done: int = 0
+    failed: int = 0
+    run_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+    def since(self, before: Sums) -> Sums:
+        """What came since then, which is never less than nothing."""
+        return Sums(
+            max(0, self.done - before.done),
+            max(0, self.failed - before.failed),
+            max(0.0, self.run_seconds - before.run_seconds),
+            max(0.0, self.wait_seconds - before.wait_seconds),
+        )
+
+
+def minute_of(now: float) -> float:
+    """When the minute began that `now` is in."""
+    return now // MINUTE * MINUTE
+
+
+def recorded(
+    at: float, sums: Mapping[str, Sums], counted: Mapping[str, Sums], standing: Iterable[Standing]
+) -> list[Minute]:
+    """The rows of one minute: of the busiest types one each, of the rest one together. What neither did
+    anything nor waits has none.
+
+    `sums` are what was finished by now, `counted` what of it stands in earlier rows.
+    """
+    rows: dict[str, Minute] = {}
+    for type_, total in sums.items():
+        grown = total.since(counted.get(type_, Sums()))
+        rows[type_] = Minute(
+            at, type_, grown.done, grown.failed, run_seconds=grown.run_seconds, wait_seconds=grown.wait_seconds
+        )
+    for now in standing:
+        row = rows.get(now.type) or Minute(at, now.type)
+        rows[now.type] = replace(row, waiting=now.waiting, running=now.running)
+    worth = [row for row in rows.values() if row.done or row.failed or row.waiting or row.running]
+    worth.sort(key=lambda row: (row.type == OTHERS, -(row.done + row.failed), -(row.waiting + row.running), row.type))
+    named = [row for row in worth[:MOST_TYPES] if row.type != OTHERS]
+    rest = worth[len(named) :]
+    return [*named, _together(at, rest)] if rest else named
+
+
+def _together(at: float, rows: list[Minute]) -> Minute:
+    return Minute(
+        at,
+        OTHERS,
+        sum(row.done for row in rows),
+        sum(row.failed for row in rows),
+        sum(row.waiting for row in rows),
+        sum(row.running for row in rows),
+        sum(row.run_seconds for row in rows),
+        sum(row.wait_seconds for row in rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """One type over some minutes. Means are seconds a run, None without any."""
+
+    done: int
+    failed: int
+    mean_run: float | None
+    mean_wait: float | None
+
+
+QUIET = Hour(0, 0, None, None)
+
+
+def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
+    """The minutes of each type together."""
+    found: dict[str, list[Minute]] = {}
+    for minute in minutes:
+        found.setdefault(minute.type, []).append(minute)
+    return {type_: _hour(_together(0.0, rows)) for type_, rows in found.items()}
+
+
+def _hour(sums: Minute) -> Hour:
+    runs = sums.done + sums.failed
+    if not runs:
+        return QUIET
+    return Hour(sums.done, sums.failed, sums.run_seconds / runs, sums.wait_seconds / runs)

@@ -40,7 +40,8 @@ class Claim(NamedTuple):
     """One worker's right to run one job once. A tuple, because thousands are made a second.
 
     `payload` is the stored text, or bytes where another program stored a blob or invalid UTF-8.
-    `attempt` counts from 1 and includes this run; `crashes` counts the workers that died running it.
+    `attempt` counts from 1 and includes this run; `crashes` counts the workers that died running it. `due_at` is
+    the Unix time from which it could have run.
     """
 
     job_id: int
@@ -50,6 +51,7 @@ class Claim(NamedTuple):
     attempt: int
     max_attempts: int | None
     crashes: int
+    due_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

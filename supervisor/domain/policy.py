@@ -131,6 +131,7 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
             delay=settlement.delay,
             crashes=1,
             failure=failure,
+            claim=claim,
         )
     failure = Failure("expired", "its lock ran out: the worker was stopped, or cannot be reached")
     return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)

@@ -47,8 +47,8 @@ class Settlement(NamedTuple):
     its old place in the order.
 
     `attempts` and `crashes` are what to add to the row's counters: the claim has already charged the
-    attempt, so giving it back is −1. `usage` is there for a run worth a row of its own. A tuple, because
-    thousands are made a second.
+    attempt, so giving it back is −1. `usage` is there for a run worth a row of its own, `claim` is
+    what it settles, for those who count. A tuple, because thousands are made a second.
     """
 
     job_id: int
@@ -64,6 +64,7 @@ class Settlement(NamedTuple):
     started_at: float | None = None
     usage: Usage | None = None
     batch_limit: int = 0  # jobs in a batch that it may be in from now on; 0: as before
+    claim: Claim | None = None
 
     @property
     def simple(self) -> bool:
@@ -82,13 +83,13 @@ def done(
 ) -> Settlement:
     # By position, which is quicker: thousands are made a second.
     return Settlement(
-        claim.job_id, claim.token, Status.DONE, result, progress, 0.0, 0, 0, None, children, started_at, usage
+        claim.job_id, claim.token, Status.DONE, result, progress, 0.0, 0, 0, None, children, started_at, usage, 0, claim
     )
 
 
 def released(claim: Claim, *, usage: Usage | None = None) -> Settlement:
     """Not begun, or interrupted through no fault of its own: back in its place, nothing charged."""
-    return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage)
+    return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage, claim=claim)
 
 
 def suspected(claim: Claim, batch: int, *, usage: Usage | None = None) -> Settlement:
@@ -106,6 +107,7 @@ def cancelled(claim: Claim, *, started_at: float | None = None, usage: Usage | N
         failure=Failure("cancelled", "cancelled while running"),
         started_at=started_at,
         usage=usage,
+        claim=claim,
     )
 
 
@@ -137,6 +139,7 @@ def failed(
         failure=failure,
         started_at=started_at,
         progress=progress,
+        claim=claim,
     )
 
 
@@ -152,6 +155,7 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
         attempts=-1,
         crashes=1,
         failure=failure,
+        claim=claim,
     )
 
 

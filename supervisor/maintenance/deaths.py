@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure
+from supervisor.maintenance.counting import Counter
 from supervisor.store.base import Chores
 from supervisor.system import tape
 
@@ -39,9 +40,10 @@ class Deaths:
     `tapes` is where workers leave what their runs had said.
     """
 
-    def __init__(self, chores: Chores, tapes: Path | None = None) -> None:
+    def __init__(self, chores: Chores, tapes: Path | None = None, counter: Counter | None = None) -> None:
         self._chores = chores
         self._tapes = tapes
+        self._counter = counter or Counter()
 
     def settle(self, report: DeathReport, now: float) -> int:
         """One transaction; returns how many claims went back or ended. `now` is Unix seconds."""
@@ -57,4 +59,6 @@ class Deaths:
         )
         if begun is not None and self._tapes is not None:
             settlements = with_log(settlements, begun, tape.said(self._tapes, report.slot, *begun))
-        return self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)
+        count = self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)
+        self._counter.settled(settlements, count, now)
+        return count

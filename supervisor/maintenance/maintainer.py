@@ -16,9 +16,11 @@ from typing import Protocol
 from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.checkpointer import Checkpointer
+from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.courtesy import Courtesy
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
+from supervisor.maintenance.historian import Historian
 from supervisor.maintenance.presence import Presence
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
@@ -29,7 +31,7 @@ from supervisor.maintenance.schedules import Schedules
 from supervisor.maintenance.steering import BurstWatch, Steering
 from supervisor.maintenance.waker import Waker
 from supervisor.store.base import Chores, Depth, Engine, SupervisorRecord, Wanted
-from supervisor.system import failpoints, signals
+from supervisor.system import failpoints, signals, tallies
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
@@ -94,8 +96,10 @@ class Maintainer:
         roster = Roster(board)
         wanted = {name: ward.wanted for name, ward in orders.wards.items()}
         types = tuple(sorted({t for w in wanted.values() for t in w.types}))
-        self._deaths = Deaths(chores, board.tapes)
-        self._recovery = Recovery(chores, orders.record.id)
+        self._counter = Counter(tallies.shared(board.tallies, MAINTAINER_SLOT))
+        self._deaths = Deaths(chores, board.tapes, self._counter)
+        self._recovery = Recovery(chores, orders.record.id, self._counter)
+        self._historian = Historian(chores, orders.record.id, board.tallies)
         self._gauge = DepthGauge(chores, wanted, self._report_depths)
         self._courtesy = Courtesy(chores)
         self._schedules = Schedules(engine.timetable, () if orders.burst else orders.schedules)
@@ -117,8 +121,9 @@ class Maintainer:
             self._steering,
             self._courtesy,
             Renewer(chores, roster, {name: ward.locks for name, ward in orders.wards.items()} | dict(orders.leaving)),
-            Reclaimer(chores, shortest),
+            Reclaimer(chores, shortest, counter=self._counter),
             self._recovery,
+            self._historian,
             Checkpointer(chores),
             Pruner(chores, orders.keep_done, orders.keep_failed),
         ]
@@ -175,6 +180,7 @@ class Maintainer:
         self._well()
 
     def _trouble(self, error: StoreError) -> None:
+        self._counter.store_failed(error)
         if not self._failing:
             self._log.error("store_failed", error=str(error))
         self._failing = min(max(self._failing * 2, 0.1), _LONGEST_BACKOFF)
@@ -308,6 +314,7 @@ class Maintainer:
                 self._deaths.settle(
                     DeathReport(record.incarnation, record.name, "nothing", policy=record.policy), time.time()
                 )
+            self._historian.close(time.time())
             self._chores.forget_supervisor(self._orders.record.id)
             self._chores.checkpoint()
         except StoreError as error:

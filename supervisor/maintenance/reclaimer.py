@@ -12,6 +12,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.domain.vigil import Vigil, patience
+from supervisor.maintenance.counting import Counter
 from supervisor.store.base import Chores, Expired
 from supervisor.telemetry import events
 
@@ -31,8 +32,15 @@ class Reclaimer:
     clock nor a suspend nor a blocked database moves a lock.
     """
 
-    def __init__(self, chores: Chores, lock_time: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        chores: Chores,
+        lock_time: float,
+        clock: Callable[[], float] = time.monotonic,
+        counter: Counter | None = None,
+    ) -> None:
         self._chores = chores
+        self._counter = counter or Counter()
         self._clock = clock
         self.patience = patience(lock_time)
         self.every = self.patience / 4
@@ -66,11 +74,15 @@ class Reclaimer:
         return self._vigil.watched[row] >= max(self.patience, patience(policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
+        settlements: list[Settlement] = []
+
         def settle(claim: Claim, owner: str) -> Settlement:
-            return settle_expired(claim, owner, policy, random.random())
+            settlements.append(settle_expired(claim, owner, policy, random.random()))
+            return settlements[-1]
 
         taken = self._chores.reclaim(row, settle, now)
         if taken:
+            self._counter.reclaimed(settlements, now)
             self._log.warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
         return taken
 

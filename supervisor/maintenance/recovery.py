@@ -10,9 +10,10 @@ from pathlib import Path
 from supervisor.domain.job import Status
 from supervisor.domain.policy import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import released
+from supervisor.maintenance.counting import Counter
 from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
 from supervisor.system import tape
-from supervisor.system.scoreboard import Scoreboard, tapes_of
+from supervisor.system.scoreboard import Scoreboard, tallies_of, tapes_of
 from supervisor.telemetry import events
 
 _PASSES = 3  # in which a buried worker is looked for again: nothing outlives its supervisor by a second
@@ -34,8 +35,9 @@ class Recovery:
 
     every = 1.0  # seconds: a living peer recovers at once
 
-    def __init__(self, chores: Chores, own: str) -> None:
+    def __init__(self, chores: Chores, own: str, counter: Counter | None = None) -> None:
         self._chores = chores
+        self._counter = counter or Counter()
         self._own = own
         self._buried: dict[str, int] = {}  # incarnations, and how many passes they are still remembered
         self._log = events()
@@ -62,7 +64,7 @@ class Recovery:
 
     def _bury(self, record: SupervisorRecord, now: float) -> tuple[int, int]:
         board = Scoreboard.open(Path(record.scoreboard))
-        tapes = tapes_of(Path(record.scoreboard))
+        tapes, tallies = tapes_of(Path(record.scoreboard)), tallies_of(Path(record.scoreboard))
         jobs = quarantined = 0
         for worker in self._chores.workers_of(record.id):
             held = self._chores.held_by(worker.incarnation)
@@ -71,12 +73,15 @@ class Recovery:
             settlements = settle_interrupted(held, begun, policy, random.random(), batch)
             if begun is not None:
                 settlements = with_log(settlements, begun, tape.said(tapes, worker.slot, *begun))
-            jobs += self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
+            settled = self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
+            self._counter.settled(settlements, settled, now)
+            jobs += settled
             quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
             self._buried[worker.incarnation] = _PASSES
         self._chores.forget_supervisor(record.id)
         with contextlib.suppress(OSError):
             tapes.unlink(missing_ok=True)
+            tallies.unlink(missing_ok=True)
         return jobs, quarantined
 
     def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:

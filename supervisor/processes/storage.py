@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.processes import autopsy
-from supervisor.processes.upkeep import Upkeep
+from supervisor.processes.attended import Attended
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Holder, Writers
 from supervisor.system import kernel
@@ -36,7 +36,7 @@ class Storage:
         if self.gone and self.gone != before:
             self._log.error("database_gone", how=self.gone, detail=self.trouble)
 
-    def free_writers(self, workers: Iterable[WorkerProcess], upkeep: Upkeep, now: float) -> None:
+    def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[Attended], now: float) -> None:
         """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain.
 
         Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
@@ -47,9 +47,10 @@ class Storage:
             return
         if not kernel.is_stopped(self._seen.pid):
             return
-        if self._seen.pid == upkeep.pid:
-            self._log.error("maintainer_stopped", pid=upkeep.pid, holding="the writers' lock")
-            upkeep.kill()
+        for process in attended:
+            if process.pid == self._seen.pid:
+                self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the writers' lock")
+                process.kill()
         for worker in workers:
             if worker.pid == self._seen.pid:
                 worker.kill(autopsy.STOPPED)

@@ -15,9 +15,11 @@ from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.maintenance.maintainer import Orders, trouble_of
 from supervisor.processes import autopsy
+from supervisor.processes.attended import Attended
 from supervisor.processes.burst import Burst, Observer
 from supervisor.processes.oversight import enforce_deadline, judge_beat, watch_memory
 from supervisor.processes.pool import Pool, Waiting
+from supervisor.processes.reception import STARTING, Reception, Serve
 from supervisor.processes.storage import Storage
 from supervisor.processes.upkeep import Upkeep
 from supervisor.processes.workforce import Workforce
@@ -25,7 +27,7 @@ from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.system import kernel, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
-from supervisor.system.scoreboard import Cancel, Scoreboard
+from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Cancel, Scoreboard
 from supervisor.system.systemd import Notifier
 from supervisor.telemetry import configure, events
 
@@ -36,7 +38,9 @@ _FAREWELL = 5.0  # seconds for the last reports and the children's ends
 
 
 class Supervisor:
-    """One run of `supervisor run`. `reload` reads the configuration anew or raises ConfigError."""
+    """One run of `supervisor run`. `reload` reads the configuration anew or raises ConfigError; `serve_admin` is
+    what the admin process does.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Supervisor:
         record: SupervisorRecord,
         *,
         reload: Callable[[], Settings],
+        serve_admin: Serve,
         burst: bool = False,
         observer: Observer | None = None,
     ) -> None:
@@ -61,9 +66,13 @@ class Supervisor:
         self._log = events(process="supervisor")
         self._notifier = Notifier()
         self._reactor = Reactor()
-        self._upkeep = Upkeep(engine, board)
+        self._maintainer = Attended("maintainer", board, MAINTAINER_SLOT, self._reactor)
+        self._admin = Attended("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
+        self._upkeep = Upkeep(engine, board, self._maintainer)
+        self._reception = Reception(serve_admin, self._admin)
         self._storage = Storage(engine.writers())
-        self._workforce = Workforce(record.id, engine, board, self._reactor, self._upkeep)
+        attended = (self._maintainer, self._admin)
+        self._workforce = Workforce(record.id, engine, board, self._reactor, self._upkeep, attended)
         self._pools: dict[str, Pool] = {}
         self._reloads: int | None = None
         self._stopping = ""  # why, once we are
@@ -85,6 +94,7 @@ class Supervisor:
             self._wait()
             self._obey_signals()
             self._hear_maintainer()
+            self._reception.attend(time.monotonic())
             self._workforce.hear()
             self._workforce.bury_the_dead(time.monotonic())
             self._mark_time()
@@ -109,6 +119,7 @@ class Supervisor:
         self._reactor.watch(self._inbox.fileno())
         self._make_pools()
         self._start_maintainer()
+        self._reception.open(self._settings)
         self._log.info(
             "supervisor_started",
             pid=os.getpid(),
@@ -140,8 +151,6 @@ class Supervisor:
             since=self._record.started_at,
         )
         self._upkeep.start(orders, time.monotonic())
-        if self._upkeep.is_running():
-            self._reactor.watch(self._upkeep.fileno())
 
     # The loop's steps
 
@@ -150,7 +159,8 @@ class Supervisor:
         times = [self._next_tick]
         if self._stopping:
             times.append(self._stop_by)
-        times += [at for at in (self._workforce.next_funeral(), self._upkeep.restart_at) if at is not None]
+        due = (self._workforce.next_funeral(), self._maintainer.restart_at, self._reception.due_at)
+        times += [at for at in due if at is not None]
         times += [pool.restarts.not_before for pool in self._pools.values() if pool.wants_restart]
         self._reactor.wait(min(times) - time.monotonic())
 
@@ -166,24 +176,14 @@ class Supervisor:
     def _hear_maintainer(self) -> None:
         """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
         now = time.monotonic()
-        if self._upkeep.restart_at is not None:
-            if now >= self._upkeep.restart_at:
-                self._start_maintainer()
-            return
-        descriptor = self._upkeep.fileno()
+        if self._maintainer.due(now):
+            self._start_maintainer()
         self._upkeep.hear(self._obey_maintainer)
         self._workforce.free_acknowledged()
-        if not self._upkeep.is_running():
-            return  # a reload has just replaced it
-        if self._upkeep.ended():
-            self._reactor.unwatch(descriptor)
-            self._log.error("maintainer_died", pid=self._upkeep.pid, in_a_row=self._upkeep.early_deaths)
-            if self._burst is not None and self._upkeep.early_deaths >= MAINTAINER_LIMIT:
-                self._burst.give_up()
-                self._stop("the maintainer cannot be kept alive")
-        elif self._upkeep.stuck(now):
-            self._log.error("maintainer_stuck", pid=self._upkeep.pid)
-            self._upkeep.kill()
+        ended = self._maintainer.oversee(now)
+        if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
+            self._burst.give_up()
+            self._stop("the maintainer cannot be kept alive")
 
     def _obey_maintainer(self, message: Message) -> None:
         if "recovered" in message:
@@ -261,7 +261,7 @@ class Supervisor:
                 pool.measure_rate(now)
             self._workforce.look_around(now)
             self._workforce.spare_memory(now)
-            self._storage.free_writers(self._workforce.living(), self._upkeep, now)
+            self._storage.free_writers(self._workforce.living(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
     def _tick(self) -> float:
@@ -321,7 +321,8 @@ class Supervisor:
         if self._ticking:
             bulletin = {
                 "pid": os.getpid(),
-                "maintainer": self._upkeep.pid,
+                "maintainer": self._maintainer.pid,
+                "admin": self._reception.bulletin(),
                 "stopping": self._stopping,
                 "trouble": self._storage.trouble,
                 "templates": self._workforce.templates(),
@@ -353,10 +354,9 @@ class Supervisor:
         configure(settings.log.format, settings.log.level)
         self._make_pools()
         self._workforce.renew_templates()
-        if self._upkeep.is_running():
-            self._reactor.unwatch(self._upkeep.fileno())
-            self._upkeep.retire()
+        self._maintainer.retire()
         self._start_maintainer()
+        self._reception.open(settings)
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
 
@@ -384,10 +384,11 @@ class Supervisor:
     def _leave(self) -> None:
         """See that every end is settled, let the children go, take our name out of the registry."""
         deadline = time.monotonic() + _FAREWELL
+        self._reception.close()
         while self._upkeep.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
             self._reactor.wait(0.05)
             self._hear_maintainer()
-        self._upkeep.dismiss()
+        self._maintainer.dismiss(_FAREWELL)
         self._workforce.close()
         while time.monotonic() < deadline and kernel.children(os.getpid()):
             self._workforce.reap()

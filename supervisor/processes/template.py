@@ -23,7 +23,7 @@ from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, signals, tape
+from supervisor.system import child, kernel, signals, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
@@ -237,6 +237,7 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
         wake=nest.wakes[pool.name],
         news=nest.news,
         recorder=recorder,
+        row=tallies.shared(board.tallies, record.slot),
         handler=handler,
         device=order.device,
     )

@@ -8,13 +8,14 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human
 from supervisor.domain.policy import JobPolicy
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.processes import autopsy
+from supervisor.processes.attended import Attended
 from supervisor.processes.launcher import Launcher
 from supervisor.processes.pool import Pool
 from supervisor.processes.template import Nest
@@ -40,12 +41,21 @@ class Workforce:
     `deaths` report each end to the maintainer; a slot is used again only when that was acknowledged.
     """
 
-    def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor, upkeep: Upkeep) -> None:
+    def __init__(
+        self,
+        supervisor: str,
+        engine: Engine,
+        board: Scoreboard,
+        reactor: Reactor,
+        upkeep: Upkeep,
+        attended: Iterable[Attended],
+    ) -> None:
         self._supervisor = supervisor
         self._engine = engine
         self._board = board
         self._reactor = reactor
         self._upkeep = upkeep
+        self._attended = tuple(attended)
         self._log = events(process="supervisor")
         self._free = list(range(MAX_SLOTS - 1, 0, -1))
         self._buried: dict[int, WorkerProcess] = {}
@@ -212,7 +222,7 @@ class Workforce:
             self._lose_unborn(incarnation, why)
 
     def reap(self) -> None:
-        """Our own children: maintainers and templates, and workers whose template died before them."""
+        """Our own children: maintainers, admin processes and templates, and workers whose template died before them."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -229,7 +239,8 @@ class Workforce:
 
     def _kill_strays(self) -> None:
         """Kill what the workers of a dead template had started: they come to us one after another, as our children."""
-        ours = {self._upkeep.pid, *self.templates(), *(worker.pid for worker in self._workers.values())}
+        ours = {process.pid for process in self._attended} | {worker.pid for worker in self._workers.values()}
+        ours.update(self.templates())
         for pid in set(kernel.children(os.getpid())) - ours - self._guests:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # our own unreaped child
@@ -333,6 +344,7 @@ class Workforce:
         # A batch that kills is smaller next time, so its deaths end by themselves.
         early = slot.done <= slot.lost and slot.batch <= 1
         worker.pool.learn(finding, early=early, born=worker.asked_at, now=now)
+        worker.pool.count_restart(finding, worker.stale)
         log = self._log.debug if finding.expected else self._log.warning
         log(
             "worker_left" if finding.expected else "worker_died",

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 VARIABLE = "SUPERVISOR_FAILPOINTS"
-ROLES = ("supervisor", "maintainer", "template", "worker", "program")
+ROLES = ("supervisor", "maintainer", "admin", "template", "worker", "program")
 ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
-_CHILDREN = ("maintainer", "template", "worker", "program")
+_CHILDREN = ("maintainer", "admin", "template", "worker", "program")
 # Those of our own code. A store adds its statements.
 PLACES = (
     *(f"fork_{child}{when}" for child in _CHILDREN for when in (".before", "", ".child")),

@@ -28,8 +28,9 @@ BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _BULLETIN_AT + BULLETIN_BYTES
 
-# Slot 0 is the maintainer's: only its pid and beat are used.
+# Slot 0 is the maintainer's, the end of the header the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
+ADMIN_SLOT = -1
 
 
 class State(IntEnum):
@@ -263,6 +264,10 @@ def tapes_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.tapes")
 
 
+def tallies_of(scoreboard: Path) -> Path:
+    return Path(f"{scoreboard}.tallies")
+
+
 class Scoreboard:
     """The mapped file. Make it with `create`, look at somebody's with `open`."""
 
@@ -311,6 +316,11 @@ class Scoreboard:
         return tapes_of(self.path)
 
     @property
+    def tallies(self) -> Path:
+        """Where its workers and the maintainer count what has been finished."""
+        return tallies_of(self.path)
+
+    @property
     def highest(self) -> int:
         """The highest slot that was ever used."""
         return int.from_bytes(self._view[8:16], "little")
@@ -321,7 +331,7 @@ class Scoreboard:
 
     def slot(self, number: int) -> Slot:
         if number not in self._slots:
-            if not 0 <= number < MAX_SLOTS:
+            if not ADMIN_SLOT <= number < MAX_SLOTS:
                 raise ValueError(f"there is no slot {number}; the scoreboard has {MAX_SLOTS}")
             at = HEADER_BYTES + number * SLOT_BYTES
             self._slots[number] = Slot(self._view[at : at + SLOT_BYTES])
@@ -357,3 +367,4 @@ class Scoreboard:
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         self.tapes.unlink(missing_ok=True)
+        self.tallies.unlink(missing_ok=True)

@@ -42,6 +42,11 @@ class Pulse(threading.Thread):
         """A handler starts at `now`, or 0.0: none is running."""
         self._batch_began = now
 
+    @property
+    def busy_for(self) -> float:
+        """Seconds for which the handler has been running that now does."""
+        return time.monotonic() - self._batch_began if self._batch_began else 0.0
+
     def stop(self) -> None:
         self._stopped = True
         self._wake.set()

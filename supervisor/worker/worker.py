@@ -18,8 +18,10 @@ from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
 from supervisor.system import failpoints, signals
 from supervisor.system.scoreboard import Cancel, Slot, State, Worn
+from supervisor.system.tallies import Row
 from supervisor.telemetry import events
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
 from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
@@ -41,7 +43,7 @@ class Worker:
     """One worker process, from its set-up to its end. Made after the fork, in the main thread.
 
     `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
-    its slot has changed. `recorder` keeps what runs use and say.
+    its slot has changed. `recorder` keeps what runs use and say, `row` counts them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Worker:
         wake: int,
         news: int,
         recorder: Recorder,
+        row: Row,
         handler: AnyHandler | None = None,
         device: str | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class Worker:
         self._wake = wake
         self._news = news
         self._recorder = recorder
+        self._counter = Counter(row, pool.types)
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
@@ -117,10 +121,10 @@ class Worker:
 
     def _exchange(self, want: int) -> list[Claim]:
         """Settle what is finished and claim what comes next. While the database fails, wait and keep all."""
-        settlements = self._hand.collect()
+        settlements, now = self._hand.collect(), time.time()
         try:
             exchange = self._store.exchange(
-                self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, time.time()
+                self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, now
             )
         except StoreError as error:
             self._hand.put_back(settlements)
@@ -128,6 +132,8 @@ class Worker:
             return []
         if self._backoff:
             self._recovered()
+        if settlements:
+            self._counter.settled(settlements, exchange.lost, now, more=bool(exchange.claims))
         self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
         return exchange.claims
@@ -191,20 +197,24 @@ class Worker:
 
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
+        self._counter.flush()
         self._hand.release()
-        settlements = self._hand.collect()
+        settlements, now = self._hand.collect(), time.time()
         if not settlements:
             return
         try:
             if self._spare is None:
                 self._spare = self._engine.claims()
             exchange = self._spare.exchange(
-                self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, time.time()
+                self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now
             )
         except StoreError as error:
             self._hand.put_back(settlements)
+            self._counter.store_failed(error)
             self._log.warning("hand_back_failed", error=str(error))
             return
+        # The last of them was over when the slow one began.
+        self._counter.settled(settlements, exchange.lost, now - self._pulse.busy_for)
         self._report_lost(exchange.lost)
         self._slot.hold(1)
 
@@ -231,6 +241,7 @@ class Worker:
         self._obey()
 
     def _wait_out(self, error: StoreError) -> None:
+        self._counter.store_failed(error)
         if not self._backoff:
             self._log.error("store_failed", error=str(error))
         self._slot.forget_progress()

@@ -18,9 +18,15 @@ from tests.site_under_test import Site, descendants, wait_for
 MakeSite = Callable[..., Site]
 
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
+ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'
 FORKS = [
     f"{parent}:fork_{child}{when}"
-    for parent, child in (("supervisor", "maintainer"), ("supervisor", "template"), ("template", "worker"))
+    for parent, child in (
+        ("supervisor", "maintainer"),
+        ("supervisor", "admin"),
+        ("supervisor", "template"),
+        ("template", "worker"),
+    )
     for when in (".before", "", ".child")
 ]
 
@@ -34,7 +40,7 @@ def tell(pid: int, number: int) -> None:
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("place", FORKS)
 def test_terminate_in_the_middle_of_a_fork_is_not_lost_and_leaves_no_orphan(make_site: MakeSite, place: str) -> None:
-    site = make_site(WORK)
+    site = make_site(WORK + (ADMIN if "admin" in place else ""))
     job = site.queue.enqueue("work", {"seconds": 0.1})
     point = f"{place}=stop"
     supervisor = site.start(wait=False, env=site.failpoints(point))
@@ -110,8 +116,9 @@ def test_terminate_drains_and_a_second_one_releases_at_once(make_site: MakeSite)
 
 
 @pytest.mark.fault(40)
-def test_interrupting_a_whole_terminal_drains_like_terminate(make_site: MakeSite) -> None:
-    site = make_site(WORK)
+@pytest.mark.parametrize("admin", ["", ADMIN])
+def test_interrupting_a_whole_terminal_drains_like_terminate(make_site: MakeSite, admin: str) -> None:
+    site = make_site(WORK + admin)
     supervisor = site.start(start_new_session=True)
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
     job = site.queue.enqueue("work", {"seconds": 0.5})
@@ -122,14 +129,15 @@ def test_interrupting_a_whole_terminal_drains_like_terminate(make_site: MakeSite
 
 
 @pytest.mark.fault(40)
-def test_terminating_a_whole_cgroup_drains_like_terminate(make_site: MakeSite) -> None:
-    site = make_site(WORK)
+@pytest.mark.parametrize("admin", ["", ADMIN])
+def test_terminating_a_whole_cgroup_drains_like_terminate(make_site: MakeSite, admin: str) -> None:
+    site = make_site(WORK + admin)
     supervisor = site.start()
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
     job = site.queue.enqueue("work", {"seconds": 0.5})
     site.running_pid(job)
     tree = [*descendants(supervisor.pid), psutil.Process(supervisor.pid)]
-    assert len(tree) == 5  # maintainer, template, two workers
+    assert len(tree) == 5 + bool(admin)  # maintainer, template, two workers
     for process in tree:
         process.send_signal(signal.SIGTERM)
     ends_gracefully(site, supervisor.pid)
@@ -142,5 +150,6 @@ def ends_gracefully(site: Site, pid: int) -> None:
     site.verdict()  # the job that was running is done, in one run
     assert not site.event("worker_died")
     assert not site.event("maintainer_died")
+    assert not site.event("admin_died")
     assert not site.event("template_died")
     assert site.rows("SELECT (SELECT count(*) FROM job_supervisors), (SELECT count(*) FROM job_workers)") == [(0, 0)]

@@ -51,7 +51,8 @@ class Row(NamedTuple):
     def claim(self) -> Claim:
         """The claim that holds it now."""
         payload = json.dumps(self.payload, separators=(",", ":"))
-        return Claim(self.id, self.claim_token, self.type, payload, self.attempts, self.max_attempts, self.crashes)
+        counters = self.attempts, self.max_attempts, self.crashes
+        return Claim(self.id, self.claim_token, self.type, payload, *counters, due_at=self.scheduled_at)
 
     @property
     def expired(self) -> Expired:

@@ -130,7 +130,7 @@ class TestTheClaim:
 
         claim = desk.one()
 
-        assert claim == (job_id, 1, "tag", "[1]", 1, 9, 0)
+        assert claim == (job_id, 1, "tag", "[1]", 1, 9, 0, T0)
 
     def test_the_row_says_who_holds_it_and_until_when(self, desk: Desk) -> None:
         job_id = desk.put()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Settings, load, locate
+from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.retry import RetryPolicy
 
@@ -97,6 +98,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
         database=f"sqlite:///{Path.cwd()}/jobs.db",
         retention=RetentionSettings(done=7 * 86400.0, failed=30 * 86400.0),
         log=LogSettings(format="auto", level="info"),
+        admin=AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False),
         pools={
             "tag": PoolSettings(
                 name="tag",

@@ -100,6 +100,11 @@ KEYS += [
     "nice",
     "env.CUDA_VISIBLE_DEVICES",
     "x.y",
+    "listen",
+    "token_file",
+    "read_token_file",
+    "hosts",
+    "allow_remote",
 ]
 TEXTS = ["", "a:b", "tag", "10s", "5m", "auto", "2GiB", "a b", "9" * 400 + "s", "9" * 400 + "B"]
 FRAGMENTS = [*(f'"{text}"' for text in TEXTS), *(f'["{text}"]' for text in TEXTS), *VALUES]

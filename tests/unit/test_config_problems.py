@@ -287,10 +287,6 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (f"{POOL}[schedules]", ":3: schedules: must be tables [[schedules]], not {}"),
         (
-            f'{POOL}[admin]\nlisten = "x"',
-            ":4: admin.listen: the admin interface is not supported yet",
-        ),
-        (
             f'{POOL}[retention]\ndone = "never"',
             ":4: retention.done: 'never' is no duration; write it like 250ms, 10s, 5m, 2h or 7d, or \"forever\"",
         ),

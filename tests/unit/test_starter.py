@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import load
+from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError, Conflict
 from supervisor.starter import write_starter
 
@@ -52,9 +54,11 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
     uncommented = re.sub(r"^# (?!max_memory)(?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
     path.write_text(uncommented)
 
-    assert tomllib.loads(uncommented).keys() == {"database", "pools", "defaults", "retention", "log"}
+    assert tomllib.loads(uncommented).keys() == {"database", "pools", "defaults", "retention", "admin", "log"}
     assert len(tomllib.loads(uncommented)["pools"]["greet"]) == 8
-    assert load(path) == plain
+    assert plain.admin is None  # an empty table would ask for it
+    default = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
+    assert load(path) == replace(plain, admin=default)
 
 
 @pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])

@@ -321,7 +321,7 @@ class _Adoption:
         policy = RetryPolicy(max_attempts=10**9, base=0.0)
         for attempt in (1, 2):
             row = self._raw.execute(QUERIES.claim_group, group | mark).fetchone()
-            claim = Claim._make(row[:7])._replace(attempt=attempt, max_attempts=None)
+            claim = Claim._make(row)._replace(attempt=attempt, max_attempts=None)
             failure = failed(claim, Failure("exception", "a trial"), policy, chance=0.5)
             settle_all(self._raw, "adopt", [failure if attempt == 1 else done(claim, "{}")], self._now)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 
 from supervisor.domain.errors import StoreBusy
+from supervisor.domain.history import Minute, Standing
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import (
@@ -20,7 +20,7 @@ from supervisor.store.base import (
     Wanted,
     WorkerRecord,
 )
-from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite import chronicle, measuring, owner
 from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection
 from supervisor.store.sqlite.settling import record, settle_all
 
@@ -112,9 +112,9 @@ class SqliteChores:
         seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
         with self._connection.write() as raw:
             row = raw.execute(QUERIES.claim_of, seen).fetchone()
-            if row is None or (row[7] or "") != claim.owner:
+            if row is None or (row[8] or "") != claim.owner:
                 return False
-            current, holder = Claim._make(row[:7]), row[7]
+            current, holder = Claim._make(row[:8]), row[8]
             if not isinstance(holder, str):
                 raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                 current, holder = current._replace(token=current.token + 1), "foreign"
@@ -169,6 +169,24 @@ class SqliteChores:
     def controls(self) -> Controls:
         return measuring.controls(self._connection)
 
+    # History
+
+    def standing(self, now: float) -> list[Standing]:
+        """How each type with due or running jobs stands."""
+        return chronicle.standing(self._connection, now)
+
+    def counted(self, supervisor: str) -> str:
+        """What was noted with the last minutes that were recorded for it; "{}" at first."""
+        return chronicle.counted(self._connection, supervisor)
+
+    def record_minutes(self, supervisor: str, before: str, after: str, minutes: Sequence[Minute]) -> bool:
+        """Add to the history and note `after`, in one transaction; or neither, if what is noted is not `before`."""
+        return chronicle.record(self._connection, supervisor, (before, after), minutes)
+
+    def forget_history(self, before: float) -> int:
+        """Delete minutes that began before then. Without any nothing is written."""
+        return chronicle.forget(self._connection, before)
+
     # The file
 
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
@@ -204,10 +222,7 @@ class SqliteChores:
 
     def log_size(self) -> int:
         """Bytes of the write-ahead log."""
-        try:
-            return os.stat(f"{self._connection.place.database}-wal").st_size  # noqa: PTH116 - no Path per look
-        except OSError:
-            return 0
+        return measuring.log_size(self._connection)
 
     def inserted(self) -> int:
         """How many jobs were ever inserted, by whomever."""

@@ -51,7 +51,7 @@ class SqliteClaims:
             if want > 0 and not claims:
                 groups = self._due(wanted, now)
                 mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
-                claims = [Claim._make(row[:7]) for row in _claim(raw, groups, mark, want)]
+                claims = [Claim._make(row) for row in _claim(raw, groups, mark, want)]
                 self._priority = groups[0][2] if groups else 0
         return Exchange(claims, lost)
 
@@ -82,8 +82,8 @@ class SqliteClaims:
         row = raw.execute(QUERIES.claim_first, (type_, self._priority, now)).fetchone()
         if row is None or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount:
             return []
-        job_id, token, type_, payload, attempts, max_attempts, crashes = row
-        return [Claim(job_id, token + 1, type_, payload, attempts + 1, max_attempts, crashes)]
+        job_id, token, type_, payload, attempts, max_attempts, crashes, due_at = row
+        return [Claim(job_id, token + 1, type_, payload, attempts + 1, max_attempts, crashes, due_at)]
 
     def close(self) -> None:
         self._connection.close()

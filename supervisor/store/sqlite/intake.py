@@ -40,6 +40,12 @@ class SqliteIntake:
         with self._connection.write() as raw:
             return _insert(raw, jobs, now)
 
+    def put(self, job: NewJob) -> tuple[int, bool]:
+        """Insert one job. Returns its id and whether it is a new one's: a duplicate key names the existing job."""
+        with self._connection.write() as raw:
+            found = raw.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone()
+            return (found[0], False) if found else (_insert(raw, [job], time.time())[0], True)
+
     def _supervised(self) -> bool:
         return owner.supervised(measuring.supervisors(self._connection), self._connection.place)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
+from dataclasses import replace
 
 from supervisor.store.base import Controls, Depth, Remains, SupervisorRecord, Wanted
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
 _COUNTED = 10_000  # remains are counted no further
 
@@ -18,26 +20,38 @@ def glance(connection: Connection, wanted: Wanted, now: float) -> bool:
 
 def depth(connection: Connection, wanted: Wanted, now: float, limit: int) -> Depth:
     """Due jobs for these types and capabilities, counted up to `limit`; costs a seek a group."""
-    due, oldest, next_due = 0, None, None
+    total = Depth()
     parameters = {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
-    for type_, requires, priority, first_at in connection.rows(QUERIES.groups, parameters):
-        if first_at is None:
-            continue
-        if first_at > now:
-            next_due = first_at if next_due is None else min(next_due, first_at)
-            continue
-        oldest = first_at if oldest is None else min(oldest, first_at)
-        if due < limit:
-            group = {
-                "type": type_,
-                "requires": requires,
-                "priority": priority,
-                "now": now,
-                "limit": limit - due,
-            }
-            row = connection.row(QUERIES.count_group, group)
-            due += row[0] if row else 0
-    return Depth(due, oldest, next_due)
+    for group in connection.rows(QUERIES.groups, parameters):
+        total = _with_group(connection, total, group, now, limit)
+    return total
+
+
+def backlog(connection: Connection, now: float, limit: int) -> dict[str, Depth]:
+    """The same for every type that has unfinished jobs, whoever may take them."""
+    found: dict[str, Depth] = {}
+    for group in connection.rows(QUERIES.backlog):
+        found[group[0]] = _with_group(connection, found.get(group[0], Depth()), group, now, limit)
+    return found
+
+
+def _with_group(connection: Connection, before: Depth, group: Row, now: float, limit: int) -> Depth:
+    """A depth with one more (type, requires, priority), of which `group` tells the first row's time, too."""
+    type_, requires, priority, first_at = group
+    if first_at is None:
+        return before
+    if first_at > now:
+        return replace(before, next_due=_earlier(before.next_due, first_at))
+    due = before.due
+    if due < limit:
+        which = {"type": type_, "requires": requires, "priority": priority, "now": now, "limit": limit - due}
+        row = connection.row(QUERIES.count_group, which)
+        due += row[0] if row else 0
+    return replace(before, due=due, oldest=_earlier(before.oldest, first_at))
+
+
+def _earlier(one: float | None, other: float) -> float:
+    return other if one is None else min(one, other)
 
 
 def controls(connection: Connection) -> Controls:
@@ -52,6 +66,14 @@ def controls(connection: Connection) -> Controls:
 def supervisors(connection: Connection) -> list[SupervisorRecord]:
     """The registry: the running, and the dead that nobody has recovered yet."""
     return [SupervisorRecord(*row) for row in connection.rows(QUERIES.supervisors)]
+
+
+def log_size(connection: Connection) -> int:
+    """Bytes of the write-ahead log."""
+    try:
+        return os.stat(f"{connection.place.database}-wal").st_size  # noqa: PTH116 - no Path per look
+    except OSError:
+        return 0
 
 
 def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
@@ -20,7 +20,7 @@ from supervisor.store.base import (
     TypeSpeed,
     Wanted,
 )
-from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite import chronicle, failures, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.intake import job_of
 
@@ -35,11 +35,9 @@ class SqliteOperations:
         connection.checkpoint_itself(not owner.supervised(self.supervisors(), connection.place))
 
     def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:
-        """The latest jobs first."""
-        few = status in (Status.FAILED, Status.QUARANTINED)
-        query = QUERIES.list_unsuccessful if few else QUERIES.list_jobs
-        parameters = {"status": status and status.value, "type": type, "before": before, "limit": limit}
-        return [job_of(row) for row in self._connection.rows(query, parameters)]
+        """The latest jobs first, however long that takes."""
+        which = Filter(() if status is None else (status,), () if type is None else (type,))
+        return listing.page(self._connection, which, before, limit, None).jobs
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})
@@ -53,35 +51,35 @@ class SqliteOperations:
         return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
 
     def ids(self, which: Filter) -> list[int]:
-        parameters = {
-            "statuses": json.dumps([status.value for status in which.statuses]),
-            "types": json.dumps(which.types),
-            "finished_before": which.finished_before,
-        }
-        return [row[0] for row in self._connection.rows(QUERIES.ids_where, parameters)]
+        """All jobs that are meant, the earliest first."""
+        return listing.ids(self._connection, which)
+
+    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        """At most so many of them, the latest first, and the id before which to go on; None: that was all."""
+        return listing.some_ids(self._connection, which, before, limit, None)
 
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
         """Jobs that are meant, the latest first, after at most a bounded look; see `Page`."""
-        raise NotImplementedError
+        return listing.page(self._connection, which, before, limit, listing.PATIENCE)
 
     def count(self, which: Filter, *, limit: int) -> int:
         """How many jobs are meant, counted no further than `limit`."""
-        raise NotImplementedError
+        return listing.count(self._connection, which, limit)
 
     def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
-        """Failed attempts since then, the most frequent first."""
-        raise NotImplementedError
+        """Failed attempts since then, the most frequent first; only the latest 10,000 are looked at."""
+        return failures.groups(self._connection, since)[:limit]
 
     def history(self, since: float) -> list[Minute]:
         """The minutes since then that the maintainer has kept, in their order."""
-        raise NotImplementedError
+        return chronicle.minutes(self._connection, since)
 
     def retry(self, ids: Iterable[int], now: float) -> int:
         """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.
 
         Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
         """
-        return self._each(QUERIES.retry, ids, now)
+        return self._each(QUERIES.retry, ids=ids, now=now)
 
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its status from then on."""
@@ -95,16 +93,23 @@ class SqliteOperations:
             raise JobNotFound(job_id)
         raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
 
+    def cancel_all(self, ids: Iterable[int], now: float) -> int:
+        """Cancel the pending ones of these jobs, ask the running ones to stop. Returns how many it was."""
+        return self._each(QUERIES.cancel_pending, QUERIES.request_cancel, ids=ids, now=now)
+
     def delete(self, ids: Iterable[int]) -> int:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are left alone."""
-        return self._each(QUERIES.delete_finished, ids, 0.0)
+        return self._each(QUERIES.delete_finished, ids=ids)
 
-    def _each(self, query: str, ids: Iterable[int], now: float) -> int:
+    def _each(self, *queries: str, ids: Iterable[int], now: float = 0.0) -> int:
+        """Run the first query that changes a job, for each of them. Returns how many were changed."""
         pending, changed = list(ids), 0
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             with self._connection.write() as raw:
-                changed += sum(raw.execute(query, {"id": job_id, "now": now}).rowcount for job_id in batch)
+                for job_id in batch:
+                    parameters = {"id": job_id, "now": now}
+                    changed += any(raw.execute(query, parameters).rowcount for query in queries)
         return changed
 
     def pause(self, type: str, now: float) -> None:
@@ -129,10 +134,30 @@ class SqliteOperations:
         return measuring.controls(self._connection)
 
     def counts(self) -> list[tuple[str, Status, int]]:
-        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_by_status)]
+        """All jobs, by type and status; reads the whole table."""
+        return self.open_counts() + self.closed_counts()
+
+    def open_counts(self) -> list[tuple[str, Status, int]]:
+        """Jobs that are unfinished, failed or quarantined, by type and status; costs what there are of them."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for type_, status, number in self._connection.rows(QUERIES.count_open):
+            counts[type_, status] += number
+        return [(type_, Status(status), number) for (type_, status), number in counts.items()]
+
+    def closed_counts(self) -> list[tuple[str, Status, int]]:
+        """Done and cancelled jobs, by type and status; reads the whole table."""
+        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_closed)]
 
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        return measuring.log_size(self._connection)
+
+    def backlog(self, now: float, limit: int) -> dict[str, Depth]:
+        """What waits of each type, whoever may take it; due jobs are counted up to `limit`."""
+        return measuring.backlog(self._connection, now, limit)
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
@@ -157,6 +182,15 @@ class SqliteOperations:
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         return owner.lives(supervisor, self._connection.place)
+
+    def insist_on_writing(self) -> None:
+        """Raises StoreError if nothing can be written just now; tries for as long as any writer would."""
+        with self._connection.write():
+            return
+
+    def insist_on_file(self) -> None:
+        """Raises StoreGone if the file was removed or replaced since we opened it."""
+        self._connection.insist_on_file()
 
     def close(self) -> None:
         self._connection.close()

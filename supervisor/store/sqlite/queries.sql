@@ -74,7 +74,7 @@ FROM groups g WHERE g.priority IS NOT NULL;
 -- The first due job of a type, when it is plain to see which: nothing of the type requires a capability,
 -- nothing has a higher priority than the one asked for, and the type is not paused. Costs three seeks,
 -- where the groups cost a dozen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -193,7 +193,7 @@ WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < 
 
 -- name: held_by
 -- What one worker holds, in the order in which it would run it.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM jobs_held
 WHERE locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
@@ -207,7 +207,7 @@ LIMIT :limit;
 
 -- name: claim_of
 -- One expired claim, with what settling it takes; it must be as it was when first seen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, locked_by
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
   AND coalesce(lock_expires_at, 0) = :expires_at;
@@ -287,6 +287,50 @@ SELECT count(*) FROM (
     AND scheduled_at <= :now
   LIMIT :limit);
 
+-- name: backlog
+-- Each (type, requires, priority) that has unfinished rows, paused or not, with the time of its first pending
+-- one. One seek a group, as for a claim.
+WITH RECURSIVE
+types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+),
+kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = k.type AND j.requires > k.requires
+                    AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = k.type AND j.requires = k.requires
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT g.type, g.requires, g.priority,
+       (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
+        WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+          AND j.status = 'pending'
+        ORDER BY j.scheduled_at LIMIT 1) AS first_at
+FROM groups g WHERE g.priority IS NOT NULL;
+
 -- name: awaiting_retry
 -- Whether a pending job of these types has been tried before: what a burst waits for.
 SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -327,6 +371,9 @@ WHERE type IS NOT NULL AND type NOT IN (SELECT value FROM json_each(:types))
   AND EXISTS (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished WHERE j.type = t.type AND j.status = 'pending')
 LIMIT 20;
 
+-- name: running_by_type
+SELECT type, count(*) FROM jobs_held GROUP BY type;
+
 -- name: refuse_unreadable
 -- Pending jobs whose requirements, given as bytes, are no UTF-8.
 UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
@@ -340,26 +387,108 @@ RETURNING id;
 SELECT kind, name, value FROM job_controls;
 
 
+-- History ------------------------------------------------------------------------------------------
+
+-- name: counted
+-- What of a supervisor's tallies stands in the history.
+SELECT counted FROM job_supervisors WHERE id = :id;
+
+-- name: count_on
+-- Unless somebody else has; then what goes with it must not be written either.
+UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
+
+-- name: add_minute
+-- Counts are those of one supervisor and add up; how the table stands is the same for all of them.
+INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = done + :done, failed = failed + :failed, waiting = :waiting, running = :running,
+  run_seconds = run_seconds + :run_seconds, wait_seconds = wait_seconds + :wait_seconds;
+
+-- name: history
+SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
+FROM job_history WHERE minute >= :since ORDER BY minute, type;
+
+-- name: has_history_before
+SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
+
+-- name: forget_history
+DELETE FROM job_history WHERE minute < :before;
+
+
 -- Operating ----------------------------------------------------------------------------------------
 
--- name: list_jobs
-SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       result, last_error, created_at, updated_at, started_at, completed_at
-FROM jobs
-WHERE (:status IS NULL OR status = :status) AND (:type IS NULL OR type = :type)
-  AND (:before IS NULL OR id < :before)
+-- name: match_among
+-- Which of these jobs a filter means. What is empty or NULL in it applies to all.
+SELECT id FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
+  AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
+  AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
+  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:requires IS NULL OR requires = :requires
+       OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:priority IS NULL OR priority = :priority)
+  AND (:finished_after IS NULL OR completed_at >= :finished_after)
+  AND (:finished_before IS NULL OR completed_at < :finished_before)
+ORDER BY id DESC;
+
+-- name: match_stretch
+-- The same for a stretch of ids.
+SELECT id FROM jobs
+WHERE id >= :floor AND id <= :latest
+  AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
+  AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
+  AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
+  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:requires IS NULL OR requires = :requires
+       OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:priority IS NULL OR priority = :priority)
+  AND (:finished_after IS NULL OR completed_at >= :finished_after)
+  AND (:finished_before IS NULL OR completed_at < :finished_before)
+ORDER BY id DESC;
+
+-- name: stretch
+-- Where the next so many rows end, going down, and where the table does.
+SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows)),
+       (SELECT min(id) FROM jobs);
+
+-- name: unsuccessful_types
+-- Types of failed or of quarantined jobs, by one seek a type.
+WITH RECURSIVE types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unsuccessful_type
+          WHERE status = :status AND status IN ('failed', 'quarantined') ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unsuccessful_type
+          WHERE j.status = :status AND j.status IN ('failed', 'quarantined') AND j.type > t.type
+          ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+)
+SELECT type FROM types WHERE type IS NOT NULL;
+
+-- name: unsuccessful_ids
+-- One type's, the latest first, straight out of the index.
+SELECT id FROM jobs INDEXED BY jobs_unsuccessful_type
+WHERE status = :status AND status IN ('failed', 'quarantined') AND type = :type AND id <= :latest
 ORDER BY id DESC LIMIT :limit;
 
--- name: list_unsuccessful
--- The same for failed and quarantined jobs, by their own index: they are few among many.
+-- name: unfinished_ids
+SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR status = 'running' LIMIT :limit;
+
+-- name: running_ids
+SELECT id FROM jobs_held LIMIT :limit;
+
+-- name: jobs_among
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
        result, last_error, created_at, updated_at, started_at, completed_at
-FROM jobs INDEXED BY jobs_unsuccessful
-WHERE status = :status AND status IN ('failed', 'quarantined')
-  AND (:type IS NULL OR type = :type) AND (:before IS NULL OR id < :before)
-ORDER BY id DESC LIMIT :limit;
+FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
+
+-- name: recent_errors
+-- The latest failed attempts, to be grouped, and whether their jobs stand failed now.
+SELECT j.type, e.kind, substr(e.message, 1, 1000), e.created_at, e.job_id, j.status IN ('failed', 'quarantined')
+FROM job_errors e INDEXED BY job_errors_time CROSS JOIN jobs j ON j.id = e.job_id
+WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
 
 -- name: job_errors
 SELECT job_id, attempt, kind, message, traceback, exit_code, signal, stderr, peak_memory, worker,
@@ -369,14 +498,6 @@ FROM job_errors WHERE job_id = :id ORDER BY id;
 -- name: job_runs
 SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
 FROM job_runs WHERE job_id = :id ORDER BY token;
-
--- name: ids_where
--- The jobs that a bulk command means, counted before it is confirmed.
-SELECT id FROM jobs
-WHERE status IN (SELECT value FROM json_each(:statuses))
-  AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
-  AND (:finished_before IS NULL OR completed_at < :finished_before)
-ORDER BY id;
 
 -- name: retry
 -- Back to pending with its counters reset. OR IGNORE: a unique key may have been taken meanwhile.
@@ -437,8 +558,18 @@ DELETE FROM job_controls WHERE kind = :kind AND name = :name;
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
 ON CONFLICT (kind, name) DO UPDATE SET value = value + 1, updated_at = :now;
 
--- name: count_by_status
-SELECT type, status, count(*) FROM jobs GROUP BY type, status;
+-- name: count_open
+-- Jobs that are unfinished or went wrong, by the two indexes that hold no others; each in the index's own
+-- order, so that nothing is sorted.
+SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unfinished
+WHERE status = 'pending' OR status = 'running' GROUP BY type, requires, priority, status
+UNION ALL
+SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
+WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_closed
+-- The others, which no index holds: this reads the whole table.
+SELECT type, status, count(*) FROM jobs WHERE status = 'done' OR status = 'cancelled' GROUP BY type, status;
 
 -- name: held_by_supervisor
 -- Running jobs by the supervisor of their worker; those of foreign programs are their own affair.

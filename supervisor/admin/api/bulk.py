@@ -1,0 +1,81 @@
+"""Changes of all jobs that a filter means: first asked how many those are, then done to no more than that."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse
+
+from supervisor import operating
+from supervisor.admin.api import models
+from supervisor.admin.api.documents import answer
+from supervisor.admin.api.jobs import filter_of
+from supervisor.admin.api.problems import changing, problem
+from supervisor.admin.desk import Desk
+from supervisor.admin.office import Office, TheOffice
+from supervisor.store.base import Filter, Operations
+
+ROUND = 1000  # jobs between which other questions get their turn; a transaction is shorter still
+_ALL = 2**62
+
+router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
+
+
+@router.post("/retry", response_model=models.BulkAnswer, responses=changing(409))
+async def retry(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+    """Put unsuccessful jobs back, due at once, with their counters reset. Without a state: failed and quarantined."""
+    return await _change("retry", office, request)
+
+
+@router.post("/cancel", response_model=models.BulkAnswer, responses=changing(409))
+async def cancel(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+    """Cancel pending jobs, ask running ones to stop. Without a state: both."""
+    return await _change("cancel", office, request)
+
+
+@router.post("/delete", response_model=models.BulkAnswer, responses=changing(409))
+async def delete(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+    """Delete finished jobs with their errors and runs. Without a state: all finished ones."""
+    return await _change("delete", office, request)
+
+
+async def _change(what: models.Change, office: Office, request: models.BulkRequest) -> JSONResponse:
+    which = operating.meant(what, filter_of(request.filter))
+    matching = await office.desk.ask(lambda operations: operations.count(which, limit=_ALL))
+    if request.count is None:
+        return answer({"matching": matching, "changed": 0, "skipped": 0})
+    if matching > request.count:
+        return problem(
+            409,
+            f"{matching} jobs match now, more than the {request.count} expected; nothing was changed",
+            hint="look again, and send the new number as count if they are meant",
+            matching=matching,
+        )
+    taken, changed = await _in_rounds(office.desk, what, which, request.count)
+    return answer({"matching": taken, "changed": changed, "skipped": taken - changed})
+
+
+class _Round(NamedTuple):
+    taken: int
+    changed: int
+    floor: int | None
+
+
+async def _in_rounds(desk: Desk, what: models.Change, which: Filter, most: int) -> tuple[int, int]:
+    """Returns how many were meant, and how many of them were changed."""
+    taken = changed = 0
+    before: int | None = None
+    while taken < most:
+        limit = min(ROUND, most - taken)
+
+        def act(operations: Operations, before: int | None = before, limit: int = limit) -> _Round:
+            ids, floor = operations.some_ids(which, before=before, limit=limit)
+            return _Round(len(ids), operating.change(operations, what, ids, time.time()), floor)
+
+        done = await desk.ask(act)
+        taken, changed, before = taken + done.taken, changed + done.changed, done.floor
+        if before is None:
+            break
+    return taken, changed

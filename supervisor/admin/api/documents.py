@@ -1,0 +1,64 @@
+"""Rows as answers. They may come from any program, so nothing is taken for granted but the table's own rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from supervisor.admin.api.models import Attempt as AttemptModel
+from supervisor.admin.api.models import JobSummary
+from supervisor.admin.api.models import Run as RunModel
+from supervisor.domain.job import Attempt, Job, Run
+from supervisor.domain.plain import plain
+
+_STORED = {"created_at", "updated_at"}  # of any type
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
+    """A value as JSON that every parser takes."""
+    return JSONResponse(plain(value), status, headers)
+
+
+def summary(job: Job) -> dict[str, Any]:
+    return _row(job, JobSummary.model_fields)
+
+
+def document(job: Job, errors: Sequence[Attempt], runs: Sequence[Run], *, show: bool) -> dict[str, Any]:
+    """One job with everything; `show` says whether payload and result may be seen."""
+    return summary(job) | {
+        "payload": job.payload if show else None,
+        "result": job.result if show else None,
+        "redacted": not show,
+        "errors": [_row(error, AttemptModel.model_fields) for error in errors],
+        "runs": [_row(run, RunModel.model_fields) for run in runs],
+        "timeline": timeline(job),
+    }
+
+
+def timeline(job: Job) -> list[dict[str, Any]]:
+    """What happened to a job, as far as its row tells, in the order of time."""
+    moments = [(job.created_at, "created")]
+    if not _is_time(job.created_at) or job.scheduled_at > job.created_at + 0.001:
+        moments.append((job.scheduled_at, "due"))
+    moments.append((job.started_at, "started"))
+    moments.append((job.cancel_requested_at, "asked to stop"))
+    moments.append((job.completed_at, str(job.status)))
+    known = [(at, event) for at, event in moments if _is_time(at)]
+    return [{"at": at, "event": event} for at, event in sorted(known, key=lambda moment: moment[0])]
+
+
+def _row(row: Any, names: Any) -> dict[str, Any]:
+    return {name: _value(name, getattr(row, name)) for name in names}
+
+
+def _value(name: str, value: Any) -> Any:
+    """Infinite numbers are none, except where a text may stand as well."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return None if infinite and name not in _STORED else value
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

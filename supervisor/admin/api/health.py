@@ -1,0 +1,66 @@
+"""Whether this process lives, and whether the whole is really able to work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse
+
+import supervisor
+from supervisor.admin.api.documents import answer
+from supervisor.admin.api.models import Health, NotReady, Ready
+from supervisor.admin.api.problems import RETRY_AFTER, reading
+from supervisor.admin.office import TheOffice
+from supervisor.domain.errors import StoreError
+from supervisor.status import Overview
+
+router = APIRouter(tags=["health"])
+behind_the_gate = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", response_model=Health)
+async def healthz() -> JSONResponse:
+    """This process answers. It asks nobody, so it says nothing about the database or the workers."""
+    return answer({"status": "alive", "version": supervisor.__version__})
+
+
+@behind_the_gate.get(
+    "/readyz",
+    response_model=Ready,
+    responses={**reading(), 503: {"model": NotReady, "description": "Not able to work; `reasons` say why."}},
+)
+async def readyz(office: TheOffice) -> JSONResponse:
+    """Jobs can be stored, and somebody runs them: the database can be read and written, a supervisor lives and has
+    recovered what an earlier one left, and no pool is broken.
+    """
+    try:
+        seen = await office.watch.overview()
+        await office.desk.ask(lambda operations: operations.insist_on_writing())
+    except StoreError as error:
+        return _not_ready([str(error)])
+    reasons = list(hindrances(seen))
+    return _not_ready(reasons) if reasons else answer({"ready": True})
+
+
+def _not_ready(reasons: list[str]) -> JSONResponse:
+    error = f"not ready: {reasons[0]}"
+    return answer({"error": error, "reasons": reasons}, 503, {"Retry-After": str(RETRY_AFTER)})
+
+
+def hindrances(seen: Overview) -> Iterator[str]:
+    """What keeps jobs from being run, one sentence each."""
+    living = [one for one in seen.supervisors if one.alive is not False]
+    visible = [one for one in living if one.visible]
+    if not visible:
+        yield "no supervisor is running" if not living else "the supervisor's scoreboard cannot be read"
+    for one in visible:
+        if one.trouble:
+            yield f"supervisor {one.pid}: {one.trouble}"
+        if one.stopping:
+            yield f"supervisor {one.pid} is stopping: {one.stopping}"
+    for pool in seen.pools:
+        if pool.problem:
+            yield f"pool {pool.name}: {pool.problem}"
+        elif pool.why == "starting":
+            yield f"pool {pool.name} has not been started yet: recovery is not done"

@@ -1,0 +1,131 @@
+"""Jobs: list them, put one in, look at one, change the fate of one."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path, Query
+from starlette.responses import JSONResponse
+
+from supervisor import operating
+from supervisor.admin.api import models
+from supervisor.admin.api.documents import answer, document, summary
+from supervisor.admin.api.problems import changing, reading
+from supervisor.admin.office import TheOffice
+from supervisor.domain.errors import InvalidJob, JobNotFound
+from supervisor.domain.intake import new_job
+from supervisor.domain.job import Attempt, Job, Run
+from supervisor.store.base import Filter, Operations
+
+router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
+
+JobId = Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")]
+NoBody = Annotated[models.Empty | None, Body()]
+
+
+def filter_of(which: models.JobFilter) -> Filter:
+    def seconds(moment: float | str | None) -> float | None:
+        return None if moment is None else float(moment)
+
+    return Filter(
+        statuses=tuple(dict.fromkeys(which.status)),
+        types=tuple(dict.fromkeys(which.type)),
+        error=which.error,
+        unique_key=which.key,
+        requires=which.requires,
+        priority=which.priority,
+        finished_after=seconds(which.finished_after),
+        finished_before=seconds(which.finished_before),
+    )
+
+
+@router.get("", response_model=models.JobPage, responses=reading(422))
+async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
+    """The latest jobs first, a page at a time. All filters may be combined; `status` and `type` may be repeated."""
+    page = await office.desk.ask(
+        lambda operations: operations.page(filter_of(query), before=query.before, limit=query.limit)
+    )
+    return answer({"jobs": [summary(job) for job in page.jobs], "next": page.next})
+
+
+@router.post(
+    "",
+    response_model=models.Enqueued,
+    status_code=201,
+    responses={200: {"model": models.Enqueued, "description": "An unfinished job has this key."}, **changing(409)},
+)
+async def enqueue(office: TheOffice, job: models.NewJob) -> JSONResponse:
+    """Enqueue a job. When the answer comes, the job survives a power loss."""
+    wanted = new_job(
+        job.type,
+        job.payload,
+        priority=job.priority,
+        delay=job.delay,
+        at=_moment(job.at),
+        requires=job.requires,
+        max_attempts=job.max_attempts,
+        unique_key=job.unique_key,
+    )
+    job_id, new = await office.desk.put(wanted)
+    location = {"Location": f"/api/admin/jobs/{job_id}"}
+    return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
+
+
+def _moment(at: float | str | None) -> float | datetime.datetime | None:
+    if not isinstance(at, str):
+        return at
+    try:
+        return datetime.datetime.fromisoformat(at)
+    except ValueError:
+        raise InvalidJob("at", f"{at!r} is no time; write it like 2027-01-31T08:00:00+01:00") from None
+
+
+@router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
+async def show(office: TheOffice, job_id: JobId) -> JSONResponse:
+    """One job with its errors, runs and timeline."""
+    job, errors, runs = await office.desk.ask(lambda operations: _everything(operations, job_id))
+    return answer(document(job, errors, runs, show=office.settings.show_payloads))
+
+
+def _everything(operations: Operations, job_id: int) -> tuple[Job, list[Attempt], list[Run]]:
+    job = operations.job(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    return job, operations.attempts(job_id), operations.runs(job_id)
+
+
+@router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
+async def delete(office: TheOffice, job_id: JobId) -> JSONResponse:
+    """Delete a finished job with its errors and runs."""
+
+    def act(operations: Operations) -> None:
+        operating.check_delete(operations, [job_id])
+        operations.delete([job_id])
+
+    await office.desk.ask(act)
+    return answer({"id": job_id, "status": "deleted"})
+
+
+@router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
+async def retry(office: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+    """Put a failed, quarantined or cancelled job back, due at once, with its counters reset."""
+
+    def act(operations: Operations) -> None:
+        operating.check_retry(operations, [job_id])
+        operating.retry(operations, [job_id], time.time())
+
+    await office.desk.ask(act)
+    return answer({"id": job_id, "status": "pending"})
+
+
+@router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
+async def cancel(office: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+    """Cancel a pending job, or ask a running one to stop: it stays `running` until it has."""
+
+    def act(operations: Operations) -> Any:
+        operating.check_cancel(operations, [job_id])
+        return operations.cancel(job_id, time.time())
+
+    return answer({"id": job_id, "status": await office.desk.ask(act)})

@@ -1,0 +1,282 @@
+"""What is asked and answered. Requests are strict: an unknown field, or a value of another type, is refused.
+
+All times in answers are Unix seconds, all durations seconds, all sizes bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
+from supervisor.domain.job import Status
+from supervisor.operating import MOST_WORKERS
+
+LARGEST_ID = 2**63 - 1
+LARGEST_TIME = 1e11
+
+_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+
+
+def _moment(value: float | str) -> float:
+    """Unix seconds of a time as it may be written. Raises ValueError."""
+    if isinstance(value, str):
+        if _NUMBER.fullmatch(value):
+            value = float(value)
+        else:
+            time = datetime.datetime.fromisoformat(value)
+            if time.tzinfo is None:
+                raise ValueError("it has no time zone; add Z or an offset like +01:00")
+            value = time.timestamp()
+    if not math.isfinite(value) or not 0 <= value < LARGEST_TIME:
+        raise ValueError("the time is out of range; times are Unix seconds, not milliseconds")
+    return float(value)
+
+
+Moment = Annotated[
+    float | str,
+    AfterValidator(_moment),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "exclusiveMaximum": LARGEST_TIME},
+                {"type": "string", "format": "date-time"},
+            ]
+        }
+    ),
+]
+"""Unix seconds, or ISO 8601 with a time zone."""
+
+
+def _state(value: Any) -> Any:
+    """Strict models take no text for a member of an enumeration."""
+    return Status(value) if isinstance(value, str) and value in set(Status) else value
+
+
+State = Annotated[Status, BeforeValidator(_state)]
+JobType = Annotated[str, Field(pattern=r"^[a-z0-9_.-]{1,100}$", description="The type of a job.")]
+JobId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+Change = Literal["retry", "cancel", "delete"]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Empty(Request):
+    """Nothing more is to say; the body may be left out."""
+
+
+class JobFilter(Request):
+    """Which jobs are meant: those to which everything given applies."""
+
+    status: list[State] = Field(
+        default_factory=list, max_length=len(Status), strict=False, description="In one of these states; none: in any."
+    )
+    type: list[JobType] = Field(
+        default_factory=list, max_length=100, description="Of one of these types; none: of any."
+    )
+    error: str = Field(default="", max_length=500, description="A part of the last error's message, in any case.")
+    key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY, description="Its unique key.")
+    requires: str | None = Field(
+        default=None, max_length=100, description="A capability that it requires; empty: it requires none."
+    )
+    priority: int | None = Field(default=None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    finished_after: Moment | None = Field(default=None, description="Finished then or later.")
+    finished_before: Moment | None = Field(default=None, description="Finished before then.")
+
+
+class JobQuery(JobFilter):
+    """A page of jobs."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    before: int | None = Field(
+        default=None, ge=1, le=LARGEST_ID, description="Go on below this id: the last page's `next`."
+    )
+    limit: int = Field(default=50, ge=1, le=500, description="So many jobs at most.")
+
+
+class NewJob(Request):
+    """A job to be, as `Queue.enqueue` takes it."""
+
+    type: JobType
+    payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; without it `{}`.")
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Higher ones run first.")
+    delay: float | str | None = Field(
+        default=None, description='Due after so long: `"10s"`, `"5m"`, or seconds. Not together with `at`.'
+    )
+    at: float | str | None = Field(default=None, description="Due then: Unix seconds, or ISO 8601 with a time zone.")
+    requires: list[str] | str = Field(
+        default_factory=list, description="Capabilities that the worker must have: a list, or one text."
+    )
+    max_attempts: int | None = Field(default=None, ge=1, le=MAX_ATTEMPTS, description="Without it, the pool's policy.")
+    unique_key: str | None = Field(
+        default=None, min_length=1, max_length=MAX_KEY, description="At most one unfinished job of the type has it."
+    )
+
+
+class Enqueued(BaseModel):
+    id: int
+    duplicate: bool = Field(description="Whether it is the id of an unfinished job with the same `unique_key`.")
+
+
+class JobSummary(BaseModel):
+    """A row of the table without its payload and result; docs/schema.md says what each column means."""
+
+    id: int
+    type: str
+    status: Status
+    priority: int
+    requires: str
+    scheduled_at: float | None
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    locked_by: str | None
+    locked_at: float | None
+    lock_expires_at: float | None
+    claim_token: int
+    cancel_requested_at: float | None
+    unique_key: str | None
+    progress: float | None
+    last_error: str | None
+    created_at: float | str | None = Field(description="Whatever another program may have stored.")
+    updated_at: float | str | None = Field(description="Whatever another program may have stored.")
+    started_at: float | None
+    completed_at: float | None
+
+
+class Attempt(BaseModel):
+    """A run that did not succeed."""
+
+    attempt: int
+    kind: str = Field(description="What it was: exception, timeout, crash, out_of_memory and so on.")
+    message: str
+    traceback: str | None
+    exit_code: int | None
+    signal: str | None
+    stderr: str | None = Field(description="The end of what the worker or program wrote.")
+    peak_memory: int | None
+    worker: str | None
+    duration: float | None
+    created_at: float | None
+
+
+class Run(BaseModel):
+    """A run that took a while, said something, or did not succeed."""
+
+    attempt: int
+    token: int
+    outcome: str
+    worker: str | None
+    started_at: float | None
+    duration: float | None
+    cpu_time: float | None
+    peak_memory: int | None
+    log: str | None
+
+
+class TimelineEntry(BaseModel):
+    """Something that happened to the job."""
+
+    at: float
+    event: str = Field(description="created, due, started, asked to stop, or the state in which it ended.")
+
+
+class JobDocument(JobSummary):
+    """One job with all that is known of it."""
+
+    payload: Any = Field(description="JSON; null if it is redacted.")
+    result: Any = Field(description="JSON; null if it is redacted.")
+    redacted: bool = Field(description="Payload and result are not shown: `show_payloads` of `[admin]` opens them.")
+    errors: list[Attempt]
+    runs: list[Run]
+    timeline: list[TimelineEntry]
+
+
+class JobPage(BaseModel):
+    """Some jobs, the latest first."""
+
+    jobs: list[JobSummary]
+    next: int | None = Field(
+        description="Ask for `before` this to go on; null: that was all. A page may be short, even empty, and yet have "
+        "one: a look goes through a bounded number of rows."
+    )
+
+
+class Changed(BaseModel):
+    id: int
+    status: str = Field(description="The job's state from now on, or `deleted`. A running one is asked to stop.")
+
+
+class BulkRequest(Request):
+    """A change of all jobs that a filter means."""
+
+    filter: JobFilter
+    count: int | None = Field(
+        default=None,
+        ge=0,
+        le=LARGEST_ID,
+        description="How many are expected. Without it nothing is changed, and the answer says how many match.",
+    )
+
+
+class BulkAnswer(BaseModel):
+    matching: int
+    changed: int
+    skipped: int = Field(description="Left as they were: changed meanwhile, or their unique key is taken.")
+
+
+class PoolChange(Request):
+    """What is not named stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
+
+    workers: int | None = Field(
+        default=None, ge=0, le=MOST_WORKERS, description="So many workers from now on; null gives it back to scaling."
+    )
+    paused: bool = Field(default=False, description="Start no more jobs of any of its types, or start them again.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> PoolChange:
+        if not self.model_fields_set:
+            raise ValueError("name workers or paused, or both")
+        return self
+
+
+class PoolAnswer(BaseModel):
+    name: str
+    workers: int | None = Field(description="The number that is set; null: scaling decides.")
+    types: list[str]
+    paused: list[str] = Field(description="Those of its types that are paused.")
+
+
+class TypeChange(Request):
+    paused: bool = Field(description="Start no more jobs of this type, or start them again.")
+
+
+class TypeAnswer(BaseModel):
+    type: str
+    paused: bool
+    changed: bool = Field(description="Whether it was otherwise before.")
+
+
+class Health(BaseModel):
+    status: Literal["alive"]
+    version: str
+
+
+class Ready(BaseModel):
+    ready: Literal[True]
+
+
+class NotReady(BaseModel):
+    """Something keeps the system from working, or may soon do so."""
+
+    error: str
+    reasons: list[str]

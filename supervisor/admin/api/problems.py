@@ -1,0 +1,133 @@
+"""Errors as answers: always the same shape, one sentence that its reader can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from supervisor.admin.watch import TooManyListeners
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError
+from supervisor.domain.plain import plain
+from supervisor.operating import UnknownPool
+
+RETRY_AFTER = 2  # seconds after which another try is promising
+
+# The first that fits counts; what the database refuses is told for all routes by `admin.errors`.
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (InvalidJob, 422),
+    (UnknownPool, 404),
+    (ConfigError, 422),
+    (JobNotFound, 404),
+    (Conflict, 409),
+    (TooManyListeners, 503),
+    (QueueError, 409),
+)
+
+
+class Problem(BaseModel):
+    """Why a request was refused. Nothing was changed, unless it says so."""
+
+    error: str = Field(description="One sentence for people.")
+    hint: str | None = Field(default=None, description="What to do about it.")
+    field: str | None = Field(default=None, description="The field of the request that is at fault.")
+    matching: int | None = Field(default=None, description="Of a change of many jobs: how many match now.")
+
+
+_MEANINGS = {
+    400: "The body is no JSON.",
+    401: "No token, or a wrong one.",
+    403: "The token may only look, the header `X-Requested-With: supervisor` is missing, or another site asks.",
+    404: "There is no such thing.",
+    409: "The present state does not allow it.",
+    413: "The body is too large.",
+    415: "The body must be `application/json`.",
+    421: "This server has another name; see `hosts` of `[admin]`.",
+    422: "The request says something that cannot be meant.",
+    503: "The database cannot be used just now, or too many are asking.",
+}
+_SENTENCES = {"extra_forbidden": "there is no such field", "missing": "it is required"}
+_OF_READING = (401, 421, 503)
+_OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
+
+
+def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: the problems of a route that only reads, and these."""
+    return _documents(*_OF_READING, *codes)
+
+
+def changing(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The same for a route that changes something."""
+    return _documents(*_OF_CHANGING, *codes)
+
+
+def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
+    return {code: {"model": Problem, "description": _MEANINGS[code]} for code in sorted(set(codes))}
+
+
+def problem(status: int, error: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
+    """The answer to a request that is refused."""
+    content = {"error": error} | {name: value for name, value in more.items() if value is not None}
+    return JSONResponse(plain(content), status, headers=dict(headers or {}))
+
+
+def tell_problems(app: FastAPI) -> None:
+    app.add_exception_handler(RequestValidationError, _of_request)
+    app.add_exception_handler(HTTPException, of_http)
+    for kind in (QueueError, TooManyListeners):
+        app.add_exception_handler(kind, _of_queue)
+
+
+async def _of_queue(request: Request, error: Exception) -> JSONResponse:
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, TooManyListeners) else {}
+    if isinstance(error, InvalidJob):
+        return problem(code, str(error), field=error.field)
+    if isinstance(error, ConfigError):
+        return problem(code, error.problems[0], headers=headers)
+    return problem(code, str(error), headers=headers)
+
+
+async def of_http(request: Request, error: Exception) -> JSONResponse:
+    """What the framework refuses: unknown addresses and methods, bodies that are no JSON."""
+    assert isinstance(error, HTTPException)
+    sentences = {
+        400: "the body is no JSON",
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.method} is nothing to do with {request.url.path}",
+    }
+    standard = HTTPStatus(error.status_code).phrase
+    own = error.detail not in (standard, "There was an error parsing the body")
+    sentence = error.detail if own else sentences.get(error.status_code, standard)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request))) or headers.get("Allow", "")
+    return problem(error.status_code, sentence, headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """What may be done at this address: each route of it knows its own methods only."""
+    found: set[str] = set()
+    for template, operations in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
+            found |= {method.upper() for method in operations}
+    return found
+
+
+async def _of_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first, *others = error.errors()
+    if first["type"] == "json_invalid":
+        return problem(400, "the body is no JSON", hint=first.get("ctx", {}).get("error"))
+    place = [str(part) for part in first["loc"][1:]]
+    name = ".".join(place) or str(first["loc"][0])
+    message = _SENTENCES.get(first["type"], first["msg"]).removeprefix("Value error, ")
+    more = f" (and {len(others)} more)" if others else ""
+    return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)

@@ -1,0 +1,41 @@
+"""The state as server-sent events, for pages and programs that want to see it change."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from supervisor.admin.api.problems import reading
+from supervisor.admin.office import TheOffice
+from supervisor.admin.watch import Listener, Watch
+
+router = APIRouter(prefix="/api/admin", tags=["state"])
+
+_EVENTS = (
+    "`event: overview` with the overview as JSON, at once and whenever more than the time has changed, at most once a "
+    "second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
+)
+
+
+class EventStream(StreamingResponse):
+    """Goes on until the client has gone away; then nothing of it is left."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, watch: Watch, listener: Listener) -> None:
+        super().__init__(listener.events(), headers={"X-Accel-Buffering": "no"})
+        self._watch = watch
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._watch.leave(self._listener)
+
+
+@router.get("/events", response_class=EventStream, status_code=200, response_description=_EVENTS, responses=reading())
+async def events(office: TheOffice) -> EventStream:
+    """The overview whenever it has changed. At most 50 may listen."""
+    return EventStream(office.watch, office.watch.join())

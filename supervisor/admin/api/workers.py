@@ -1,0 +1,44 @@
+"""Workers, schedules, and everything at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from supervisor.admin.api.documents import answer
+from supervisor.admin.api.problems import reading
+from supervisor.admin.office import TheOffice
+from supervisor.status import Overview, ScheduleView, WorkerView
+
+router = APIRouter(prefix="/api/admin", tags=["state"])
+
+
+class Workers(BaseModel):
+    workers: list[WorkerView]
+
+
+class Schedules(BaseModel):
+    schedules: list[ScheduleView]
+
+
+@router.get("/overview", response_model=Overview, responses=reading())
+async def overview(office: TheOffice) -> JSONResponse:
+    """Everything at one moment, at most a second old: what `supervisor status --json` prints."""
+    return answer((await office.watch.overview()).as_json())
+
+
+@router.get("/workers", response_model=Workers, responses=reading())
+async def list_workers(office: TheOffice) -> JSONResponse:
+    """Each worker: its process, its state, its job, its memory and when it last gave a sign of life."""
+    seen = await office.watch.overview()
+    return answer({"workers": [asdict(worker) for worker in seen.workers]})
+
+
+@router.get("/schedules", response_model=Schedules, responses=reading())
+async def list_schedules(office: TheOffice) -> JSONResponse:
+    """Each schedule: when it fires next, and what it last did."""
+    seen = await office.watch.overview()
+    return answer({"schedules": [asdict(schedule) for schedule in seen.schedules]})

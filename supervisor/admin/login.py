@@ -1,0 +1,71 @@
+"""How a browser keeps the token that it was shown once: as a session of twelve hours. Works without JavaScript."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from supervisor.admin.gate import WRONG_TOKEN_PAUSE
+from supervisor.admin.keys import SESSION_SECONDS, Role
+from supervisor.admin.office import Office, TheOffice
+from supervisor.admin.rendering import render
+
+FORM = "application/x-www-form-urlencoded"
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/login")
+async def ask(request: Request, office: TheOffice) -> Response:
+    """The form; whoever is known already goes on."""
+    target = own_path(request.query_params.get("next", ""))
+    if request.scope.get("state", {}).get("role"):
+        return RedirectResponse(target, 303)
+    return render("login.html", problem="", next=target)
+
+
+@router.post("/login")
+async def log_in(request: Request, office: TheOffice) -> Response:
+    """A session for a token."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        return render("login.html", status=415, problem="Use this form.", next="/")
+    form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    target = own_path(form.get("next", [""])[0])
+    role = office.keys.role_of_token(form.get("token", [""])[0].strip())
+    if role is None:
+        await asyncio.sleep(WRONG_TOKEN_PAUSE)
+        return render("login.html", status=401, problem="This is not the token.", next=target)
+    answer = RedirectResponse(target, 303)
+    _keep(answer, request, office, role)
+    return answer
+
+
+@router.post("/logout")
+async def log_out(office: TheOffice) -> Response:
+    """Have the browser forget its session."""
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(office.keys.cookie, httponly=True, samesite="strict")
+    return answer
+
+
+def _keep(answer: Response, request: Request, office: Office, role: Role) -> None:
+    encrypted = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+    answer.set_cookie(
+        office.keys.cookie,
+        office.keys.session(role, time.time()),
+        max_age=SESSION_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=encrypted,
+    )
+
+
+def own_path(target: str) -> str:
+    """`target` if it is a path of ours: nobody is sent to another site by a link that shows ours."""
+    own = target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable() and "\\" not in target
+    return target if own else "/"

@@ -1,0 +1,78 @@
+"""`[admin]`: the table on its own, what must hold between its keys, and whether what it needs is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+from pathlib import Path
+
+from supervisor.config.pools import Checked, checked
+from supervisor.config.problems import Report
+from supervisor.config.settings import AdminSettings, Settings
+from supervisor.config.shape import AdminTable
+
+NEEDED = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
+"""The modules of the extra `admin`."""
+
+LONGEST_PATH = 107  # bytes that the kernel takes for the path of a socket
+
+AT = ("admin",)
+
+
+def admin(raw: object, folder: Path, report: Report) -> AdminSettings | None:
+    """What `[admin]` asks for; None without the table. Relative paths start at `folder`, the file's own."""
+    if raw is None:
+        return None
+    table = checked(AdminTable, raw, AT, report)
+    values = AdminTable.model_construct(**table.values)
+    settings = AdminSettings(
+        listen=f"unix:{folder / values.listen[5:]}" if values.listen.startswith("unix:") else values.listen,
+        token_file=None if values.token_file is None else folder / values.token_file,
+        read_token_file=None if values.read_token_file is None else folder / values.read_token_file,
+        hosts=tuple(values.hosts),
+        show_payloads=values.show_payloads,
+        allow_remote=values.allow_remote,
+    )
+    _report_socket(settings, report)
+    _report_remote(settings, table, report)
+    _report_tokens(settings, report)
+    return settings
+
+
+def _report_socket(settings: AdminSettings, report: Report) -> None:
+    path = settings.unix_path
+    if path is not None and len(str(path).encode()) > LONGEST_PATH:
+        report.add((*AT, "listen"), f"the path of the socket has over {LONGEST_PATH} bytes: {path}")
+
+
+def _report_remote(settings: AdminSettings, table: Checked, report: Report) -> None:
+    """Whoever opens it to other machines must say so: what goes over the wire, the token too, can be read there."""
+    if settings.address is None or settings.allow_remote or "allow_remote" in table.faulty:
+        return
+    if not ipaddress.ip_address(settings.address[0]).is_loopback:
+        report.add(
+            (*AT, "listen"),
+            f"{settings.listen} can be reached from other machines, unencrypted; "
+            "put a reverse proxy before 127.0.0.1, or set allow_remote = true",
+        )
+
+
+def _report_tokens(settings: AdminSettings, report: Report) -> None:
+    if settings.read_token_file is None:
+        return
+    if settings.unix_path is not None and settings.token_file is None:
+        report.add(
+            (*AT, "read_token_file"),
+            "without token_file nobody on the Unix socket is asked for a token; give both or neither",
+        )
+    if settings.read_token_file == settings.token_file:
+        report.add((*AT, "read_token_file"), "it is the same file as token_file; those who may only look need another")
+
+
+def report_uninstalled(settings: Settings, report: Report) -> None:
+    """Report that the extra is missing, for those who are about to run it."""
+    if settings.admin is None:
+        return
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        report.add(AT, f"it needs {', '.join(missing)}: pip install 'job-supervisor[admin]'")

@@ -1,0 +1,37 @@
+"""Values from rows, which any program may have written, as values that JSON can say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_DEEPEST = 200  # levels of a stored value that are shown; other programs may have nested theirs deeper
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """The same value without bytes, infinities, great depth, or text that no UTF-8 can hold."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, (dict, list, tuple, set, frozenset)):
+        return value
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
+    items = sorted(value) if isinstance(value, (set, frozenset)) else value
+    return [plain(item, depth + 1) for item in items]
+
+
+def _text(value: str) -> str:
+    """Without lone surrogates, which JSON's \\u escapes can bring in and no UTF-8 can say."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return value

@@ -1,0 +1,35 @@
+"""What the maintainer counts: the runs that it settles for the dead, and its own troubles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.settlement import Settlement
+from supervisor.domain.tally import ended
+from supervisor.system.tallies import Row
+
+
+class Counter:
+    """Adds to the maintainer's row what was committed, so nothing counts twice."""
+
+    def __init__(self, row: Row | None = None) -> None:
+        self._row = row or Row()
+
+    def settled(self, settlements: Sequence[Settlement], count: int, now: float) -> None:
+        """`count` of these have been settled. If some were not, which is not known, and none counts."""
+        if count < len(settlements):
+            return
+        for settlement in settlements:
+            run = ended(settlement, now)
+            if run is not None:
+                self._row.ran(run.type, run.run, run.wait, failed=run.failed)
+
+    def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
+        """A lock that had run out was taken back."""
+        self._row.reclaimed(1)
+        self.settled(settlements, len(settlements), now)
+
+    def store_failed(self, error: StoreError) -> None:
+        if isinstance(error, StoreBusy):
+            self._row.busy()

@@ -1,0 +1,70 @@
+"""Keep the last hour in minutes: what was finished, and how the queue stood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
+from supervisor.store.base import Chores
+from supervisor.system import tallies
+
+_SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a minute for an hour after the last job
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    minutes: int = 0
+    forgotten: int = 0
+
+
+class Historian:
+    """Writes a minute when it is over, unless nothing happened in it and nothing waits.
+
+    What of the tallies stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
+    once: the next maintainer goes on from the note.
+    """
+
+    every = 1.0  # seconds: whether the minute is over costs nothing to ask
+
+    def __init__(self, chores: Chores, supervisor: str, path: Path) -> None:
+        self._chores = chores
+        self._supervisor = supervisor
+        self._path = path
+        self._minute: float | None = None
+
+    def run_once(self, now: float) -> Recorded:
+        """Write the minute before this one, if that has not been done. `now` is Unix seconds."""
+        minute = minute_of(now)
+        if self._minute is not None and minute > self._minute:
+            written = self._write(minute - MINUTE, now)
+            self._minute = minute
+            return Recorded(written, self._chores.forget_history(now - KEPT - (0.0 if written else _SLACK)))
+        self._minute = minute
+        return Recorded()
+
+    def close(self, now: float) -> Recorded:
+        """Write what there is of the minute that has begun: nobody will come after us."""
+        return Recorded(self._write(minute_of(now), now))
+
+    def _write(self, minute: float, now: float) -> int:
+        before = self._chores.counted(self._supervisor)
+        counted = decoded(before)
+        sums = {
+            name: Sums(tally.done, tally.failed, tally.run_seconds, tally.wait_seconds)
+            for name, tally in tallies.read(self._path).types.items()
+        }
+        minutes = recorded(minute, sums, counted, self._chores.standing(now))
+        if not minutes or not self._chores.record_minutes(self._supervisor, before, encoded(sums), minutes):
+            return 0
+        return len(minutes)
+
+
+def encoded(sums: Mapping[str, Sums]) -> str:
+    return json.dumps({name: list(total) for name, total in sorted(sums.items())})
+
+
+def decoded(text: str) -> dict[str, Sums]:
+    return {name: Sums(*total) for name, total in json.loads(text).items()}

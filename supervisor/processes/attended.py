@@ -1,0 +1,138 @@
+"""A child of the supervisor's own, the maintainer or the admin process: watched, and replaced when it dies or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from supervisor.system import child, kernel
+from supervisor.system.channel import Channel, Message
+from supervisor.system.reactor import Reactor
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import events
+
+STUCK_AFTER = 15.0  # seconds without a beat; a busy database is waited for in steps of 5 s
+_RESTART_PAUSE = 0.5  # seconds, doubled with each early death in a row
+_LONGEST_PAUSE = 10.0
+_EARLY = 10.0  # seconds: one that dies younger may die of the same cause again
+
+
+class Attended:
+    """One such child at a time, of one `role`; its slot is `number`. Times are monotonic seconds.
+
+    `starting` is how long one may take to its first beat, which it gives when it has imported what it needs.
+    """
+
+    def __init__(
+        self, role: str, board: Scoreboard, number: int, reactor: Reactor, *, starting: float = STUCK_AFTER
+    ) -> None:
+        self.role = role
+        self._slot = board.slot(number)
+        self._reactor = reactor
+        self._starting = starting
+        self._log = events(process="supervisor")
+        self._channel: Channel | None = None
+        self._not_before = self._started_at = 0.0
+        self._leave_by: float | None = None
+        self.early_deaths = 0  # in a row
+        self.pid = 0
+        self._pidfd = -1
+
+    def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
+        """Fork it. False: there is no room for another process, and `restart_at` tells when to try again."""
+        self._started_at = now
+        self._leave_by = None
+        self._slot.assign(self.role, self.role)
+        try:
+            self._channel, self.pid, self._pidfd = child.fork_with_channel(run, role=self.role, keep=keep)
+        except OSError as error:
+            self._died_early(now)
+            self._log.error("fork_failed", of=self.role, error=error.strerror)
+            return False
+        self._reactor.watch(self._channel.fileno())
+        return True
+
+    def is_running(self) -> bool:
+        return self._channel is not None
+
+    @property
+    def restart_at(self) -> float | None:
+        """When a successor may start; None while one is running."""
+        return self._not_before if self._channel is None else None
+
+    def due(self, now: float) -> bool:
+        """Whether there is none, and a successor may start."""
+        return self._channel is None and now >= self._not_before
+
+    def send(self, message: Message) -> None:
+        """To one that is running; to nobody, otherwise."""
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def hear(self) -> list[Message]:
+        """What it has said since the last call."""
+        if self._channel is None:
+            return []
+        self._channel.flush()
+        return [message for message, _ in self._channel.receive()]
+
+    def oversee(self, now: float) -> bool:
+        """Tidy up after one that has ended, and set its successor's time; kill one that hangs. True: it has ended."""
+        if self._channel is None:
+            return False
+        if self._channel.closed:
+            self._bury(now)
+            return True
+        if self._leave_by is not None and now > self._leave_by:
+            self.kill()
+        elif self._is_stuck(now):
+            self._log.error(f"{self.role}_stuck", pid=self.pid)
+            self.kill()
+        return False
+
+    def _is_stuck(self, now: float) -> bool:
+        """No beat for long: stopped, or hanging in a call. Its end is then noticed as any other."""
+        slot = self._slot.read()
+        return now - slot.beat > (STUCK_AFTER if slot.pid else self._starting)
+
+    def kill(self) -> None:
+        if self._pidfd >= 0:
+            kernel.send_signal(self._pidfd, signal.SIGKILL)
+
+    def dismiss(self, patience: float) -> None:
+        """Ask it to finish within so many seconds; then it is killed."""
+        self.send({"leave": True})
+        if self._leave_by is None:
+            self._leave_by = time.monotonic() + patience
+
+    def retire(self) -> None:
+        """End it at once, for a successor with other orders."""
+        self.kill()
+        self._drop()
+
+    def _bury(self, now: float) -> None:
+        self._drop()
+        if self._leave_by is not None:
+            self._not_before = now  # it was asked to go
+            return
+        if now - self._started_at >= _EARLY:
+            self.early_deaths = 0
+        self._died_early(now)
+        self._log.error(f"{self.role}_died", pid=self.pid, in_a_row=self.early_deaths)
+
+    def _died_early(self, now: float) -> None:
+        self.early_deaths += 1
+        pause = 0.0 if self.early_deaths == 1 else _RESTART_PAUSE * 2.0 ** min(self.early_deaths - 2, 8)
+        self._not_before = now + min(pause, _LONGEST_PAUSE)
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._reactor.unwatch(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._log.debug(f"{self.role}_gone", pid=self.pid)

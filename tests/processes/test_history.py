@@ -1,0 +1,183 @@
+"""The last hour with real processes: what was finished stands in it once, whoever is killed in between."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.system import tallies
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, tallies_of
+from tests.faults.shifted_clock import Clock
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+POOLS = """
+[pools.work]
+handler = "jobs:work"
+workers = 2
+retry = { max_attempts = 2, base = "10ms", jitter = 0.0 }
+[pools.once]
+handler = "jobs:once"
+workers = 1
+"""
+HANDLERS = """
+import os, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    if payload.get("fails", 0) >= ctx.attempt:
+        raise ValueError("as it was told to")
+    record("end", ctx)
+    return payload.get("value")
+
+def once(payload, ctx):
+    record("start", ctx)
+    if ctx.token == 1:
+        time.sleep(60)
+    record("end", ctx)
+"""
+JOBS = [{"fails": 0}] * 12 + [{"fails": 1}] * 5 + [{"fails": 9}] * 3  # 17 end well, 11 attempts fail
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Iterator[Clock]:
+    made = Clock(tmp_path)
+    yield made
+    made.leap_to(0)
+
+
+def recorded(site: Site) -> dict[str, tuple[int, int]]:
+    """(done, failed) of each type, as the history has it."""
+    rows = site.rows("SELECT type, sum(done), sum(failed) FROM job_history GROUP BY type")
+    return {type_: (done, failed) for type_, done, failed in rows if done or failed}
+
+
+def happened(site: Site) -> dict[str, tuple[int, int]]:
+    """The same, as the jobs and their errors have it."""
+    sql = """
+    SELECT type, sum(status = 'done'), (SELECT count(*) FROM job_errors e JOIN jobs f ON f.id = e.job_id
+                                        WHERE f.type = j.type)
+    FROM jobs j WHERE type <> 'never' GROUP BY type
+    """
+    return {type_: (done, failed) for type_, done, failed in site.rows(sql)}
+
+
+def work_off(site: Site) -> None:
+    jobs = site.queue.enqueue_many("work", JOBS)
+    wait_for(lambda: all(site.job(job).status.finished for job in jobs), "the jobs to end")
+
+
+def counted(site: Site) -> dict[str, tuple[int, int]]:
+    """The same, as the tallies of all supervisors have it."""
+    found = tallies.Tallies()
+    for board in site.scoreboards():
+        found.add(tallies.read(tallies_of(board)))
+    return {type_: (tally.done, tally.failed) for type_, tally in found.types.items()}
+
+
+def beat(site: Site) -> float:
+    """When the maintainer last went round, in monotonic seconds."""
+    board = Scoreboard.open(site.scoreboards()[0])
+    assert board is not None
+    return board.slot(MAINTAINER_SLOT).read().beat
+
+
+def test_what_was_done_and_what_failed_is_counted_and_recorded(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS)
+    supervisor = site.start()
+    work_off(site)
+    wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
+    [path] = [tallies_of(board) for board in site.scoreboards()]
+    tally = tallies.read(path).types["work"]
+    assert sum(tally.run) == sum(tally.wait) == 28
+    assert 0 < tally.run_seconds < 20
+    assert site.stop(supervisor) == 0
+    assert recorded(site) == happened(site) == {"work": (17, 11)}
+    [(run, wait)] = site.rows("SELECT sum(run_seconds), sum(wait_seconds) FROM job_history")
+    assert (run, wait) == pytest.approx((tally.run_seconds, tally.wait_seconds))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("place", ["count_on.before", "count_on", "add_minute", "add_minute.committed"])
+def test_a_maintainer_killed_at_its_writing_loses_nothing_and_doubles_nothing(
+    make_site: MakeSite, clock: Clock, place: str
+) -> None:
+    site = make_site(POOLS, HANDLERS)
+    point = f"maintainer:{place}=kill"
+    supervisor = site.start(env=clock.environment | site.failpoints(point))
+    work_off(site)
+    clock.leap_to(60)
+    site.hit(point)
+    work_off(site)
+    clock.leap_to(120)
+    wait_for(lambda: len(site.rows("SELECT DISTINCT minute FROM job_history")) >= 1, "a minute")
+    work_off(site)
+    assert site.stop(supervisor) == 0
+    assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11)}
+
+
+def test_killed_workers_are_counted_as_failures_and_what_they_had_done_is_not_lost(
+    make_site: MakeSite, clock: Clock
+) -> None:
+    site = make_site(POOLS, HANDLERS)
+    supervisor = site.start(env=clock.environment)
+    for minute in range(3):
+        work_off(site)
+        job = site.queue.enqueue("once")
+        kill(site.running_pid(job))
+        kill(site.maintainer(supervisor))
+        site.done(job)
+        for worker in site.workers("work"):
+            kill(worker.pid)  # an idle one; the next in its place goes on counting
+        clock.leap_to(60 * minute + 60)
+    assert site.stop(supervisor) == 0
+    assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11), "once": (3, 3)}
+
+
+def test_a_worker_killed_between_its_commit_and_its_count_loses_its_hand_at_most(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\nprefetch = 1\n', HANDLERS)
+    point = "worker:settle_done.committed=kill"
+    supervisor = site.start(env=site.failpoints(point))
+    jobs = site.queue.enqueue_many("work", [{"value": number} for number in range(20)])
+    site.hit(point)
+    for job in jobs:
+        site.done(job)
+    assert site.stop(supervisor) == 0
+    assert happened(site) == {"work": (20, 0)}
+    assert recorded(site) == {"work": (19, 0)}
+
+
+def test_what_two_supervisors_finish_adds_up(make_site: MakeSite, clock: Clock) -> None:
+    site = make_site(POOLS, HANDLERS)
+    supervisors = [site.start(env=clock.environment) for _ in range(2)]
+    for minute in range(2):
+        work_off(site)
+        clock.leap_to(60 * minute + 60)
+        wait_for(lambda: sum(map(sum, recorded(site).values())) >= 20, "a minute in the history")
+    work_off(site)
+    for supervisor in supervisors:
+        assert site.stop(supervisor) == 0
+    assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11)}
+
+
+def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:
+    site = make_site(POOLS, HANDLERS)
+    site.start(env=clock.environment)
+    with contextlib.closing(sqlite3.connect(site.database)) as connection:
+
+        def version() -> int:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+        wait_for(lambda: len(site.workers()) == 3 and all(w.state == 2 for w in site.workers()), "idle workers")
+        before = version()
+        for minute in range(1, 4):
+            clock.leap_to(60 * minute)
+            at = beat(site)
+            wait_for(lambda: beat(site) > at + 2.0, "the maintainer to look twice")  # noqa: B023
+        assert version() == before
+    assert recorded(site) == {}

@@ -1,0 +1,80 @@
+"""What a list costs does not grow with the table, whether few of its jobs have failed or most.
+
+Costs are counted in steps of SQLite's virtual machine, not in time, so they are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.store.base import Filter, Page
+from supervisor.store.sqlite import SqliteEngine
+from tests.store.sqlite.test_query_plans import LARGE, steps
+
+SMALL = LARGE // 10  # more of each than one look compares
+
+# How the status of row n of :count comes about. There are always at least ten failed ones of each type.
+TABLES = {
+    "few have failed": "CASE WHEN n <= 100 THEN 'failed' ELSE 'done' END",
+    "most have failed": "CASE WHEN n % 10 = 0 THEN 'done' ELSE 'failed' END",
+    "long ago many have failed": "CASE WHEN n <= :count / 2 THEN 'failed' ELSE 'done' END",
+    "all wait": "CASE WHEN n <= 100 THEN 'quarantined' ELSE 'pending' END",
+}
+FAILED = Filter((Status.FAILED, Status.QUARANTINED))
+
+
+def filled(path: Path, status: str, count: int) -> None:
+    SqliteEngine(f"sqlite:///{path}").migrate()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT :count) "
+        "INSERT INTO jobs (type, status, scheduled_at, completed_at) "
+        f"SELECT 'type' || (n % 7), {status}, n, n FROM numbers",
+        {"count": count},
+    )
+    connection.close()
+
+
+def cost(path: Path, status: str, count: int, which: Filter, before: int | None = None) -> tuple[int, Page]:
+    filled(path, status, count)
+    operations = SqliteEngine(f"sqlite:///{path}").operations()
+    pages: list[Page] = []
+    used = steps(operations._connection.raw, lambda: pages.append(operations.page(which, before=before, limit=50)))
+    operations.close()
+    return used, pages[0]
+
+
+@pytest.mark.parametrize("which", [FAILED, Filter(FAILED.statuses, ("type3",))], ids=["failed", "failed of a type"])
+@pytest.mark.parametrize("status", TABLES.values(), ids=list(TABLES))
+def test_what_went_wrong_is_listed_at_the_same_cost_among_ten_times_as_many_jobs(
+    tmp_path: Path, status: str, which: Filter
+) -> None:
+    small, page = cost(tmp_path / "small.db", status, SMALL, which)
+    large, same = cost(tmp_path / "large.db", status, LARGE, which)
+
+    assert len(page.jobs) == len(same.jobs) >= 10
+    assert large <= small * 1.5, (small, large)
+
+
+def test_so_is_what_runs_and_the_latest_of_all(tmp_path: Path) -> None:
+    running = "CASE WHEN n <= 20 THEN 'running' ELSE 'pending' END"
+    for which in (Filter((Status.RUNNING,)), Filter()):
+        small, page = cost(tmp_path / f"small{len(which.statuses)}.db", running, SMALL, which)
+        large, same = cost(tmp_path / f"large{len(which.statuses)}.db", running, LARGE, which)
+
+        assert len(page.jobs) == len(same.jobs) >= 20
+        assert large <= small * 1.5, (small, large)
+
+
+def test_a_page_deep_in_the_list_costs_no_more_than_the_first(tmp_path: Path) -> None:
+    status = TABLES["most have failed"]
+    first, _ = cost(tmp_path / "first.db", status, LARGE, FAILED)
+    deep, page = cost(tmp_path / "deep.db", status, LARGE, FAILED, before=LARGE // 2)
+
+    assert len(page.jobs) == 50
+    assert deep <= first * 1.5, (first, deep)

@@ -1,0 +1,172 @@
+"""The application in this process, without its gate, on a real database; and a desk that moves jobs there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from supervisor.admin.app import make_app
+from supervisor.admin.desk import Desk as AdminDesk
+from supervisor.admin.keys import keys_of
+from supervisor.admin.office import Office
+from supervisor.admin.watch import Watch
+from supervisor.config.settings import AdminSettings
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.system.scoreboard import Scoreboard
+from tests.store.kit import Desk, supervisor_record
+
+T = TypeVar("T")
+
+SETTINGS = AdminSettings(
+    listen="unix:/nowhere",
+    token_file=None,
+    read_token_file=None,
+    hosts=(),
+    show_payloads=False,
+    allow_remote=False,
+)
+POOL: dict[str, Any] = {
+    "size": 1,
+    "target": 1,
+    "why": "min_workers = 1",
+    "due": 0,
+    "oldest_age": 0.0,
+    "rate": 0.0,
+    "problem": "",
+    "fixed": None,
+    "deaths": 0,
+    "types": ["tag", "caption"],
+    "capabilities": ["cpu"],
+    "min_workers": 1,
+    "max_workers": 4,
+    "memory": {},
+    "devices": {},
+    "stale": {},
+}
+BULLETIN: dict[str, Any] = {
+    "pid": 1,
+    "maintainer": 2,
+    "stopping": "",
+    "trouble": "",
+    "templates": [],
+    "pools": {"tag": POOL, "mail": POOL | {"types": ["mail"]}},
+}
+
+
+class Client:
+    """Asks an application in this process, one request after another on a loop of its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._loop = asyncio.Runner()
+        self._http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self._loop.run(self._http.request(method, path, **more))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something else on the loop."""
+        return self._loop.run(work)
+
+    def close(self) -> None:
+        self._loop.run(self._http.aclose())
+        self._loop.close()
+
+
+@dataclass
+class Site:
+    """One database with an application on it. `desk` is the store, `client` asks the application."""
+
+    engine: Engine
+    path: Path
+    office: Office
+    client: Client
+    desk: Desk
+
+    def get(self, path: str, expected: int = 200, /, **params: Any) -> Any:
+        return checked(self.client.ask("GET", path, params=params), expected)
+
+    def post(self, path: str, body: Any = None, status: int = 200) -> Any:
+        return checked(self.client.ask("POST", path, **({} if body is None else {"json": body})), status)
+
+    def put(self, path: str, body: Any, status: int = 200) -> Any:
+        return checked(self.client.ask("PUT", path, json=body), status)
+
+    def delete(self, path: str, status: int = 200) -> Any:
+        return checked(self.client.ask("DELETE", path), status)
+
+    def rows(self, sql: str = "SELECT * FROM jobs ORDER BY id", *parameters: Any) -> list[tuple[Any, ...]]:
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None, timeout=10)) as connection:
+            connection.text_factory = bytes
+            return connection.execute(sql, parameters).fetchall()
+
+    @property
+    def everything(self) -> list[list[tuple[Any, ...]]]:
+        """All that a request may change."""
+        return [self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("jobs", "job_errors", "job_controls")]
+
+
+def checked(response: httpx.Response, status: int) -> Any:
+    """The JSON of an answer, which every strict parser takes."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is no JSON")
+
+    answer = json.loads(response.content.decode("utf-8", "strict"), parse_constant=refuse)
+    if status >= 400:
+        assert isinstance(answer["error"], str)
+        assert answer["error"]
+    return answer
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Makes the application of a database with a supervisor, as far as the scoreboard shows one."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*, supervised: bool = True, bulletin: dict[str, Any] | None = None, **settings: Any) -> Site:
+            path = tmp_path / "jobs.db"
+            engine = open_engine(f"sqlite:///{path}")
+            desk = Desk.at(engine)
+            stack.callback(desk.close)
+            if supervised:
+                supervise(engine, desk, tmp_path, bulletin or BULLETIN)
+            asking = AdminDesk(engine)
+            stack.callback(asking.close)
+            chosen = replace(SETTINGS, **settings)
+            office = Office(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
+            client = Client(make_app(office))
+            stack.callback(client.close)
+            return Site(engine, path, office, client, desk)
+
+        yield make
+
+
+def supervise(engine: Engine, desk: Desk, folder: Path, bulletin: dict[str, Any]) -> Scoreboard:
+    """Register a supervisor whose lock cannot be judged, so that it is taken to live."""
+    board = Scoreboard.create(folder / "scoreboard")
+    board.post(bulletin)
+    owner = engine.claim_ownership("s1")
+    owner.release()
+    owner.path.unlink(missing_ok=True)
+    owner.path.mkdir()
+    desk.chores.register(supervisor_record("s1", engine, str(owner.path), scoreboard=str(board.path)))
+    return board
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Site:
+    return make_site()

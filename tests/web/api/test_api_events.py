@@ -1,0 +1,233 @@
+"""The state as server-sent events: at once, when something has changed, and nothing when nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from supervisor.admin import watch
+from supervisor.admin.watch import LISTENERS, TooManyListeners
+from tests.web.api.conftest import Site
+
+PATIENCE = 20.0
+
+
+class Visitor:
+    """Somebody who listens: an ASGI client that takes what comes, until it goes away."""
+
+    def __init__(self, app: Any) -> None:
+        self._came: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._left = asyncio.Event()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.parts: list[bytes] = []
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "path": "/api/admin/events",
+            "raw_path": b"/api/admin/events",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+            "scheme": "http",
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 2),
+            "root_path": "",
+            "state": {},
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await self.reading.wait()
+        await self._came.put(message)
+
+    async def start(self) -> dict[str, Any]:
+        return await asyncio.wait_for(self._came.get(), PATIENCE)
+
+    async def part(self) -> bytes:
+        message = await asyncio.wait_for(self._came.get(), PATIENCE)
+        return bytes(message["body"])
+
+    async def event(self) -> tuple[str, Any]:
+        """The next that is no heartbeat."""
+        while (part := await self.part()).startswith(b":"):
+            pass
+        first, second, end = part.decode().split("\n", 2)
+        assert end == "\n"
+        return first.removeprefix("event: "), json.loads(second.removeprefix("data: "))
+
+    async def pending(self, number: int) -> None:
+        """Wait until so many jobs are said to wait: what is dear may be a moment older than the rest."""
+        while (await self.event())[1]["jobs"]["pending"] != number:
+            pass
+
+    async def leave(self) -> None:
+        self._left.set()
+        await asyncio.wait_for(self.task, PATIENCE)
+
+
+Story = Callable[[Site, Any], Awaitable[None]]
+
+
+@pytest.fixture
+def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
+    """Run a story on the loop of the application, which looks every few milliseconds."""
+    monkeypatch.setattr(watch, "FRESH", 0.01)
+
+    def run(story: Story) -> None:
+        site.client.run(story(site, site.client.app))
+        assert (site.office.watch.listeners, site.office.watch.is_looking) == (0, False)
+
+    return run
+
+
+def test_the_state_comes_at_once_and_again_when_it_has_changed(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        visitor = Visitor(app)
+        start = await visitor.start()
+        assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream; charset=utf-8")
+        name, first = await visitor.event()
+        site.desk.put()
+        await visitor.pending(1)
+        await visitor.leave()
+
+        assert name == "overview"
+        assert first["jobs"]["pending"] == 0
+        assert set(first) == set((await site.office.watch.overview()).as_json())
+
+    tell(story)
+
+
+def test_the_passing_of_time_is_no_news(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        site.desk.put()
+        looks = 0
+        ask = site.office.desk.ask
+
+        async def counted(question: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await ask(question)
+
+        site.office.desk.ask = counted  # type: ignore[method-assign]
+        visitor = Visitor(app)
+        await visitor.start()
+        await visitor.event()
+        before = looks
+        while looks < before + 5:
+            await asyncio.sleep(0.01)
+        assert visitor._came.empty()
+        await visitor.leave()
+
+    tell(story)
+
+
+def test_silence_is_broken_by_heartbeats(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HEARTBEAT", 0.02)
+
+    async def story(site: Site, app: Any) -> None:
+        visitor = Visitor(app)
+        await visitor.start()
+        await visitor.event()
+        assert [await visitor.part() for _ in range(2)] == [b": still here\n\n"] * 2
+        await visitor.leave()
+
+    tell(story)
+
+
+def test_whoever_comes_later_is_told_at_once_too(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        visitors = []
+        for _ in range(3):
+            visitors.append(Visitor(app))
+            await visitors[-1].start()
+            assert (await visitors[-1].event())[0] == "overview"
+        site.desk.put()
+        for visitor in visitors:
+            await visitor.pending(1)
+        for visitor in visitors:
+            assert site.office.watch.is_looking
+            await visitor.leave()
+
+    tell(story)
+
+
+def test_one_that_does_not_read_holds_up_nobody_and_gets_the_latest_in_the_end(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        slow, quick = Visitor(app), Visitor(app)
+        for visitor in (slow, quick):
+            await visitor.start()
+            await visitor.event()
+        slow.reading.clear()
+        for number in range(1, 6):
+            site.desk.put()
+            await quick.pending(number)
+        slow.reading.set()
+        seen = [(await slow.event())[1]["jobs"]["pending"]]
+        while seen[-1] < 5:
+            seen.append((await slow.event())[1]["jobs"]["pending"])
+        assert len(seen) <= 3  # what was being sent, what came before its turn, and the latest
+        await slow.leave()
+        await quick.leave()
+
+    tell(story)
+
+
+def test_trouble_with_the_database_is_told_and_its_end_too(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        aside = site.path.with_name("aside")
+        site.path.rename(aside)
+        visitor = Visitor(app)
+        await visitor.start()
+        name, trouble = await visitor.event()
+        aside.rename(site.path)
+
+        assert (name, "no such database" in trouble["error"]) == ("trouble", True)
+        assert (await visitor.event())[0] == "overview"
+        await visitor.leave()
+
+    tell(story)
+
+
+def test_more_than_fifty_are_refused_until_one_goes(tell: Callable[[Story], None]) -> None:
+    async def story(site: Site, app: Any) -> None:
+        listeners = [site.office.watch.join() for _ in range(LISTENERS)]
+        with pytest.raises(TooManyListeners):
+            site.office.watch.join()
+        refused = Visitor(app)
+        start = await refused.start()
+        assert start["status"] == 503
+        assert b"retry-after" in dict(start["headers"])
+        assert b'"error"' in await refused.part()
+        site.office.watch.leave(listeners.pop())
+        visitor = Visitor(app)
+        assert (await visitor.start())["status"] == 200
+        await visitor.leave()
+        for listener in listeners:
+            site.office.watch.leave(listener)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("when", ["before anything", "after an event", "while nothing is read"])
+def test_a_client_that_goes_away_leaves_nothing_behind(tell: Callable[[Story], None], when: str) -> None:
+    async def story(site: Site, app: Any) -> None:
+        visitor = Visitor(app)
+        if when != "before anything":
+            await visitor.start()
+            await visitor.event()
+        if when == "while nothing is read":
+            visitor.reading.clear()
+            site.desk.put()
+        await visitor.leave()
+
+    tell(story)

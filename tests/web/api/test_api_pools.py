@@ -1,0 +1,226 @@
+"""Pools, types, workers and numbers over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.status import gather
+from tests.store.kit import NOW, T0
+from tests.web.api.conftest import BULLETIN, POOL, Site
+
+API = "/api/admin"
+
+
+def controls(site: Site) -> tuple[set[str], dict[str, int]]:
+    found = site.desk.operations.controls()
+    return set(found.paused), dict(found.sizes)
+
+
+def test_a_pool_is_scaled_and_given_back(site: Site) -> None:
+    changed = site.put(f"{API}/pools/tag", {"workers": 3})
+    assert changed == {"name": "tag", "workers": 3, "types": ["tag", "caption"], "paused": []}
+    assert controls(site) == (set(), {"tag": 3})
+
+    assert site.put(f"{API}/pools/tag", {"workers": 0})["workers"] == 0
+    assert site.put(f"{API}/pools/tag", {"paused": True})["workers"] == 0
+    assert site.put(f"{API}/pools/tag", {"workers": None, "paused": False})["workers"] is None
+    assert controls(site) == (set(), {})
+
+
+def test_a_pool_is_paused_with_all_its_types_and_goes_on(site: Site) -> None:
+    assert site.put(f"{API}/pools/tag", {"paused": True})["paused"] == ["tag", "caption"]
+    assert controls(site) == ({"tag", "caption"}, {})
+    [pool] = [pool for pool in site.get(f"{API}/pools")["pools"] if pool["name"] == "tag"]
+    assert pool["paused"] == ["tag", "caption"]
+
+    assert site.put(f"{API}/pools/tag", {"paused": False})["paused"] == []
+    assert controls(site) == (set(), {})
+
+
+def test_a_type_is_paused_and_goes_on(site: Site) -> None:
+    answers = [site.put(f"{API}/types/new.type-1", {"paused": paused}) for paused in (True, True, False, False)]
+
+    assert [answer["changed"] for answer in answers] == [True, False, True, False]
+    assert [answer["paused"] for answer in answers] == [True, True, False, False]
+    assert controls(site) == (set(), {})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("pools/nope", {"workers": 1}, 404),
+        ("pools/nope", {"paused": True}, 404),
+        ("pools/nope", {"workers": 1, "paused": True}, 404),
+        ("pools/%3Cimg%20src=x%3E", {"workers": 1}, 404),
+        ("pools/tag", {}, 422),
+        ("pools/tag", {"workers": -1}, 422),
+        ("pools/tag", {"workers": 100_000}, 422),
+        ("pools/tag", {"workers": "3"}, 422),
+        ("pools/tag", {"workers": True}, 422),
+        ("pools/tag", {"workers": 1.5}, 422),
+        ("pools/tag", {"paused": None}, 422),
+        ("pools/tag", {"paused": "yes"}, 422),
+        ("pools/tag", {"paused": True, "workers": -1}, 422),
+        ("pools/tag", {"workers": 3, "wrokers": 4}, 422),
+        ("pools/tag", [], 422),
+        ("types/Tag", {"paused": True}, 422),
+        ("types/" + "a" * 101, {"paused": True}, 422),
+        ("types/tag", {}, 422),
+        ("types/tag", {"paused": 1}, 422),
+        ("types/tag", {"paused": True, "for": "1h"}, 422),
+    ],
+)
+def test_a_change_that_cannot_be_meant_changes_nothing(site: Site, path: str, body: Any, status: int) -> None:
+    site.desk.operations.scale("tag", 2, NOW)
+    before = site.everything
+
+    site.put(f"{API}/{path}", body, status)
+
+    assert site.everything == before
+
+
+def test_without_a_supervisor_a_configured_pool_can_be_scaled_but_nobody_knows_its_types(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(supervised=False)
+
+    assert site.put(f"{API}/pools/tag", {"workers": 3})["types"] == []
+    before = site.everything
+    site.put(f"{API}/pools/tag", {"paused": True, "workers": 4}, 404)
+    assert site.everything == before
+
+
+def test_the_overview_is_what_status_shows(site: Site) -> None:
+    site.desk.put()
+    shown = site.get(f"{API}/overview")
+
+    gathered = json.loads(json.dumps(gather(site.engine, site.desk.operations, shown["time"]).as_json()))
+    assert shown == gathered
+    assert site.get(f"{API}/pools")["pools"] == shown["pools"]
+    assert site.get(f"{API}/types") == {"types": shown["types"], "unhandled": shown["unhandled"]}
+    assert site.get(f"{API}/workers") == {"workers": shown["workers"]}
+    assert site.get(f"{API}/schedules") == {"schedules": shown["schedules"]}
+
+
+def test_what_waits_is_counted_by_type_whether_or_not_a_pool_may_take_it(site: Site) -> None:
+    now = time.time()
+    site.desk.put("tag", at=now - 100)
+    site.desk.put("tag", at=now - 50, requires="gpu", priority=9)
+    site.desk.put("tag", at=now + 1000)
+    site.desk.put("strange", at=now - 500)
+    site.desk.operations.pause("tag", now)
+
+    stats = site.get(f"{API}/stats")
+
+    types = {type_["type"]: type_ for type_ in stats["types"]}
+    assert (stats["pending"], stats["due"]) == (4, 3)
+    assert (types["tag"]["due"], types["strange"]["due"]) == (2, 1)
+    assert 100 <= types["tag"]["oldest_age"] < 200
+    assert 500 <= stats["oldest_age"] < 600
+    assert site.get(f"{API}/types")["unhandled"] == ["strange"]
+
+
+def test_failures_are_grouped_since_a_day_ago_or_a_time(site: Site) -> None:
+    now = time.time()
+    for at in (now - 90_000, now - 100, now - 50):
+        site.desk.finish(site.desk.put(at=T0), Status.FAILED, at=at)
+
+    [group] = site.get(f"{API}/failures")["groups"]
+    assert (group["type"], group["count"], group["jobs"], group["last_job"]) == ("tag", 2, 2, 3)
+    assert site.get(f"{API}/failures", since=0)["groups"][0]["count"] == 3
+    assert site.get(f"{API}/failures", since=now)["groups"] == []
+    for wrong in ({"since": "lately"}, {"limit": 0}, {"until": 5}):
+        site.get(f"{API}/failures", 422, **wrong)
+
+
+def test_the_history_is_answered_as_it_is_kept(site: Site) -> None:
+    kept = [asdict(minute) for minute in site.desk.operations.history(0.0)]
+
+    assert site.get(f"{API}/history", since=0)["minutes"] == kept
+    site.get(f"{API}/history", 422, since="x")
+
+
+# Health
+
+
+def test_whoever_lives_says_so_without_a_database(site: Site) -> None:
+    site.path.write_bytes(b"broken")
+    for name in ("jobs.db-wal", "jobs.db-shm"):
+        site.path.with_name(name).unlink()
+
+    assert site.get("/healthz")["status"] == "alive"
+    site.get("/readyz", 503)
+    site.get(f"{API}/jobs", 503)
+    site.post(f"{API}/jobs", {"type": "tag"}, 503)
+
+
+def test_what_is_able_to_work_is_ready(site: Site) -> None:
+    assert site.get("/readyz") == {"ready": True}
+
+
+BROKEN = [
+    ("stopping", BULLETIN | {"stopping": "it was told to"}, "stopping"),
+    ("trouble", BULLETIN | {"trouble": "the disk is full"}, "the disk is full"),
+    ("pool", BULLETIN | {"pools": {"tag": POOL | {"problem": "ImportError: no module x"}}}, "no module x"),
+    ("recovery", BULLETIN | {"pools": {"tag": POOL | {"why": "starting"}}}, "recovery"),
+]
+
+
+@pytest.mark.parametrize(("bulletin", "word"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_what_keeps_jobs_from_running_is_said(make_site: Callable[..., Site], bulletin: Any, word: str) -> None:
+    site = make_site(bulletin=bulletin)
+
+    refused = site.get("/readyz", 503)
+    assert word in refused["error"]
+    assert len(refused["reasons"]) == 1
+
+
+def test_nothing_is_ready_without_a_supervisor(make_site: Callable[..., Site]) -> None:
+    assert make_site(supervised=False).get("/readyz", 503)["reasons"] == ["no supervisor is running"]
+
+
+def test_a_database_that_somebody_else_holds_is_busy_and_worth_another_try(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.store.sqlite.connection.BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("supervisor.store.sqlite.writelock.PATIENCE", 0.05, raising=False)
+    job_id = site.desk.put()
+    holder = sqlite3.connect(site.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        for method, path in (("POST", f"{API}/jobs/{job_id}/cancel"), ("GET", "/readyz")):
+            refused = site.client.ask(method, path)
+            assert (refused.status_code, "retry-after" in refused.headers) == (503, True), refused.text
+        assert site.get(f"{API}/jobs/{job_id}")["status"] == "pending"
+    finally:
+        holder.close()
+
+
+# What every answer has in common
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/api/admin", "/api/admin/jobs/", "/api/admin/jobs/1/explode", "/docs"])
+def test_an_unknown_address_is_told_like_any_other_error(site: Site, path: str) -> None:
+    assert path in site.get(path, 404)["error"]
+
+
+def test_a_method_that_is_not_there_is_told_with_those_that_are(site: Site) -> None:
+    refused = site.client.ask("PATCH", f"{API}/jobs")
+
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+    assert "PATCH" in refused.json()["error"]
+
+
+def test_a_name_in_an_address_stays_text(site: Site) -> None:
+    refused = site.client.ask("PUT", f"{API}/pools/%3Cimg%20src=x%20onerror=alert(1)%3E", json={"workers": 1})
+
+    assert refused.headers["content-type"] == "application/json"
+    assert refused.status_code == 404

@@ -1,0 +1,466 @@
+"""The gate, in this process: whom it lets in, with what, and what it says to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from fastapi import Request
+
+from supervisor.admin import gate, login
+from supervisor.admin.app import make_app
+from supervisor.admin.desk import Desk
+from supervisor.admin.gate import LARGEST_BODY, LARGEST_FORM, Gate
+from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
+from supervisor.admin.office import Office, may_change
+from supervisor.admin.watch import Watch
+from supervisor.config.settings import AdminSettings
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.engine import open_engine
+
+TOKEN = "a-token-of-good-length"
+READER = "a-token-for-looking-on"
+KEYS = Keys(TOKEN, READER, "supervisor_8787")
+SETTINGS = AdminSettings("127.0.0.1:8787", Path("t"), Path("r"), ("jobs.example.org",), False, False)
+ADMIN = {"authorization": f"Bearer {TOKEN}"}
+LOOKING = {"authorization": f"Bearer {READER}"}
+JSON = {"content-type": "application/json", "x-requested-with": "supervisor"}
+PAGE = {"accept": "text/html,application/xhtml+xml"}
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    received: int  # bytes of the request's body that were taken
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def cookie(self) -> str:
+        """What the browser would send back."""
+        return self.headers["set-cookie"].partition(";")[0]
+
+
+@dataclass
+class Door:
+    """The application behind its gate, as one client after another comes to it."""
+
+    keys: Keys = KEYS
+    settings: AdminSettings = SETTINGS
+    seen: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        desk = Desk(open_engine("sqlite:////nowhere/jobs.db"))
+        app = make_app(Office(self.settings, self.keys, desk, Watch(desk), ()))
+
+        @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
+        @app.api_route("/static/there", methods=["GET", "POST"])
+        async def there(request: Request) -> dict[str, bool]:
+            body = await request.body()
+            self.seen.append((request.method, request.scope["state"]["role"], body))
+            return {"may_change": may_change(request)}
+
+        @app.get("/broken/{how}")
+        async def broken(how: str) -> None:
+            raise {"busy": StoreBusy("it is busy"), "store": StoreError("it is gone"), "bug": KeyError("secret")}[how]
+
+        self.gate = Gate(app, self.keys, self.settings)
+
+    def ask(
+        self,
+        path: str = "/there/x",
+        headers: dict[str, str] | None = None,
+        *,
+        method: str = "GET",
+        body: bytes = b"",
+        parts: list[bytes] | None = None,
+        local: str = "127.0.0.1",
+    ) -> Answer:
+        """`parts` are sent in chunks, without a length said before."""
+        head = {"host": "127.0.0.1:8787"} | (headers or {})
+        if parts is not None:
+            head["transfer-encoding"] = "chunked"
+        elif body:
+            head.setdefault("content-length", str(len(body)))
+        target, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": target,
+            "raw_path": target.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in head.items() if value != "-"],
+            "server": (local, 8787),
+            "client": ("127.0.0.1", 1),
+        }
+        coming = [body] if parts is None else list(parts)
+        sent: list[dict[str, Any]] = []
+        taken = 0
+
+        async def receive() -> dict[str, Any]:
+            nonlocal taken
+            if not coming:
+                return {"type": "http.disconnect"}
+            part = coming.pop(0)
+            taken += len(part)
+            return {"type": "http.request", "body": part, "more_body": bool(coming)}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(self.gate(scope, receive, send))
+        return Answer(
+            sent[0]["status"],
+            {name.decode(): value.decode() for name, value in sent[0]["headers"]},
+            b"".join(message.get("body", b"") for message in sent[1:]),
+            taken,
+        )
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.0)
+    monkeypatch.setattr(login, "WRONG_TOKEN_PAUSE", 0.0)
+    return Door()
+
+
+# Hosts
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:1", "localhost:8787", "LOCALHOST", "[::1]:8787", "[::1]"])
+@pytest.mark.parametrize("path", ["/there/x", "/healthz", "/login", "/static/there", "/nothing"])
+def test_the_names_of_this_machine_are_let_in(door: Door, host: str, path: str) -> None:
+    assert door.ask(path, {"host": host} | ADMIN).status != 421
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "localhost.evil.example", "jobs.example.org.evil",
+     "[::1].evil", "[::2]", "192.168.1.7", "", "-", ":8787", "evil@127.0.0.1"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/there/x", "/healthz", "/login", "/static/there", "/nothing"])
+def test_any_other_host_is_refused_on_every_route(door: Door, host: str, path: str) -> None:
+    answer = door.ask(path, {"host": host} | ADMIN)
+    assert answer.status == 421
+    assert answer.json["error"]
+    assert door.seen == []
+
+
+def test_a_host_that_is_configured_is_let_in_and_so_is_the_address_that_was_reached(door: Door) -> None:
+    assert door.ask(headers={"host": "jobs.example.org"} | ADMIN).status == 200
+    assert door.ask(headers={"host": "Jobs.Example.Org:443"} | ADMIN).status == 200
+    assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="10.0.0.7").status == 200
+    assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="::ffff:10.0.0.7").status == 200
+    assert door.ask(headers={"host": "[2001:db8::7]:8787"} | ADMIN, local="2001:db8::7").status == 200
+
+
+# Who is asking
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": "Bearer"},
+        {"authorization": f"Bearer {TOKEN[:-1]}"},
+        {"authorization": f"Bearer {TOKEN}x"},
+        {"authorization": f"Bearer {TOKEN.upper()}"},
+        {"authorization": "Bearer \u00fc"},
+        {"cookie": f"supervisor_8787={TOKEN}"},
+        {"cookie": "supervisor_8787=admin.99999999999.00"},
+        {"cookie": "supervisor_8787=admin.x.00"},
+        {"cookie": "supervisor_8787=..."},
+    ],
+)
+@pytest.mark.parametrize("path", ["/there/x", "/api/admin/jobs", "/metrics", "/openapi.json", "/nothing", "/"])
+def test_without_the_token_nothing_is_answered(door: Door, headers: dict[str, str], path: str) -> None:
+    answer = door.ask(path, headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.json["error"]
+    assert door.seen == []
+
+
+def test_the_tokens_give_their_roles(door: Door) -> None:
+    assert door.ask(headers=ADMIN).json == {"may_change": True}
+    assert door.ask(headers={"authorization": f"bearer  {TOKEN} "}).json == {"may_change": True}
+    assert door.ask(headers=LOOKING).json == {"may_change": False}
+
+
+def test_a_wrong_token_counts_although_the_browser_has_a_session(door: Door) -> None:
+    cookie = f"supervisor_8787={KEYS.session('admin', time.time())}"
+    assert door.ask(headers={"cookie": cookie}).status == 200
+    assert door.ask(headers={"cookie": cookie, "authorization": "Bearer wrong-wrong-wrong"}).status == 401
+
+
+def test_a_wrong_token_costs_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.2)
+    began = time.monotonic()
+    door.ask(headers={"authorization": "Bearer wrong-wrong-wrong"})
+    assert time.monotonic() - began >= 0.2
+
+
+def test_what_needs_no_token_is_not_taken_for_somebody_who_may_change_things(door: Door) -> None:
+    assert door.ask("/static/there").json == {"may_change": False}
+    assert door.ask("/login", PAGE).status == 200
+
+
+def test_a_browser_that_asks_for_a_page_is_sent_to_log_in_and_back(door: Door) -> None:
+    answer = door.ask("/there/x?status=failed&type=a+b", PAGE)
+    assert answer.status == 303
+    assert answer.headers["location"] == "/login?next=/there/x%3Fstatus%3Dfailed%26type%3Da%2Bb"
+    for path in ("/api/admin/jobs", "/metrics", "/readyz"):
+        assert door.ask(path, PAGE).status == 401
+    assert door.ask(headers=PAGE | JSON, method="POST").status == 401
+
+
+def test_on_a_unix_socket_nobody_is_asked_unless_a_token_file_is_named(door: Door) -> None:
+    bare = AdminSettings("unix:/run/x", None, None, (), show_payloads=False, allow_remote=False)
+    assert Door(keys_of(bare), bare).ask(headers={"host": "localhost"}).json == {"may_change": True}
+    assert Door(Keys(TOKEN, None, "supervisor_unix"), bare).ask(headers={"host": "localhost"}).status == 401
+
+
+# Sessions
+
+
+def log_in(door: Door, token: str, target: str = "/", **headers: str) -> Answer:
+    form = urlencode({"token": token, "next": target}).encode()
+    kind = {"content-type": "application/x-www-form-urlencoded"} | headers
+    return door.ask("/login", PAGE | kind, method="POST", body=form)
+
+
+@pytest.mark.parametrize(("token", "change"), [(TOKEN, True), (READER, False)])
+def test_a_browser_logs_in_once_and_is_known_from_then_on(door: Door, token: str, change: bool) -> None:
+    answer = log_in(door, token, "/there/x?a=1")
+    assert (answer.status, answer.headers["location"]) == (303, "/there/x?a=1")
+    attributes = answer.headers["set-cookie"].split("; ")[1:]
+    assert sorted(attributes, key=str.lower) == ["HttpOnly", f"Max-Age={SESSION_SECONDS}", "Path=/", "SameSite=strict"]
+    assert token not in answer.cookie
+    assert door.ask(headers={"cookie": f"other=1; {answer.cookie}"}).json == {"may_change": change}
+    assert door.ask("/login?next=/there/y", {"cookie": answer.cookie}).headers["location"] == "/there/y"
+
+
+def test_behind_an_encrypting_proxy_the_cookie_is_never_sent_in_clear_text(door: Door) -> None:
+    assert "; Secure" in log_in(door, TOKEN, **{"x-forwarded-proto": "https"}).headers["set-cookie"]
+
+
+def test_a_wrong_token_is_told_so_and_gives_no_session(door: Door) -> None:
+    answer = log_in(door, "<img src=x onerror=alert(1)>", "/there/x")
+    assert answer.status == 401
+    assert "set-cookie" not in answer.headers
+    assert b"This is not the token" in answer.body
+    assert b"<img" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil", "javascript:alert(1)", "", "x",
+     "/a\\b", "/\t/evil.example", "/a\nb", "///evil"],
+)  # fmt: skip
+def test_nobody_is_sent_to_another_site_after_logging_in(door: Door, target: str) -> None:
+    assert log_in(door, TOKEN, target).headers["location"] == "/"
+    assert b"evil" not in door.ask(f"/login?{urlencode({'next': target})}", PAGE).body
+
+
+def test_a_session_ends_after_twelve_hours_with_its_token_and_with_a_change_of_a_letter(door: Door) -> None:
+    now = time.time()
+    session = KEYS.session("reader", now)
+    assert KEYS.role_of_session(session, now + SESSION_SECONDS - 1) == "reader"
+    assert KEYS.role_of_session(session, now + SESSION_SECONDS) is None
+    assert Keys(TOKEN, "another-token-for-looking", "c").role_of_session(session, now) is None
+    assert Keys(TOKEN, None, "c").role_of_session(session, now) is None
+    assert Keys(None, None, "c").role_of_session("admin.99999999999.", now) is None
+    assert KEYS.role_of_session(session.replace("reader", "admin"), now) is None
+    role, until, signature = session.split(".")
+    assert KEYS.role_of_session(f"{role}.{int(until) + 1}.{signature}", now) is None
+    assert KEYS.role_of_session(session[:-1], now) is None
+
+
+def test_logging_out_has_the_browser_forget(door: Door) -> None:
+    cookie = log_in(door, TOKEN).cookie
+    answer = door.ask("/logout", {"cookie": cookie}, method="POST")
+    assert (answer.status, answer.headers["location"]) == (303, "/login")
+    assert answer.headers["set-cookie"].startswith('supervisor_8787=""; ')
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+
+
+def test_the_login_takes_a_form_alone(door: Door) -> None:
+    assert door.ask("/login", JSON, method="POST", body=b'{"token": "x"}').status == 415
+    too_much = b"token=" + b"x" * LARGEST_FORM
+    assert log_in(door, "x" * LARGEST_FORM).status == 413
+    assert door.ask("/login", {"content-length": "9" * 30}, method="POST", body=too_much).status == 413
+
+
+# Other sites
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "origin": "https://evil.example"},
+        {"sec-fetch-site": "nonsense"},
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "http://127.0.0.1"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"origin": "http://[::1"},
+        {"origin": "http://jobs.example.org:9999"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/there/x", "/login", "/logout", "/api/admin/jobs/retry"])
+def test_another_site_can_have_a_browser_change_nothing(door: Door, told: dict[str, str], path: str) -> None:
+    answer = door.ask(path, ADMIN | JSON | told, method="POST", body=b"{}")
+    assert answer.status == 403
+    assert door.seen == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8787"},
+        {"sec-fetch-site": "same-origin", "origin": "null"},  # as browsers send it where the referrer is withheld
+        {"sec-fetch-site": "none"},
+        {"origin": "http://127.0.0.1:8787"},
+        {"origin": "https://jobs.example.org"},  # before a proxy that asks for us by another name
+    ],
+)
+def test_our_own_pages_can(door: Door, told: dict[str, str]) -> None:
+    assert door.ask(headers=ADMIN | JSON | told, method="POST", body=b"{}").status == 200
+
+
+def test_another_site_may_link_to_a_page_and_embed_nothing(door: Door) -> None:
+    other = ADMIN | {"sec-fetch-site": "cross-site"}
+    assert door.ask(headers=other | {"sec-fetch-mode": "navigate"}).status == 200
+    assert door.ask(headers=other | {"sec-fetch-mode": "no-cors"}).status == 403
+    assert door.ask("/static/there", other | {"sec-fetch-mode": "no-cors"}).status == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_a_change_needs_what_a_form_cannot_send(door: Door, method: str) -> None:
+    session = {"cookie": log_in(door, TOKEN).cookie}
+    ours = {"x-requested-with": "supervisor"}
+    text = {"content-type": "text/plain"}
+    assert door.ask(headers=session | {"content-type": "application/json"}, method=method, body=b"{}").status == 403
+    assert door.ask(headers=session | {"x-requested-with": "XMLHttpRequest"}, method=method).status == 403
+    assert door.ask(headers=session | ours | text, method=method, body=b"{}").status == 415
+    assert door.ask(headers=session | ours, method=method, body=b"{}").status == 415
+    assert door.ask(headers=ADMIN | text, method=method).status == 415
+    assert door.seen == []
+    assert door.ask(headers=session | ours, method=method).status == 200
+    assert door.ask(headers=ADMIN, method=method).status == 200
+    charset = {"content-type": "Application/JSON; charset=utf-8"}
+    assert door.ask(headers=session | ours | charset, method=method, body=b"{}").status == 200
+    assert [body for _, _, body in door.seen] == [b"", b"", b"{}"]
+
+
+def test_on_a_unix_socket_a_change_needs_it_too(door: Door) -> None:
+    bare = AdminSettings("unix:/run/x", None, None, (), show_payloads=False, allow_remote=False)
+    local = Door(keys_of(bare), bare)
+    assert local.ask(method="POST").status == 403
+    assert local.ask(headers=JSON, method="POST", body=b"{}").status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_whoever_may_look_may_change_nothing(door: Door, method: str) -> None:
+    assert door.ask(headers=LOOKING | JSON, method=method, body=b"{}").status == 403
+    session = {"cookie": log_in(door, READER).cookie}
+    assert door.ask(headers=session | JSON, method=method, body=b"{}").status == 403
+    assert door.seen == []
+
+
+# Sizes
+
+
+def test_a_body_that_is_said_to_be_too_large_is_refused_before_any_of_it_is_taken(door: Door) -> None:
+    answer = door.ask(headers=ADMIN | JSON, method="POST", body=b" " * (LARGEST_BODY + 1))
+    assert (answer.status, answer.received) == (413, 0)
+    assert answer.headers["connection"] == "close"
+    assert door.ask(headers=ADMIN | JSON, method="POST", body=b" " * LARGEST_BODY).status == 200
+
+
+def test_a_body_of_unknown_size_is_counted(door: Door) -> None:
+    part = b" " * (256 << 10)
+    answer = door.ask(headers=ADMIN | JSON, method="POST", parts=[part] * 400)
+    assert answer.status == 413
+    assert answer.received <= LARGEST_BODY + len(part)
+    assert door.ask(headers=ADMIN | JSON, method="POST", parts=[b"{", b"}"]).status == 200
+    assert door.seen == [("POST", "admin", b"{}")]
+
+
+def test_a_body_counts_with_any_method_and_only_after_the_token(door: Door) -> None:
+    assert door.ask(headers=ADMIN, body=b" " * (LARGEST_BODY + 1)).status == 413
+    assert door.ask(headers=JSON, method="POST", body=b" " * (LARGEST_BODY + 1)).status == 401
+
+
+# What is said
+
+
+def test_every_answer_keeps_the_browser_from_doing_anything_else_with_it(door: Door) -> None:
+    answers = [
+        door.ask(headers=ADMIN),
+        door.ask(),
+        door.ask(headers=PAGE),
+        door.ask("/nothing", ADMIN),
+        door.ask("/login"),
+        log_in(door, TOKEN),
+        door.ask(headers={"host": "evil.example"}),
+        door.ask("/broken/bug", ADMIN),
+        door.ask(headers=ADMIN | JSON, method="POST", body=b" " * (LARGEST_BODY + 1)),
+    ]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "date" in answer.headers
+        assert "access-control-allow-origin" not in answer.headers
+        assert "server" not in answer.headers
+    assert door.ask("/static/there").headers["cache-control"] == "no-cache"
+
+
+def test_a_database_that_cannot_be_used_is_told_in_a_sentence_and_may_be_asked_again(door: Door) -> None:
+    busy = door.ask("/broken/busy", ADMIN)
+    assert (busy.status, busy.json) == (503, {"error": "it is busy"})
+    assert int(busy.headers["retry-after"]) > 0
+    gone = door.ask("/broken/store", ADMIN)
+    assert (gone.status, gone.json) == (503, {"error": "it is gone"})
+
+
+def test_a_fault_of_ours_is_told_without_where_it_happened(door: Door) -> None:
+    answer = door.ask("/broken/bug", ADMIN)
+    assert answer.status == 500
+    assert answer.json["error"]
+    assert b"Traceback" not in answer.body
+    assert b"secret" not in answer.body
+
+
+def test_whoever_goes_away_in_the_middle_of_a_body_leaves_nothing_behind(door: Door) -> None:
+    with pytest.raises(IndexError):  # there is no answer
+        door.ask(headers=ADMIN | JSON, method="POST", parts=[])
+    assert door.seen == []
