@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import ipaddress
-import os
 import socket
-import stat
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
+from supervisor import access
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.doctor.finding import Finding, fault, good, note, warning
+from supervisor.engine import open_engine
 
 _LIBRARIES = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
 _PATIENCE = 2.0  # seconds for an answer
@@ -26,18 +26,15 @@ def admin(settings: Settings) -> list[Finding]:
     if missing:
         advice = "pip install 'job-supervisor[admin]'"
         return [fault("admin", f"[admin] is configured, and {', '.join(missing)} cannot be imported", advice)]
-    found = [*_remote(settings.admin), *_tokens(settings.admin), *_socket(settings.admin)]
+    found = [*_remote(settings.admin), *_tokens(settings, settings.admin), *_socket(settings.admin)]
     return [*found, _answer(settings.admin)]
 
 
 def _remote(admin: AdminSettings) -> Iterator[Finding]:
-    if admin.unix_path is not None:
+    address = admin.address
+    if address is None:
         return
-    host = admin.listen.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if host != "localhost":
+    if not ipaddress.ip_address(address[0]).is_loopback:
         yield warning(
             "admin",
             f"it listens on {admin.listen}, which others can reach, and its token crosses the network as it is",
@@ -45,27 +42,13 @@ def _remote(admin: AdminSettings) -> Iterator[Finding]:
         )
 
 
-def _tokens(admin: AdminSettings) -> Iterator[Finding]:
-    for key, path in (("token_file", admin.token_file), ("read_token_file", admin.read_token_file)):
-        if path is not None:
-            yield from _token(key, path)
-
-
-def _token(key: str, path: Path) -> Iterator[Finding]:
-    try:
-        found = path.stat()
-    except OSError as error:
-        # Without the file there is no token to compare with; whether one is made is the admin process's business.
-        yield note("admin", f"{key}: {path}: {error.strerror}", "`supervisor run` says what it makes of that")
-        return
-    if not stat.S_ISREG(found.st_mode):
-        yield fault("admin", f"{key}: {path} is no file", "correct the path")
-    elif not os.access(path, os.R_OK):
-        yield fault("admin", f"{key}: this user may not read {path}", "run this as the service's user, or change owner")
-    elif found.st_mode & 0o077:
-        yield fault("admin", f"{key}: others may read {path} (mode {found.st_mode & 0o777:o})", f"chmod 0600 {path}")
-    elif found.st_size == 0:
-        yield fault("admin", f"{key}: {path} is empty", "write a long random token into it, or delete it")
+def _tokens(settings: Settings, admin: AdminSettings) -> Iterator[Finding]:
+    """A file that is missing is made by `run`; by the usual name, if none is given."""
+    if admin.token_file is None and admin.unix_path is None:
+        usual = open_engine(settings.database).folder / access.DEFAULT_NAME
+        settings = replace(settings, admin=replace(admin, token_file=usual))
+    for key, problem in access.problems(settings).items():
+        yield fault("admin", f"{key}: {problem}", "mend the file, then `supervisor reload`")
 
 
 def _socket(admin: AdminSettings) -> Iterator[Finding]:
@@ -107,5 +90,4 @@ def _connected(admin: AdminSettings) -> socket.socket:
             connection.close()
             raise
         return connection
-    host, _, port = admin.listen.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE)
+    return socket.create_connection(admin.address or ("", 0), timeout=_PATIENCE)

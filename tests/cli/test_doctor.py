@@ -53,7 +53,8 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
     cli("enqueue", "greet")
     change(
         database,
-        "INSERT INTO job_supervisors VALUES ('gone', 4711, 'here', 'm', 'b', '/x/owner-gone.lock', '/x', 'c', '1', 1)",
+        "INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, "
+        "started_at) VALUES ('gone', 4711, 'here', 'm', 'b', '/x/owner-gone.lock', '/x', 'c', '1', 1)",
     )
     change(
         database,
@@ -374,8 +375,8 @@ def test_admin_without_its_extra_is_a_fault(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("mode", "content", "level"), [
-    (0o600, "secret", None), (0o640, "secret", "fault"), (0o604, "secret", "fault"), (0o600, "", "fault"),
-    (None, "", "note"),
+    (0o600, "a" * 30, None), (0o604, "a" * 30, "fault"), (0o600, "short", "fault"), (0o600, "", "fault"),
+    (None, "", None),
 ])  # fmt: skip
 def test_token_files_are_for_their_owner_alone(
     tmp_path: Path, mode: int | None, content: str, level: str | None

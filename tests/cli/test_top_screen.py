@@ -14,7 +14,7 @@ from supervisor.cli.top.deeds import Cancel, Pause, Retry, Scale
 from supervisor.cli.top.looker import Seen
 from supervisor.cli.top.panes import most_interesting, panes
 from supervisor.cli.top.view import Pressed, View, press
-from supervisor.status import Overview, PoolView, SupervisorView, TypeView, WorkerView
+from supervisor.status import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
 EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
 
@@ -23,7 +23,7 @@ def pool(name: str, **given: Any) -> PoolView:
     values: dict[str, Any] = {
         "supervisor": 7, "types": [name], "capabilities": [], "size": 2, "target": 3, "why": "3 due", "min_workers": 0,
         "max_workers": 4, "fixed": None, "due": 3, "oldest_age": 12.0, "next_due_in": None, "rate": 0.5, "deaths": 0,
-        "problem": None,
+        "problem": None, "paused": [], "memory": 1 << 20,
     }  # fmt: skip
     return PoolView(name=name, **values | given)
 
@@ -40,7 +40,7 @@ def worker(name: str, **given: Any) -> WorkerView:
 def type_(name: str, **given: Any) -> TypeView:
     values: dict[str, Any] = {
         "jobs": {"pending": 3, "failed": 2}, "paused": False, "handled": True, "failures_last_hour": 0,
-        "mean_seconds": 0.5, "longest_seconds": 1.0,
+        "mean_seconds": 0.5, "longest_seconds": 1.0, "due": 3, "oldest_age": 12.0,
     }  # fmt: skip
     return TypeView(type=name, **values | given)
 
@@ -48,7 +48,7 @@ def type_(name: str, **given: Any) -> TypeView:
 def supervisor(pid: int = 7, **given: Any) -> SupervisorView:
     values: dict[str, Any] = {
         "id": str(pid), "host": "here", "alive": True, "visible": True, "started_at": 1000.0, "version": "1",
-        "config": "supervisor.toml", "maintainer": 8, "stopping": "", "trouble": "",
+        "config": "supervisor.toml", "maintainer": 8, "stopping": "", "trouble": "", "admin": None,
     }  # fmt: skip
     return SupervisorView(pid=pid, **values | given)
 
@@ -173,6 +173,8 @@ def test_a_database_that_cannot_be_used_for_a_while_is_shown_with_what_was_known
 def test_trouble_of_supervisors_is_told_first() -> None:
     several = [supervisor(1), supervisor(2, trouble="read-only"), supervisor(3, alive=False)]
     assert shown(overview(supervisors=several))[1].startswith("supervisor 2: the database cannot be used")
+    admin = AdminView(None, "127.0.0.1:8787", "the address is in use")
+    assert "admin process not to be had: the address" in shown(overview(supervisors=[supervisor(admin=admin)]))[1]
     assert "no supervisor is running" in shown(overview(supervisors=[], pools=[], workers=[]))[1]
 
 

@@ -85,7 +85,7 @@ def _supervisors(overview: Overview) -> Text:
 
 
 def _wrong(one: SupervisorView) -> bool:
-    return one.alive is False or bool(one.trouble)
+    return one.alive is False or bool(one.trouble) or bool(one.admin and one.admin.problem)
 
 
 def _supervisor(one: SupervisorView, now: float) -> str:
@@ -96,6 +96,8 @@ def _supervisor(one: SupervisorView, now: float) -> str:
     if one.stopping:
         return f"supervisor {one.pid} is stopping"
     up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
+    if one.admin is not None and one.admin.problem:
+        return f"{up}; admin process not to be had: {one.admin.problem}"
     return up if one.visible else f"{up}, its workers not to be seen by this user"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.cli.top.deeds import UNSUCCESSFUL, Deed
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError
-from supervisor.status import Overview, gather
+from supervisor.status import Costs, Overview, gather
 from supervisor.store.base import Engine, Operations
 
 EVERY = 1.0  # seconds between two looks
@@ -47,6 +47,7 @@ class Looker:
         self._deeds: queue.SimpleQueue[Deed | None] = queue.SimpleQueue()
         self._operations: Operations | None = None
         self._file: tuple[int, int] | None = None
+        self._costs = Costs()
         self._thread = threading.Thread(target=self._work, daemon=True, name="looker")
 
     def start(self) -> None:
@@ -75,7 +76,7 @@ class Looker:
     def _look(self) -> None:
         try:
             operations = self._open()
-            overview = gather(self._engine, operations)
+            overview = gather(self._engine, operations, costs=self._costs)
             failures = _failures(operations)
         except (StoreError, OSError) as error:
             self._hindered(error)
@@ -107,6 +108,7 @@ class Looker:
         if self._operations is None or file != self._file:
             self._forget()
             self._operations, self._file = self._engine.operations(), file
+            self._costs = Costs()  # what they remember was of another file
         return self._operations
 
     def _forget(self) -> None:

@@ -64,15 +64,14 @@ def _descending(row: Row) -> tuple[float, ...]:
 
 
 def _pools(overview: Overview) -> Pane:
-    paused = frozenset(overview.paused)
     columns = ("pool", "size>", "due>", "oldest>", "rate>", "why")
-    rows = [_pool(pool, paused) for pool in overview.pools]
+    rows = [_pool(pool) for pool in overview.pools]
     return Pane("pools", columns, _unique(rows))
 
 
-def _pool(pool: PoolView, paused: frozenset[str]) -> Row:
+def _pool(pool: PoolView) -> Row:
     due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
-    held = [type_ for type_ in pool.types if type_ in paused]
+    held = pool.paused
     remark = pool.why
     if held:
         remark = "paused" if len(held) == len(pool.types) else f"paused: {', '.join(held)}"
@@ -133,9 +132,10 @@ def _type(view: TypeView, failure: str) -> Row:
     failed = unsuccessful(view)
     pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
     counts = (pending, running, failed, view.failures_last_hour)
+    mean = view.mean_seconds if view.last_hour.mean_run is None else view.last_hour.mean_run
     return Row(
         key=view.type,
-        cells=(view.type, *map(str, counts), span(view.mean_seconds), _remark(view, failure)),
+        cells=(view.type, *map(str, counts), span(mean), _remark(view, failure)),
         interest=(view.failures_last_hour > 0, failed > 0, running, pending, failed),
         style="yellow" if view.paused else "red" if view.failures_last_hour else "",
         types=(view.type,),
