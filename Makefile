@@ -10,7 +10,7 @@ SEED ?=
 EXAMPLES ?= 2000
 BENCH ?=
 
-.PHONY: install packages demo test coverage faults model lint types soak bench screenshots clean
+.PHONY: install packages demo test coverage faults model deploy-test lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -50,6 +50,10 @@ faults: $(VENV)/.installed
 # repeats a run.
 model: $(VENV)/.installed
 	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/model $(if $(SEED),--hypothesis-seed=$(SEED))
+
+# deploy/install.sh on a bare Debian in a folder of its own: root, debootstrap, mirrors, some minutes.
+deploy-test:
+	tests/deploy/bare_machine.sh
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

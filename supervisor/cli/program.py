@@ -12,6 +12,7 @@ from supervisor.cli import enqueue, jobs, running, setup, status, steering, upke
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import ReaderGone, line, prepare, silence
+from supervisor.cli.top import command as top
 
 # The base of the parser's errors, wherever this version of typer keeps it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -42,7 +43,7 @@ def root(
         line(context.get_help())
 
 
-for module in (setup, running, enqueue, jobs, status, steering, upkeep):
+for module in (setup, running, enqueue, jobs, status, top, steering, upkeep):
     module.register(app)
 
 

@@ -1,4 +1,4 @@
-"""`purge`, `migrate`, `adopt` and `backup`: the care of the database."""
+"""`purge`, `migrate`, `adopt`, `backup` and `restore`: the care of the database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purge, migrate, adopt, backup):
+    for command in (purge, migrate, adopt, backup, restore):
         app.command()(command)
 
 
@@ -151,3 +151,31 @@ def backup(
         from supervisor.domain.duration import human_size
 
         line(f"{file}: {human_size(size)}")
+
+
+def restore(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `supervisor backup` has made.")],
+    config: ConfigFile = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a copy in the database's place.
+
+    While nobody uses it. The copy is checked first; the database as it was is kept beside it.
+    """
+    from supervisor.engine import open_engine
+
+    if not file.is_file():
+        raise wrong_usage(f"{file}: there is no such file")
+    engine = open_engine(Target.of(context, config, database).url())
+    if engine.exists() and file.samefile(engine.url.partition("///")[2]):
+        raise wrong_usage(f"{file}: it is the database itself")
+    report = engine.restore(file)
+    kept = None if report.kept is None else str(report.kept)
+    if as_json:
+        document({"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept})
+        return
+    line(clean(f"{engine.url}: {report.jobs} {'job' if report.jobs == 1 else 'jobs'} of {file}", " "))
+    if kept is not None:
+        line(clean(f"the database before: {kept}"))

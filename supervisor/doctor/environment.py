@@ -1,23 +1,20 @@
-"""The interpreter, its libraries and the machine."""
+"""The interpreter and its libraries."""
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import sqlite3
 import sys
-import time
 from importlib import metadata
-from typing import TYPE_CHECKING
 
-from supervisor.doctor.finding import Finding, fault, good, note, warning
-from supervisor.domain.duration import human_size
+from supervisor.doctor.finding import Finding, fault, good, note
 
-if TYPE_CHECKING:
-    from supervisor.config import Settings
-
+_NEWEST_PYTHON = (3, 13)
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _MENDED_SQLITE = (3, 51, 3)  # connections that write and checkpoint at once
-_RELEASED = 1_760_000_000.0  # Unix seconds; no clock that is right shows less
+
+_OTHER_SQLITE = ("apsw", "pysqlite3", "sqlean", "pysqlcipher3", "sqlcipher3")
 
 OUR_NAME = "job-supervisor"
 THEIR_NAME = "supervisor"  # supervisord's distribution, with an import package of the same name
@@ -27,6 +24,9 @@ def interpreter() -> Finding:
     version = platform.python_version()
     if not sys.platform.startswith("linux"):
         return fault("system", f"this is {sys.platform}", "run the supervisor on Linux")
+    if sys.version_info[:2] > _NEWEST_PYTHON:
+        newest = ".".join(map(str, _NEWEST_PYTHON))
+        return note("python", f"Python {version} in {sys.prefix}: newer than {newest}, the newest that was tested")
     return good("python", f"Python {version} in {sys.prefix}")
 
 
@@ -44,6 +44,19 @@ def sqlite_library() -> Finding:
     return good("sqlite", f"SQLite {version}")
 
 
+def other_sqlite() -> Finding | None:
+    """Packages that bring a SQLite of their own: two in one process take each other's file locks away."""
+    found = [name for name in _OTHER_SQLITE if importlib.util.find_spec(name) is not None]
+    if not found:
+        return None
+    return note(
+        "sqlite",
+        f"{', '.join(found)} can be imported here, with a SQLite library of its own; two of them on one file in one "
+        "process break each other's locks",
+        "a handler must not open the database of its jobs with it; another file is no problem",
+    )
+
+
 def names() -> Finding:
     """PyPI's `supervisor` (supervisord) brings a package of the same import name."""
     try:
@@ -57,51 +70,3 @@ def names() -> Finding:
         f"pip uninstall {THEIR_NAME} {OUR_NAME}, then pip install {OUR_NAME} alone; keep supervisord in an "
         "environment of its own",
     )
-
-
-def clock() -> Finding:
-    now = time.time()
-    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
-    if now < _RELEASED:
-        return fault("clock", f"it shows {shown}", "set the clock: jobs are due by it")
-    return good("clock", shown)
-
-
-def memory(settings: Settings) -> Finding:
-    """Whether every pool at its largest fits."""
-    import psutil
-
-    total = _limit(psutil.virtual_memory().total)
-    wanted, unlimited = 0, []
-    for pool in settings.pools.values():
-        most = pool.max_workers * pool.max_memory if pool.max_memory is not None else None
-        if pool.memory_budget is not None:
-            most = pool.memory_budget if most is None else min(most, pool.memory_budget)
-        if most is None:
-            unlimited.append(pool.name)
-        else:
-            wanted += most
-    fact = f"{human_size(total)} for this machine or container"
-    if wanted > total:
-        return warning(
-            "memory",
-            f"{fact}, but the pools may use {human_size(wanted)}",
-            "lower max_workers, max_memory or memory_budget",
-        )
-    if unlimited:
-        return note(
-            "memory",
-            f"{fact}; no limit is set for {', '.join(unlimited)}",
-            "max_memory replaces a worker that has grown, memory_budget holds back the whole pool",
-        )
-    return good("memory", f"{fact}; the pools use {human_size(wanted)} at most")
-
-
-def _limit(total: int) -> int:
-    """Bytes that may be used: a container's limit may be below the machine's memory."""
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:  # noqa: PTH123 - not a user's path
-            text = file.read().strip()
-    except OSError:
-        return total
-    return min(total, int(text)) if text.isdecimal() else total

@@ -1,4 +1,4 @@
-"""Where the database lies: its file system, its permissions, its schema, and what dead programs left there."""
+"""Where the database lies: its file system, the room there, and who may read and write what."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.config.settings import Settings
+from supervisor.doctor import leftovers
 from supervisor.doctor.finding import Finding, fault, good, note, warning
 from supervisor.domain.duration import human_size
-from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
-from supervisor.store.base import Engine, Operations
 
 # As /proc/self/mounts names them.
 NETWORK = re.compile(
@@ -21,9 +21,12 @@ NETWORK = re.compile(
 )
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 _ROOM = 256 << 20  # bytes below which a disk is nearly full
+_LONG_LOG = 64 << 20  # bytes; the maintainer keeps it far below, unless a reader holds it up
+_BESIDE = ("-wal", "-shm")
+_SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
 
 
-def examine(url: str) -> list[Finding]:
+def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     """Raises StoreError or OSError where not even the folder can be looked at."""
     engine = open_engine(url)
     folder = engine.watched
@@ -31,14 +34,15 @@ def examine(url: str) -> list[Finding]:
         return []
     if not folder.is_dir():
         return [fault("database", f"{folder}: there is no such folder", "make it, or correct the path")]
-    found = [file_system(folder), *_folder_permissions(folder), _room(folder)]
     database = folder / engine.watch_prefix
+    found = [file_system(folder), *_folder_permissions(folder), _room(folder, database)]
     if not engine.exists():
         advice = "`supervisor enqueue` or `supervisor run` creates it"
         return [*found, note("database", f"{database} does not exist yet", advice)]
-    found += _file_permissions(database)
+    found += [*_file_permissions(database), *_beside(database, engine.folder), *_log(database)]
+    found += leftovers.copies(database)
     if not any(finding.level == "fault" for finding in found):
-        found += _inside(engine)
+        found += leftovers.inside(engine, settings)
     return found
 
 
@@ -105,49 +109,71 @@ def _file_permissions(database: Path) -> Iterator[Finding]:
         yield good("permissions", f"{database} (mode {mode:o}) can be read and written")
 
 
-def _room(folder: Path) -> Finding:
+def _beside(database: Path, shared: Path) -> Iterator[Finding]:
+    """The log and its index must be as open as the database itself: no more, and no less."""
+    mode = database.stat().st_mode & 0o777
+    for path in (*(Path(f"{database}{suffix}") for suffix in _BESIDE), shared):
+        if not path.exists():
+            continue
+        if not os.access(path, os.R_OK | os.W_OK):
+            advice = f"give it the owner and mode of the database: chown --reference={database} {path}"
+            yield fault("permissions", f"{path}: this user may not read and write it", advice)
+        elif path.stat().st_mode & 0o006 & ~mode:
+            yield fault("permissions", f"{path}: more open than the database", f"chmod o= {path}")
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    """Whoever may write the configuration or the handlers decides what runs; whoever reads it may learn secrets."""
+    for path in (settings.path, settings.folder):
+        mode = path.stat().st_mode
+        if mode & 0o002 and not mode & 0o1000:
+            advice = f"chmod o-w {path}: whoever may write there decides what runs"
+            yield fault("permissions", f"{path}: anybody may write to it", advice)
+    names = sorted({name for pool in settings.pools.values() for name in (*pool.env, *pool.options)})
+    secret = [name for name in names if _SECRET.search(name)]
+    if secret and settings.path.stat().st_mode & 0o004:
+        yield warning(
+            "permissions",
+            f"{settings.path}: every user of this machine may read it, and so {', '.join(secret)}",
+            f"chmod o= {settings.path}, or keep secrets in the unit's EnvironmentFile",
+        )
+
+
+def runtime_folder() -> Iterator[Finding]:
+    """Where scoreboards go, if the environment names a place: see `app.runtime_folder`."""
+    for variable in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        value = os.environ.get(variable, "").partition(":")[0]
+        if not value:
+            continue
+        folder = Path(value)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            fact = f"{folder} (${variable}) cannot be written, so scoreboards lie beside the database"
+            yield note("permissions", fact, "nothing, if that is meant")
+        elif folder.stat().st_mode & 0o002 and not folder.stat().st_mode & 0o1000:
+            yield fault("permissions", f"{folder} (${variable}): anybody may write there", f"chmod o-w {folder}")
+        return
+
+
+def _log(database: Path) -> Iterator[Finding]:
+    try:
+        size = Path(f"{database}-wal").stat().st_size
+    except OSError:
+        return
+    if size > _LONG_LOG:
+        yield warning(
+            "database",
+            f"its log (-wal) has grown to {human_size(size)}: a program reads in one transaction for minutes, or no "
+            "supervisor runs",
+            "end that transaction; a running supervisor then shortens the log",
+        )
+
+
+def _room(folder: Path, database: Path) -> Finding:
     free = shutil.disk_usage(folder).free
+    size = database.stat().st_size if database.exists() else 0
     if free < _ROOM:
         return warning("disk", f"{human_size(free)} free", "make room: without it no job can be enqueued")
+    if free < size:
+        advice = "make room, or put copies on another disk"
+        return warning("disk", f"{human_size(free)} free, too little for a copy of {human_size(size)}", advice)
     return good("disk", f"{human_size(free)} free")
-
-
-def _inside(engine: Engine) -> Iterator[Finding]:
-    try:
-        operations = engine.operations()
-    except StoreError as error:
-        yield fault("database", str(error), "see the message; nothing was changed")
-        return
-    try:
-        pending = sum(count for _, status, count in operations.counts() if status == "pending")
-        yield good("database", f"the schema is current, {pending} jobs are pending")
-        yield from _leftovers(engine, operations)
-    finally:
-        operations.close()
-
-
-def _leftovers(engine: Engine, operations: Operations) -> Iterator[Finding]:
-    supervisors = operations.supervisors()
-    dead = [record for record in supervisors if operations.owner_lives(record) is False]
-    if dead:
-        pids = ", ".join(str(record.pid) for record in dead)
-        yield note(
-            "leftovers",
-            f"supervisors that did not end properly: {pids}",
-            "nothing to do: the next supervisor that runs takes their jobs back",
-        )
-    ours = {record.owner_lock for record in supervisors} | {record.scoreboard for record in supervisors}
-    stray = [path for path in _stray_files(engine.folder) if str(path) not in ours]
-    if stray:
-        yield note(
-            "leftovers",
-            f"files of supervisors that are gone: {', '.join(path.name for path in stray[:5])}"
-            + (f" and {len(stray) - 5} more" if len(stray) > 5 else ""),
-            f"delete them from {engine.folder} while no supervisor is starting",
-        )
-    if not dead and not stray:
-        yield good("leftovers", "none")
-
-
-def _stray_files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("owner-*.lock"), *folder.glob("scoreboard-*")]) if folder.is_dir() else []

@@ -30,6 +30,8 @@ from supervisor.store.values import (
     NeedsChange,
     Page,
     Planned,
+    Remains,
+    RestoreReport,
     SupervisorRecord,
     TypeSpeed,
     Wanted,
@@ -55,6 +57,8 @@ __all__ = [
     "OwnerLock",
     "Page",
     "Planned",
+    "Remains",
+    "RestoreReport",
     "SettleExpired",
     "SupervisorRecord",
     "Timetable",
@@ -254,6 +258,8 @@ class Operations(Protocol):
 
     def schedules(self) -> list[Planned]: ...
 
+    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Remains: ...
+
     def supervisors(self) -> list[SupervisorRecord]: ...
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
@@ -328,3 +334,5 @@ class Engine(Protocol):
     def operations(self) -> Operations: ...
 
     def back_up(self, target: Path) -> None: ...
+
+    def restore(self, copy: Path) -> RestoreReport: ...

@@ -179,6 +179,29 @@ class AdoptReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What should not be lying about. `held` counts running jobs by the id of the supervisor whose worker has them,
+    "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past
+    their retention, `future` those that began or ended after now. Counts go up to a limit.
+    """
+
+    held: Mapping[str, int]
+    expired: int
+    orphans: int  # rows of errors and runs without their job
+    overdue: int
+    future: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What putting a copy in a database's place did. `kept` is where the database before lies now, if there was one."""
+
+    jobs: int
+    schema: int
+    kept: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who holds the writers' lock since when, in monotonic seconds."""
 

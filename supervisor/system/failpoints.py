@@ -26,6 +26,7 @@ PLACES = (
     "set_up",
     "death.received",
     "death.settled",
+    *(f"restore.{step}" for step in ("copied", "gathered", "kept", "replaced")),
 )
 
 _role = "program"

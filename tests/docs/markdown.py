@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     [
         *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "deploy").glob("*.md"),
     ]
 )

@@ -105,7 +105,7 @@ def test_the_readme_lists_every_command_and_every_option() -> None:
 def test_the_options_said_to_be_common_are() -> None:
     for name, command in commands().items():
         has = options_of(command)
-        assert ("--json" in has) == (name != "run"), name
+        assert ("--json" in has) == (name not in ("run", "top")), name
         if name != "init":
             assert {"--config", "-c", "--database"} <= has, name
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import AdoptReport
+from supervisor.store.base import AdoptReport, RestoreReport
 from supervisor.store.sqlite import owner, schema
 from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
@@ -125,3 +125,9 @@ class SqliteEngine:
             schema.back_up(connection, target)
         finally:
             connection.close()
+
+    def restore(self, copy: Path) -> RestoreReport:
+        """Put a copy in the database's place; what was there before is kept beside it."""
+        from supervisor.store.sqlite.restore import restore  # rarely needed
+
+        return restore(self._place, copy)

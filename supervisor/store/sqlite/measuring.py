@@ -7,8 +7,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 
-from supervisor.store.base import Controls, Depth, SupervisorRecord, Wanted
+from supervisor.store.base import Controls, Depth, Remains, SupervisorRecord, Wanted
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+
+_COUNTED = 10_000  # remains are counted no further
 
 
 def glance(connection: Connection, wanted: Wanted, now: float) -> bool:
@@ -77,3 +79,26 @@ def log_size(connection: Connection) -> int:
 def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:
     """Types of pending jobs that are not among these."""
     return [row[0] for row in connection.rows(QUERIES.unhandled, {"types": json.dumps(list(types))})]
+
+
+def remains(connection: Connection, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
+    """What should not be lying about, each counted no further than a bound."""
+    known = {
+        "past": now - slack,
+        "future": now + slack,
+        "done_before": done_before,
+        "failed_before": failed_before,
+        "limit": _COUNTED,
+    }
+
+    def counted(query: str) -> int:
+        row = connection.row(query, known)
+        return int(row[0]) if row else 0
+
+    return Remains(
+        held=dict(connection.rows(QUERIES.held_by_supervisor)),
+        expired=counted(QUERIES.count_expired),
+        orphans=counted(QUERIES.count_orphans),
+        overdue=counted(QUERIES.count_overdue),
+        future=counted(QUERIES.count_future),
+    )

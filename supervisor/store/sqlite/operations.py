@@ -15,6 +15,7 @@ from supervisor.store.base import (
     Filter,
     Page,
     Planned,
+    Remains,
     SupervisorRecord,
     TypeSpeed,
     Wanted,
@@ -175,6 +176,10 @@ class SqliteOperations:
     def schedules(self) -> list[Planned]:
         """Every schedule that was ever planned on this database, by name."""
         return [Planned(*row) for row in self._connection.rows(QUERIES.schedules)]
+
+    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
+        """What should not be lying about; may take seconds on a large table."""
+        return measuring.remains(self._connection, now, slack, done_before, failed_before)
 
     def supervisors(self) -> list[SupervisorRecord]:
         return measuring.supervisors(self._connection)

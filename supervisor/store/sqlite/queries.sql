@@ -599,6 +599,37 @@ WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
 -- The others, which no index holds: this reads the whole table.
 SELECT type, status, count(*) FROM jobs WHERE status = 'done' OR status = 'cancelled' GROUP BY type, status;
 
+-- name: held_by_supervisor
+-- Running jobs by the supervisor of their worker; those of foreign programs are their own affair.
+SELECT coalesce(w.supervisor, ''), count(*)
+FROM jobs_held j LEFT JOIN job_workers w ON w.incarnation = j.locked_by
+WHERE coalesce(j.locked_by, '') <> 'foreign'
+GROUP BY 1;
+
+-- name: count_expired
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs_held WHERE lock_expires_at IS NULL OR lock_expires_at < :past LIMIT :limit);
+
+-- name: count_orphans
+-- Rows whose job another program has deleted with foreign keys off.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = e.job_id)
+                              LIMIT :limit))
+     + (SELECT count(*) FROM (SELECT 1 FROM job_runs r WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = r.job_id)
+                              LIMIT :limit));
+
+-- name: count_overdue
+-- Finished jobs past their retention: a look at every row, for the doctor alone.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
+     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
+  LIMIT :limit);
+
+-- name: count_future
+-- Jobs that have ended, or begun, after now: the clock has gone back since.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
+
 -- name: failures_by_type
 SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
 WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
@@ -615,6 +646,9 @@ GROUP BY type ORDER BY 3 DESC LIMIT 10;
 
 -- name: tables
 SELECT name FROM sqlite_schema WHERE type = 'table';
+
+-- name: count_jobs
+SELECT count(*) FROM jobs;
 
 -- name: meta
 SELECT value FROM job_meta WHERE key = :key;

@@ -43,7 +43,7 @@ def require_current(place: Place) -> None:
 
     A connection with our rules would turn another program's database to WAL before it could look.
     """
-    newest = shipped("supervisor.store.sqlite")[-1].version
+    newest = newest_version()
     if not place.database.exists():
         raise StoreError(f"{place.database}: there is no such database")
     try:
@@ -58,6 +58,20 @@ def require_current(place: Place) -> None:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` mends that")
     _refuse_if_too_old(oldest, current, newest)
+
+
+def newest_version() -> int:
+    """The schema that this program makes."""
+    return shipped("supervisor.store.sqlite")[-1].version
+
+
+def readable_version(raw: sqlite3.Connection, path: Path) -> int:
+    """The schema of an open database. Raises StoreError for one that is not ours or too new, and sqlite3.Error."""
+    current = _version(raw)
+    if not current:
+        raise StoreError(f"{path}: the database has no job tables")
+    _refuse_if_too_old(raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone(), current, newest_version())
+    return current
 
 
 def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:

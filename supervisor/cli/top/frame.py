@@ -1,0 +1,173 @@
+"""Everything put together for a width and a height: lines, none of them wider, never more of them."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from supervisor.cli.output import clean
+from supervisor.cli.tables import span, table
+from supervisor.cli.top.looker import Seen
+from supervisor.cli.top.panes import NAMES, Pane, Row, most_interesting, panes
+from supervisor.cli.top.view import Panes, View
+from supervisor.status import Overview, SupervisorView
+
+NARROWEST, LOWEST = 40, 10
+STALE = 3.0  # seconds after which a look counts as old
+_NAME_WIDTH = 20  # cells of a name; capabilities and handlers may be longer
+_KEYS = "q quit  ? help  Tab pane  ↑↓ select  p pause  +-a size  r retry  c cancel"
+_HELP = """\
+up down, j k      select a row
+Tab, Shift-Tab    the next pane, the one before
+p                 pause the selected pool's types, or the selected type;
+                  once more lets them go on
++ -               one worker more or less for the selected pool
+7 Enter           so many workers for it
+a                 its size back to the supervisor: automatic
+r                 retry what has failed of the selected type or pool; asks
+c                 cancel the job of the selected worker; asks
+q, Ctrl-C         leave
+
+Where there is no room for every row, the most interesting are shown: what is
+broken or paused, has waited or run for longest, or fails.
+
+Any key goes back."""
+
+
+def lines(seen: Seen, view: View, width: int, height: int, now: float) -> list[str]:
+    """The screen as ANSI text, one a line. `now` is monotonic seconds."""
+    if width < NARROWEST or height < LOWEST:
+        return _rendered([Text(f"too small: {NARROWEST} × {LOWEST} at least")], width, height)
+    top = _head(seen, now)
+    bottom = [_line(_last(view), "bold" if view.question or view.typed else ""), _line(_KEYS, "dim")]
+    body: list[RenderableType] = []
+    if view.help:
+        body = [Text(""), Text(_HELP, overflow="fold")]
+    elif seen.overview is not None:
+        body = _body(panes(seen.overview, seen.failures), view, height - len(top) - len(bottom))
+    upper = _rendered([*top, *body], width, height - len(bottom))
+    upper += [""] * (height - len(bottom) - len(upper))
+    return upper + _rendered(bottom, width, len(bottom))
+
+
+def _head(seen: Seen, now: float) -> list[Text]:
+    overview = seen.overview
+    if overview is None:
+        return [_line("job-supervisor", "bold"), _line(seen.trouble or "looking …", "red" if seen.trouble else "")]
+    found = [_summary(overview), _supervisors(overview)]
+    old = now - seen.at
+    if seen.trouble or old > STALE:
+        found.append(_line(f"{span(old)} old: {seen.trouble or 'the database does not answer'}", "bold red"))
+    if overview.unhandled:
+        found.append(_line(f"no pool takes {', '.join(overview.unhandled)}: these jobs wait until one does", "yellow"))
+    return found
+
+
+def _summary(overview: Overview) -> Text:
+    database = overview.database.removeprefix("sqlite:///").rpartition("/")[2]
+    counts = "  ".join(f"{count:,} {state}" for state, count in overview.jobs.items() if count)
+    clock = time.strftime("%H:%M:%S", time.localtime(overview.time))
+    return _line(f"{clock}  {database}  {counts or 'no jobs'}", "bold")
+
+
+def _supervisors(overview: Overview) -> Text:
+    if not overview.supervisors:
+        return _line("no supervisor is running; `supervisor run` starts one", "red")
+    # What is wrong comes first: a line has room for two or three.
+    ordered = sorted(overview.supervisors, key=lambda one: (not _wrong(one), one.started_at))
+    described = "; ".join(_supervisor(one, overview.time) for one in ordered)
+    return _line(described, "red" if any(map(_wrong, ordered)) else "")
+
+
+def _wrong(one: SupervisorView) -> bool:
+    return one.alive is False or bool(one.trouble) or bool(one.admin and one.admin.problem)
+
+
+def _supervisor(one: SupervisorView, now: float) -> str:
+    if one.alive is False:
+        return f"supervisor {one.pid} is dead"
+    if one.trouble:
+        return f"supervisor {one.pid}: the database cannot be used: {one.trouble}"
+    if one.stopping:
+        return f"supervisor {one.pid} is stopping"
+    up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
+    if one.admin is not None and one.admin.problem:
+        return f"{up}; admin process not to be had: {one.admin.problem}"
+    return up if one.visible else f"{up}, its workers not to be seen by this user"
+
+
+def _body(found: Panes, view: View, room: int) -> list[RenderableType]:
+    """Each pane is an empty line, its columns and rows, and a line for what is left out."""
+    shares = share([len(found[name].rows) for name in NAMES], room - 2 * len(NAMES))
+    body: list[RenderableType] = []
+    for name, lines_ in zip(NAMES, shares, strict=True):
+        body.append(Text(""))
+        body += _pane(found[name], view, lines_)
+    return body
+
+
+def share(wants: list[int], room: int) -> list[int]:
+    """Give each what it wants, or an equal part of what there is; what one does not need goes to the others."""
+    given = [0] * len(wants)
+    while room > 0 and given != wants:
+        hungry = [index for index, want in enumerate(wants) if given[index] < want]
+        for index in hungry[:room]:
+            given[index] += 1
+        room -= len(hungry)
+    return given
+
+
+def _pane(pane: Pane, view: View, room: int) -> list[RenderableType]:
+    selected = view.row({pane.name: pane}, pane.name)
+    key = "" if selected is None else selected.key
+    here = pane.name == view.pane
+    whole = len(pane.rows) <= room
+    shown = pane.rows if whole else most_interesting(pane.rows, room - 1, key)
+    columns = (f"{'▸' if here else ' '}{pane.columns[0]}", *pane.columns[1:])
+    grid = table(columns, [_cells(row, row.key == key) for row in shown])
+    for row, drawn in zip(shown, grid.rows, strict=True):
+        drawn.style = "reverse" if here and row.key == key else row.style
+    if whole:
+        return [grid]
+    more = f"  … and {len(pane.rows) - len(shown)} more {pane.name}"
+    return [grid, _line(more, "dim")] if room else [grid]
+
+
+def _cells(row: Row, selected: bool) -> tuple[str, ...]:
+    name = Text(row.cells[0])
+    name.truncate(_NAME_WIDTH, overflow="ellipsis")
+    return (f"{'›' if selected else ' '}{name.plain}", *row.cells[1:])
+
+
+def _last(view: View) -> str:
+    if view.question is not None:
+        return f"{view.question.text} y/n"
+    if view.typed:
+        return f"workers: {view.typed}▏ Enter sets it, Escape does not"
+    return view.message
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(clean(text, " "), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[str]:
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer, force_terminal=True, width=width, markup=False, highlight=False, emoji=False, legacy_windows=False
+    )
+    for part in parts:
+        if isinstance(part, Text) and part.no_wrap:  # which printing would forget
+            part.truncate(width, overflow="ellipsis")
+        console.print(part)
+    return buffer.getvalue().splitlines()[:height]
+
+
+def answered(view: View, seen: Seen, before: Seen) -> View:
+    """The view after a deed was done."""
+    return view if seen.answers == before.answers else replace(view, message=seen.answer)

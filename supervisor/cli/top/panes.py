@@ -1,0 +1,161 @@
+"""Pools, workers and types as rows: what stands in them, which are the most interesting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from supervisor.cli.output import clean
+from supervisor.cli.tables import NOTHING, percent, span
+from supervisor.domain.duration import human_size
+from supervisor.status import COUNT_LIMIT, Overview, PoolView, TypeView, WorkerView
+
+Name = Literal["pools", "workers", "types"]
+NAMES: tuple[Name, ...] = ("pools", "workers", "types")
+
+_ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`key` stays with what the row shows, `interest` is higher for what somebody should see first.
+
+    `types` are those that keys act upon here; `pool` and `job` likewise, if there is one.
+    """
+
+    key: str
+    cells: tuple[str, ...]
+    interest: tuple[float, ...]
+    style: str = ""
+    pool: str = ""
+    types: tuple[str, ...] = ()
+    job: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """Columns as `tables.table` takes them, and every row in the order in which they are shown."""
+
+    name: Name
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def row(self, key: str) -> Row | None:
+        return next((row for row in self.rows if row.key == key), None)
+
+
+def panes(overview: Overview, failures: Mapping[str, str]) -> dict[Name, Pane]:
+    """`failures` is the latest message by type."""
+    return {"pools": _pools(overview), "workers": _workers(overview), "types": _types(overview, failures)}
+
+
+def most_interesting(rows: tuple[Row, ...], room: int, selected: str) -> tuple[Row, ...]:
+    """At most so many of the rows, in their order; the selected one is always among them."""
+    if len(rows) <= room:
+        return rows
+    ranked = sorted(range(len(rows)), key=lambda index: (rows[index].key != selected, _descending(rows[index]), index))
+    return tuple(rows[index] for index in sorted(ranked[: max(0, room)]))
+
+
+def _descending(row: Row) -> tuple[float, ...]:
+    return tuple(-part for part in row.interest)
+
+
+def _pools(overview: Overview) -> Pane:
+    columns = ("pool", "size>", "due>", "oldest>", "rate>", "why")
+    rows = [_pool(pool) for pool in overview.pools]
+    return Pane("pools", columns, _unique(rows))
+
+
+def _pool(pool: PoolView) -> Row:
+    due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
+    held = pool.paused
+    remark = pool.why
+    if held:
+        remark = "paused" if len(held) == len(pool.types) else f"paused: {', '.join(held)}"
+    if pool.problem:
+        remark = f"BROKEN: {pool.problem}"
+    return Row(
+        key=f"{pool.name}@{pool.supervisor}",
+        cells=(pool.name, f"{pool.size}/{pool.target}", due, span(pool.oldest_age), f"{pool.rate:.3g}/s", remark),
+        interest=(bool(pool.problem), bool(held), pool.oldest_age or 0.0, pool.due, pool.rate),
+        style="red" if pool.problem else "yellow" if held else "",
+        pool=pool.name,
+        types=tuple(pool.types),
+    )
+
+
+def _workers(overview: Overview) -> Pane:
+    types = {(pool.name, pool.supervisor): tuple(pool.types) for pool in overview.pools}
+    columns = ("worker", "pid>", "state", "job>", "for>", "memory>", "doing")
+    ordered = sorted(overview.workers, key=_by_time)
+    rows = [_worker(worker, types.get((worker.pool, worker.supervisor), ())) for worker in ordered]
+    return Pane("workers", columns, _unique(rows))
+
+
+def _by_time(worker: WorkerView) -> tuple[float, float, str, int]:
+    """The busy first, and of these the longest at work."""
+    return _ORDER.get(worker.state, 9), -(worker.running_for or 0.0), worker.pool, len(worker.name)
+
+
+def _worker(worker: WorkerView, types: tuple[str, ...]) -> Row:
+    job = NOTHING if worker.job is None else str(worker.job)
+    memory = NOTHING if worker.memory is None else human_size(worker.memory)
+    busy = worker.job is not None
+    return Row(
+        key=f"{worker.name}@{worker.supervisor}",
+        cells=(worker.name, str(worker.pid), worker.state, job, span(worker.running_for), memory, _doing(worker)),
+        interest=(busy, worker.state not in ("idle", "busy"), worker.running_for or 0.0, worker.memory or 0),
+        style="" if busy else "dim",
+        pool=worker.pool,
+        types=types,
+        job=worker.job,
+    )
+
+
+def _doing(worker: WorkerView) -> str:
+    if worker.progress is not None:
+        return f"{percent(worker.progress)} {worker.text}".rstrip()
+    if worker.text:
+        return worker.text
+    return f"to be replaced: {worker.leaving}" if worker.leaving else ""
+
+
+def _types(overview: Overview, failures: Mapping[str, str]) -> Pane:
+    columns = ("type", "pending>", "running>", "failed>", "errors/h>", "mean>", "latest failure")
+    return Pane("types", columns, _unique([_type(view, failures.get(view.type, "")) for view in overview.types]))
+
+
+def _type(view: TypeView, failure: str) -> Row:
+    failed = unsuccessful(view)
+    pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
+    counts = (pending, running, failed, view.failures_last_hour)
+    mean = view.mean_seconds if view.last_hour.mean_run is None else view.last_hour.mean_run
+    return Row(
+        key=view.type,
+        cells=(view.type, *map(str, counts), span(mean), _remark(view, failure)),
+        interest=(view.failures_last_hour > 0, failed > 0, running, pending, failed),
+        style="yellow" if view.paused else "red" if view.failures_last_hour else "",
+        types=(view.type,),
+    )
+
+
+def _remark(view: TypeView, failure: str) -> str:
+    """What keeps its jobs from being done, and the latest failure."""
+    hindrance = "paused" if view.paused else "" if view.handled or not view.jobs.get("pending") else "no pool takes it"
+    return "; ".join(filter(None, (hindrance, failure)))
+
+
+def unsuccessful(view: TypeView) -> int:
+    return view.jobs.get("failed", 0) + view.jobs.get("quarantined", 0)
+
+
+def _unique(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows with clean cells, each key once: two dead supervisors may have had one pid."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if all(math.isfinite(part) for part in row.interest):
+            found.setdefault(row.key, replace(row, cells=tuple(clean(cell, " ") for cell in row.cells)))
+    return tuple(found.values())

@@ -1,0 +1,173 @@
+"""What is selected, what is being asked, and what a key means. No input or output: a key gives another view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from supervisor.cli.top.deeds import Cancel, Deed, Pause, Retry, Scale, counted
+from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
+from supervisor.operating import MOST_WORKERS
+from supervisor.status import Overview
+
+Panes = Mapping[Name, Pane]
+_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Done when it is answered with y, and nothing else."""
+
+    text: str
+    deed: Deed
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`typed` are the digits of a pool's new size, `message` is what was last done or why not."""
+
+    pane: Name = "pools"
+    selected: Mapping[Name, str] = field(default_factory=dict)
+    question: Question | None = None
+    typed: str = ""
+    message: str = ""
+    help: bool = False
+    quitting: bool = False
+
+    def row(self, panes: Panes, pane: Name | None = None) -> Row | None:
+        """The selected row: the first, if what was selected is no more."""
+        name = pane or self.pane
+        rows = panes[name].rows
+        return panes[name].row(self.selected.get(name, "")) or (rows[0] if rows else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """What a key has led to."""
+
+    view: View
+    deed: Deed | None = None
+
+
+def press(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
+    """What becomes of the view, and what is to be done."""
+    if view.question is not None:
+        return _answered(view, view.question, key)
+    if view.typed:
+        return _sized(view, key, panes)
+    view = replace(view, message="")
+    if view.help and key != "q":
+        return Pressed(replace(view, help=False))
+    if key in _MOVES:
+        return Pressed(_moved(view, key, panes))
+    if key == "q":
+        return Pressed(replace(view, quitting=True))
+    if key == "?":
+        return Pressed(replace(view, help=True))
+    return _asked(view, key, panes, overview)
+
+
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "tab": 1, "backtab": -1}
+
+
+def _moved(view: View, key: str, panes: Panes) -> View:
+    step = _MOVES[key]
+    if key in ("tab", "backtab"):
+        return replace(view, pane=NAMES[(NAMES.index(view.pane) + step) % len(NAMES)])
+    rows, current = panes[view.pane].rows, view.row(panes)
+    if current is None:
+        return view
+    place = min(max(0, rows.index(current) + step), len(rows) - 1)
+    return replace(view, selected={**view.selected, view.pane: rows[place].key})
+
+
+def _asked(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
+    row = view.row(panes)
+    if key not in _MEANINGS and not key.isdecimal():
+        return Pressed(view)
+    if row is None or overview is None:
+        return _refused(view, "there is nothing here to act upon; Tab changes the pane")
+    if key.isdecimal():
+        return Pressed(replace(view, typed=key)) if row.pool else _refused(view, _NO_POOL)
+    return _MEANINGS[key](view, row, overview)
+
+
+_NO_POOL = "select a pool first (Tab changes the pane)"
+
+
+def _refused(view: View, why: str) -> Pressed:
+    return Pressed(replace(view, message=why))
+
+
+def _pause(view: View, row: Row, overview: Overview) -> Pressed:
+    """All of them, unless all are paused already."""
+    if not row.types:
+        return _refused(view, "this pool's types are not known")
+    going = [type_ for type_ in row.types if type_ not in overview.paused]
+    return Pressed(view, Pause(tuple(going) or row.types, paused=bool(going)))
+
+
+def _larger(view: View, row: Row, overview: Overview) -> Pressed:
+    return _resized(view, row, overview, 1)
+
+
+def _smaller(view: View, row: Row, overview: Overview) -> Pressed:
+    return _resized(view, row, overview, -1)
+
+
+def _resized(view: View, row: Row, overview: Overview, by: int) -> Pressed:
+    pool = next((pool for pool in overview.pools if pool.name == row.pool), None)
+    if pool is None:
+        return _refused(view, _NO_POOL)
+    workers = (pool.target if pool.fixed is None else pool.fixed) + by
+    if not 0 <= workers <= MOST_WORKERS:
+        return _refused(view, f"{row.pool} cannot have {workers} workers")
+    return Pressed(view, Scale(row.pool, workers))
+
+
+def _automatic(view: View, row: Row, overview: Overview) -> Pressed:
+    return Pressed(view, Scale(row.pool, None)) if row.pool else _refused(view, _NO_POOL)
+
+
+def _retry(view: View, row: Row, overview: Overview) -> Pressed:
+    number = sum(unsuccessful(known) for known in overview.types if known.type in row.types)
+    if not number:
+        return _refused(view, f"no job of {', '.join(row.types)} has failed" if row.types else "no job has failed")
+    question = f"retry {counted(number, '')} of {', '.join(row.types)}?"
+    return Pressed(replace(view, question=Question(question, Retry(row.types, number))))
+
+
+def _cancel(view: View, row: Row, overview: Overview) -> Pressed:
+    if row.job is None:
+        return _refused(view, "select a worker with a job first (Tab changes the pane)")
+    worker = row.cells[0]
+    return Pressed(replace(view, question=Question(f"cancel job {row.job} of {worker}?", Cancel(row.job))))
+
+
+_MEANINGS = {
+    "p": _pause,
+    "+": _larger,
+    "=": _larger,
+    "-": _smaller,
+    "a": _automatic,
+    "r": _retry,
+    "c": _cancel,
+}
+
+
+def _answered(view: View, question: Question, key: str) -> Pressed:
+    view = replace(view, question=None)
+    return Pressed(view, question.deed) if key in ("y", "Y") else _refused(view, "nothing was changed")
+
+
+def _sized(view: View, key: str, panes: Panes) -> Pressed:
+    """Digits go on, Enter takes the number, Escape and anything else does not."""
+    if key.isdecimal() and len(view.typed) < _DIGITS:
+        return Pressed(replace(view, typed=view.typed + key))
+    if key == "backspace":
+        return Pressed(replace(view, typed=view.typed[:-1]))
+    row, workers = view.row(panes), view.typed
+    view = replace(view, typed="")
+    if key != "enter" or row is None:
+        return _refused(view, "nothing was changed")
+    return Pressed(view, Scale(row.pool, int(workers)))

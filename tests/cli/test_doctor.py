@@ -1,0 +1,436 @@
+"""What the doctor finds, in states made by hand, and what it says to do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import resource
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import supervisor
+from supervisor.config import Settings, load
+from supervisor.config.settings import AdminSettings
+from supervisor.doctor import Finding, admin, clock, environment, gpus, limits, memory, place, service
+from tests.docs.markdown import ROOT
+from tests.site_under_test import Site
+
+from .conftest import CONFIGURATION, Run
+
+
+def settings_of(folder: Path, more: str = "", text: str = CONFIGURATION) -> Settings:
+    (folder / "supervisor.toml").write_text(f"{text}\n{more}")
+    return load(folder / "supervisor.toml")
+
+
+def told(cli: Run, about: str, *words: str) -> dict[str, str]:
+    """The one finding about this that has all the words; it says what to do."""
+    found = cli("doctor", "--json").document["findings"]
+    fitting = [one for one in found if one["about"] == about and all(word in one["fact"] for word in words)]
+    assert len(fitting) == 1, found
+    assert fitting[0]["level"] == "ok" or fitting[0]["advice"]
+    return dict(fitting[0])
+
+
+def change(database: Path, sql: str, *parameters: Any) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(sql, parameters)
+
+
+# Rows
+
+
+def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+    change(
+        database,
+        "INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, "
+        "started_at) VALUES ('gone', 4711, 'here', 'm', 'b', '/x/owner-gone.lock', '/x', 'c', '1', 1)",
+    )
+    change(
+        database,
+        "INSERT INTO job_workers VALUES ('w', 'gone', 'greet', 'greet-1', 4712, 1, '{}', 1)",
+    )
+    change(
+        database,
+        "UPDATE jobs SET status = 'running', locked_by = 'w', locked_at = 1, lock_expires_at = 9e9, claim_token = 1",
+    )
+
+    assert told(cli, "leftovers", "did not end properly: 4711")["level"] == "note"
+    assert told(cli, "leftovers", "1 job is running for workers that are gone")["level"] == "note"
+
+
+def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+    change(database, "UPDATE jobs SET status = 'running', locked_by = 'foreign', lock_expires_at = 5, claim_token = 1")
+
+    assert told(cli, "leftovers", "has a claim that ran out")["level"] == "warning"
+    assert not [f for f in cli("doctor", "--json").document["findings"] if "gone" in f["fact"]]
+
+
+def test_rows_without_their_job_are_found(cli: Run, database: Path) -> None:
+    change(
+        database, "INSERT INTO job_errors (job_id, attempt, kind, message, created_at) VALUES (99, 1, 'error', 'x', 1)"
+    )
+    assert "1 rows in job_errors" in told(cli, "leftovers", "without their job")["fact"]
+
+
+def test_jobs_past_retention_and_from_the_future_are_found(cli: Run, project: Path, database: Path) -> None:
+    (project / "supervisor.toml").write_text(f'{CONFIGURATION}\n[retention]\ndone = "7d"\n')
+    for _ in range(3):
+        cli("enqueue", "greet")
+    now = time.time()
+    change(database, "UPDATE jobs SET status = 'done'")
+    ends = "UPDATE jobs SET started_at = ?, completed_at = ? WHERE id = ?"
+    change(database, ends, now - 9 * 86400, now - 9 * 86400, 1)
+    change(database, ends, now - 7.5 * 86400, now - 7.5 * 86400, 2)  # the pruner may still come by
+    change(database, ends, now + 7200, now + 7200, 3)
+
+    told(cli, "leftovers", "1 job is a day past retention")
+    assert told(cli, "clock", "1 job has begun or ended over 60 s in the future")["level"] == "warning"
+
+
+def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
+    cli("enqueue", "other")
+    cli("enqueue", "greet")
+    cli("pause", "greet")
+    change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1 WHERE type = 'greet'")
+    change(database, "INSERT INTO job_controls VALUES ('workers', 'old', 3, 1)")
+
+    assert told(cli, "jobs", "no pool of this configuration takes other")["level"] == "warning"
+    assert told(cli, "jobs", "1 job is quarantined")["level"] == "warning"
+    told(cli, "jobs", "paused: greet")
+    told(cli, "jobs", "not in this configuration: old")
+
+
+def test_a_living_supervisor_of_another_version_is_told(make_site: Callable[..., Site], cli: Run) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    process = site.start()
+    site.rows("UPDATE job_supervisors SET version = '0.0.1'")
+
+    found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
+
+    assert f"supervisor {process.pid} is of version 0.0.1, this is {supervisor.__version__}" in [
+        one["fact"] for one in found
+    ]
+    assert not [one for one in found if one["level"] in ("warning", "fault") and one["about"] != "jobs"]
+
+
+# Files
+
+
+def test_copies_and_broken_copies_are_counted(cli: Run, database: Path) -> None:
+    (database.parent / "jobs.db.before-4-20260101-000000").write_bytes(b"x" * 2048)
+    (database.parent / ".jobs.db.restore-0123abcd").touch()
+    (database.parent / ".copy.db.partial-0123abcd").touch()  # of another name: not ours to judge
+
+    assert "1 kept beside the database, 2KiB" in told(cli, "copies", "kept")["fact"]
+    assert told(cli, "copies", "broken off")["fact"].endswith(": .jobs.db.restore-0123abcd")
+
+
+def test_a_long_log_is_a_warning(cli: Run, database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as reader:  # so that the log stays
+        reader.execute("SELECT count(*) FROM jobs").fetchall()
+        reader.execute("PRAGMA wal_autocheckpoint = 0")
+        reader.execute("CREATE TABLE large (x)")
+        reader.execute("INSERT INTO large VALUES (zeroblob(70000000))")
+        reader.commit()
+        assert told(cli, "database", "its log (-wal) has grown to")["level"] == "warning"
+
+
+def test_a_log_that_is_more_open_than_the_database_is_a_fault(cli: Run, database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as reader:
+        reader.execute("SELECT count(*) FROM jobs").fetchall()
+        Path(f"{database}-wal").chmod(0o666)
+        assert told(cli, "permissions", "more open than the database")["level"] == "fault"
+
+
+def test_a_configuration_that_others_may_write_or_whose_secrets_they_may_read_is_told(
+    cli: Run, project: Path, database: Path
+) -> None:
+    file = project / "supervisor.toml"
+    file.chmod(0o646)
+    assert told(cli, "permissions", "supervisor.toml: anybody may write to it")["level"] == "fault"
+
+    file.chmod(0o644)
+    file.write_text(CONFIGURATION + 'env = { API_TOKEN = "x", COLOUR = "red" }\n')
+    assert told(cli, "permissions", "and so API_TOKEN")["level"] == "warning"
+    file.chmod(0o600)
+    assert not [f for f in cli("doctor", "--json").document["findings"] if "API_TOKEN" in f["fact"]]
+
+
+def test_a_runtime_folder_that_is_open_to_all_is_a_fault(
+    cli: Run, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(folder))
+    assert told(cli, "permissions", "$RUNTIME_DIRECTORY")["level"] == "fault"
+
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "none"))
+    assert told(cli, "permissions", "$RUNTIME_DIRECTORY")["level"] == "note"
+
+
+def test_a_disk_without_room_for_a_copy_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "jobs.db"
+    with database.open("wb") as file:
+        file.truncate(10 << 30)
+    usage = type("Usage", (), {"free": 1 << 30})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    assert place._room(tmp_path, database).level == "warning"
+    usage.free = 1 << 20
+    assert "no job can be enqueued" in place._room(tmp_path, database).advice
+    usage.free = 20 << 30
+    assert place._room(tmp_path, database).level == "ok"
+
+
+# The machine
+
+LIMITED = CONFIGURATION + 'max_memory = "1GiB"\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "cgroups", "bytes_"),
+    [
+        ({}, "0::/a/b\n", 8 << 30),
+        ({"a/memory.max": 3 << 30, "a/b/memory.max": "max"}, "0::/a/b\n", 3 << 30),
+        ({"memory.max": 1 << 20}, "0::/../elsewhere\n", 1 << 20),
+        ({"memory/a/memory.limit_in_bytes": 2 << 30}, "5:cpu:/x\n4:memory:/a\n", 2 << 30),
+        ({"memory/memory.limit_in_bytes": 9223372036854771712}, "4:memory:/a\n", 8 << 30),
+        ({"memory.max": "16000000000"}, "0::/\n", 8 << 30),
+        ({}, "nonsense", 8 << 30),
+    ],
+)
+def test_the_least_limit_of_any_cgroup_above_counts(
+    tmp_path: Path, files: dict[str, object], cgroups: str, bytes_: int
+) -> None:
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    assert memory.limit(8 << 30, cgroups, tmp_path) == bytes_
+
+
+def test_pools_that_need_more_memory_than_there_is_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path, text=LIMITED)
+    assert memory.memory(settings).level == "ok"
+    monkeypatch.setattr(memory, "limit", lambda *_: 1 << 29)
+    assert "max_memory" in memory.memory(settings).advice
+    assert memory.memory(settings).level == "warning"
+
+
+def levels(found: list[Finding]) -> list[str]:
+    assert all(one.advice for one in found if one.level != "ok"), found
+    return [one.level for one in found]
+
+
+def test_gpus_are_looked_for_among_the_devices(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, 'gpus = ["0", "1"]')
+    devices, driver = tmp_path / "dev", tmp_path / "nvidia"
+    devices.mkdir()
+    assert gpus.gpus(settings_of(tmp_path)) == []
+    assert levels(gpus.gpus(settings, devices, driver)) == ["fault", "fault", "warning"]
+
+    driver.mkdir()
+    (driver / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC\n")
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (devices / name).touch()
+    [found] = gpus.gpus(settings, devices, driver)
+    assert (found.level, found.fact) == ("ok", "0, 1; driver 550.54.15")
+    named = settings_of(tmp_path, 'gpus = ["GPU-1a2b"]')
+    assert levels(gpus.gpus(named, devices, driver)) == ["note", "ok"]
+
+
+def test_limits_that_are_too_low_for_the_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(tmp_path, text=CONFIGURATION.replace("workers = 1", "workers = 100"))
+    allowed = {resource.RLIMIT_NOFILE: (1024, 1 << 20), resource.RLIMIT_NPROC: (-1, -1)}
+    monkeypatch.setattr(resource, "getrlimit", allowed.__getitem__)
+    assert [one.level for one in limits.limits(settings)] == ["ok"]
+
+    allowed |= {resource.RLIMIT_NOFILE: (256, 512), resource.RLIMIT_NPROC: (300, 300)}
+    files, processes = limits.limits(settings)
+    assert "LimitNOFILE" in files.advice
+    assert "hard limit" in files.advice
+    assert "LimitNPROC" in processes.advice
+
+
+def test_inotify_that_is_scarce_or_missing_is_told(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    assert "a second" in limits.limits(settings, tmp_path)[0].fact
+    (tmp_path / "max_user_instances").write_text("8\n")
+    (tmp_path / "max_user_watches").write_text("65536\n")
+    [found] = limits.limits(settings, tmp_path)
+    assert "sysctl fs.inotify.max_user_instances" in found.advice
+
+
+def test_a_clock_that_was_never_set_or_that_nothing_keeps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "synchronised", lambda: True)
+    assert clock.shown().level == "ok"
+    monkeypatch.setattr(clock, "synchronised", lambda: False)
+    assert clock.shown().level == "note"
+    monkeypatch.setattr(time, "time", lambda: 5000.0)
+    assert clock.shown().level == "fault"
+
+
+def test_the_kernel_is_asked_about_its_clock() -> None:
+    assert clock.synchronised() in (True, False)
+
+
+def test_another_sqlite_library_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.other_sqlite() is None
+    (tmp_path / "apsw.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = environment.other_sqlite()
+    assert found is not None
+    assert "apsw" in found.fact
+
+
+# systemd
+
+UNIT = (ROOT / "deploy" / "job-supervisor.service").read_text(encoding="utf-8")
+
+
+def unit_of(tmp_path: Path, text: str = UNIT, drop_in: str = "", more: str = "") -> list[Finding]:
+    """What is found with a unit for a configuration in `tmp_path`."""
+    folder = tmp_path / "units"
+    folder.mkdir(exist_ok=True)
+    (folder / "jobs.service").write_text(
+        text.replace("/srv/app/data", str(tmp_path)).replace("/srv/app", str(tmp_path))
+    )
+    (folder / "other.service").write_text("[Service]\nExecStart=/bin/supervisord run\n")
+    if drop_in:
+        (folder / "jobs.service.d").mkdir(exist_ok=True)
+        (folder / "jobs.service.d" / "my.conf").write_text(f"[Service]\n{drop_in}\n")
+    return service.service(settings_of(tmp_path, more), (tmp_path / "none", folder))
+
+
+def test_our_own_unit_suits_a_configuration(tmp_path: Path) -> None:
+    assert levels(unit_of(tmp_path)) == ["ok"]
+
+
+def test_a_unit_of_another_configuration_is_none_of_our_business(tmp_path: Path) -> None:
+    assert unit_of(tmp_path, UNIT.replace("supervisor.toml", "other.toml")) == []
+    assert unit_of(tmp_path, UNIT.replace("supervisor run", "supervisor status")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "word"),
+    [
+        ("KillMode=control-group", "warning", "KillMode"),
+        ("TimeoutStopSec=20", "fault", "shutdown_grace"),
+        ("TimeoutStopSec=500ms", "fault", "0.5 s"),
+        ("OOMPolicy=stop", "warning", "OOMPolicy"),
+        ("RuntimeDirectoryPreserve=no", "warning", "RuntimeDirectoryPreserve"),
+        ("Restart=no", "warning", "Restart"),
+        ("Type=simple", "note", "Type"),
+        ("ProcSubset=pid", "fault", "ProcSubset"),
+        ("ReadWritePaths=\nReadWritePaths=/elsewhere", "fault", "may not write"),
+    ],
+)
+def test_each_fault_of_a_unit_is_told_with_its_drop_ins(tmp_path: Path, line: str, level: str, word: str) -> None:
+    [found] = unit_of(tmp_path, drop_in=line)
+    assert (found.level, found.about) == (level, "systemd")
+    assert word in found.fact
+    assert found.fact.startswith("jobs.service: ")
+
+
+def test_a_longer_grace_needs_a_longer_stop(tmp_path: Path) -> None:
+    [found] = unit_of(tmp_path, more='shutdown_grace = "2m"')
+    assert "TimeoutStopSec=135" in found.advice
+    assert levels(unit_of(tmp_path, drop_in="TimeoutStopSec=2min 30s", more='shutdown_grace = "2m"')) == ["ok"]
+    assert levels(unit_of(tmp_path, drop_in="TimeoutStopSec=infinity", more='shutdown_grace = "2m"')) == ["ok"]
+
+
+# [admin]
+
+
+def with_admin(folder: Path, **given: Any) -> Settings:
+    values: dict[str, Any] = {
+        "listen": f"unix:{folder}/admin.sock", "token_file": None, "read_token_file": None, "hosts": (),
+        "show_payloads": False, "allow_remote": False,
+    }  # fmt: skip
+    return replace(settings_of(folder), admin=AdminSettings(**values | given))
+
+
+def test_admin_that_nobody_serves_is_a_note(tmp_path: Path) -> None:
+    assert admin.admin(settings_of(tmp_path)) == []
+    assert levels(admin.admin(with_admin(tmp_path))) == ["note"]
+
+
+def test_admin_without_its_extra_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "_LIBRARIES", ("no_such_library",))
+    [found] = admin.admin(with_admin(tmp_path))
+    assert (found.level, "job-supervisor[admin]" in found.advice) == ("fault", True)
+
+
+@pytest.mark.parametrize(("mode", "content", "level"), [
+    (0o600, "a" * 30, None), (0o604, "a" * 30, "fault"), (0o600, "short", "fault"), (0o600, "", "fault"),
+    (None, "", None),
+])  # fmt: skip
+def test_token_files_are_for_their_owner_alone(
+    tmp_path: Path, mode: int | None, content: str, level: str | None
+) -> None:
+    token = tmp_path / "token"
+    if mode is not None:
+        token.write_text(content)
+        token.chmod(mode)
+    for key in ("token_file", "read_token_file"):
+        found = admin.admin(with_admin(tmp_path, **{key: token}))
+        assert levels(found)[:-1] == ([] if level is None else [level])
+
+
+def test_admin_open_to_the_network_is_a_warning(tmp_path: Path) -> None:
+    for listen, expected in [
+        ("0.0.0.0:1", ["warning", "note"]),
+        ("[::]:1", ["warning", "note"]),
+        ("127.0.0.1:1", ["note"]),
+        ("[::1]:1", ["note"]),
+        ("localhost:1", ["note"]),
+    ]:
+        assert levels(admin.admin(with_admin(tmp_path, listen=listen))) == expected
+
+
+def test_a_socket_for_everybody_is_a_fault(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(tmp_path / "admin.sock"))
+        (tmp_path / "admin.sock").chmod(0o666)
+        assert levels(admin.admin(with_admin(tmp_path))) == ["fault", "note"]
+    assert levels(admin.admin(with_admin(tmp_path, listen=f"unix:{tmp_path}/none/a.sock"))) == ["warning", "note"]
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_admin_that_answers_is_good(tmp_path: Path) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            [found] = admin.admin(with_admin(tmp_path, listen=f"127.0.0.1:{server.server_port}"))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (found.level, found.fact.endswith("answers")) == ("ok", True)
+
+
+def test_what_the_doctor_finds_is_for_people_too(cli: Run, database: Path) -> None:
+    cli("enqueue", "other")
+    shown = cli("doctor")
+    assert shown.code == 0
+    assert "→ add a pool" in shown.out
