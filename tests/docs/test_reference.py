@@ -149,14 +149,16 @@ def test_every_key_of_the_admin_process_is_listed_with_its_default() -> None:
 
 
 def test_the_readme_lists_every_key_of_the_configuration() -> None:
-    unbuilt = {name.strip("[]") for name in named(table("README.md", "keys: unbuilt"))}
     file = {name.strip("[]").removesuffix(".NAME") for name in named(table("README.md", "keys: file"))}
-    assert file | (unbuilt & set(shape.TOP)) == set(shape.TOP)
+    assert file == set(shape.TOP)
     for mark, model in KEYS:
-        listed = set(named(table("README.md", f"keys: {mark}")))
-        missing = unbuilt - set(shape.TOP) if mark == "pool" else set()
-        assert listed | missing == set(model.model_fields), mark
-        assert not listed & missing
+        assert set(named(table("README.md", f"keys: {mark}"))) == set(model.model_fields), mark
+
+
+def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
+    tables = asked(schema, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'")
+    text = (ROOT / "docs/deploying/uninstall.md").read_text(encoding="utf-8")
+    assert [name for name in tables if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize(("mark", "model"), KEYS)
