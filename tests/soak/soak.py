@@ -1,8 +1,8 @@
 """Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N]`.
 
 Two supervisors work on one file while programs that know nothing of us insert, hold the write lock, claim
-and settle by plain SQL. Workers, templates, maintainers, supervisors and those programs are killed and
-stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
+and settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are
+killed and stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
 to two hours. At the end everything is drained and compared: no acknowledged job lost, none unexpected,
 every recorded outcome backed by a run of that very claim, no run after it, repeats only where a fault was.
 """
@@ -16,11 +16,13 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +53,8 @@ scale_down_delay = "500ms"
 handler = "jobs:Batch"
 workers = 2
 batch_size = 8
+[admin]
+listen = "127.0.0.1:PORT"
 """
 BATCH = """
 class Batch:
@@ -70,8 +74,9 @@ MOST_LEAPT = 7200  # seconds
 class Soak:
     """One soak in one folder; everything random comes from one seed."""
 
-    def __init__(self, place: Site, seed: int) -> None:
+    def __init__(self, place: Site, seed: int, address: str) -> None:
         self.site = place
+        self.address = address
         self.random = random.Random(seed)
         self.counts: collections.Counter[str] = collections.Counter()
         self.jobs: list[int] = []
@@ -99,13 +104,15 @@ class Soak:
     def _faults(self) -> dict[Callable[[], None], float]:
         return {
             lambda: self._kill("worker", self._worker()): 8,
-            lambda: self._kill("template", self._middle(template=True)): 2,
-            lambda: self._kill("maintainer", self._middle(template=False)): 2,
+            lambda: self._kill("template", self._template()): 2,
+            lambda: self._kill("maintainer", self._maintainer()): 2,
+            lambda: self._kill("admin process", self._admin()): 1,
             lambda: self._kill("supervisor", self._supervisor()): 1.5,
             lambda: self._kill("foreign program", self._foreign()): 1,
             lambda: self._stop("worker", self._worker()): 1.5,
-            lambda: self._stop("template", self._middle(template=True)): 0.5,
-            lambda: self._stop("maintainer", self._middle(template=False)): 0.5,
+            lambda: self._stop("template", self._template()): 0.5,
+            lambda: self._stop("maintainer", self._maintainer()): 0.5,
+            lambda: self._stop("admin process", self._admin()): 0.3,
             lambda: self._stop("supervisor", self._supervisor()): 0.7,
             self._stop_tree: 0.3,
             lambda: self._stop("foreign program", self._foreign()): 0.5,
@@ -118,16 +125,36 @@ class Soak:
 
     # Whom it hits
 
-    def _supervisor(self) -> psutil.Process:
-        living = [p for p in self.site.supervisors if p.poll() is None]
-        return psutil.Process(self.random.choice(living).pid)
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [process for process in self.site.supervisors if process.poll() is None]
 
-    def _middle(self, *, template: bool) -> psutil.Process:
+    def _supervisor(self) -> psutil.Process:
+        return psutil.Process(self.random.choice(self._living()).pid)
+
+    def _child(self, role: str) -> psutil.Process:
+        """The maintainer or the admin process of some supervisor, as that says. Raises IndexError if it has none."""
+        supervisor = self.random.choice(self._living())
+        said = self.site.bulletin(supervisor) if self._is_registered(supervisor) else {}
+        pid = said.get("maintainer") if role == "maintainer" else (said.get("admin") or {}).get("pid")
+        children = psutil.Process(supervisor.pid).children()
+        return [child for child in children if child.pid == pid][0]  # noqa: RUF015 - an IndexError is meant
+
+    def _is_registered(self, supervisor: subprocess.Popen[bytes]) -> bool:
+        rows = self.site.rows("SELECT scoreboard FROM job_supervisors WHERE pid = ?", supervisor.pid)
+        return bool(rows) and Path(rows[0][0]).exists()
+
+    def _maintainer(self) -> psutil.Process:
+        return self._child("maintainer")
+
+    def _admin(self) -> psutil.Process:
+        return self._child("admin")
+
+    def _template(self) -> psutil.Process:
         children = self._supervisor().children()
-        return self.random.choice([child for child in children if bool(child.children()) == template])
+        return self.random.choice([child for child in children if child.children()])
 
     def _worker(self) -> psutil.Process:
-        return self.random.choice(self._middle(template=True).children())
+        return self.random.choice(self._template().children())
 
     def _foreign(self) -> psutil.Process:
         return psutil.Process(self.random.choice(list(self.foreign.values())).pid)
@@ -217,6 +244,7 @@ class Soak:
         # A foreign claim whose poller was killed expires after its hour; nobody waits for that here.
         self.site.rows("UPDATE jobs SET lock_expires_at = 1 WHERE locked_by = 'foreign'")
         wait_for(lambda: self._unfinished() == 0, "the queue to drain", patience=120)
+        wait_for(self._is_answered, "the admin process to answer", patience=60)
         self._end(self.foreign.pop("poller"))
         for process in self.site.supervisors:
             if process.poll() is None:
@@ -224,6 +252,15 @@ class Soak:
         for process in self.site.supervisors:
             process.wait(30)
         return wrong(self.site, [*self.jobs, *self._acknowledged()], sum(self.counts.values())) + self._unpaired()
+
+    def _is_answered(self) -> bool:
+        """Whether an admin process serves: whichever supervisor has the address."""
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://{self.address}/healthz", timeout=5) as answer,
+        ):
+            return answer.status == 200
+        return False
 
     def _end(self, program: subprocess.Popen[bytes]) -> None:
         program.kill()
@@ -244,6 +281,11 @@ class Soak:
         return [f"{len(unpaired)} of the application's rows have no job"] if unpaired else []
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
@@ -253,8 +295,9 @@ def main() -> int:
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"seed {seed}, {options.seconds:g} s, in {folder}", flush=True)
-    with site(folder, POOLS, HANDLERS + BATCH) as place:
-        soak = Soak(place, seed)
+    port = free_port()
+    with site(folder, POOLS.replace("PORT", str(port)), HANDLERS + BATCH) as place:
+        soak = Soak(place, seed, f"127.0.0.1:{port}")
         try:
             soak.run(options.seconds)
             found = soak.settle()
