@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.domain.history import QUIET, Hour, by_type
 from supervisor.domain.job import Status
 from supervisor.maintenance.roster import PRESENT, pool_of
 from supervisor.sparing import Sparing
@@ -104,7 +105,7 @@ class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` jobs wait although their time has come, the first of them for `oldest_age` seconds, whatever pool may
-    take them; they are counted up to COUNT_LIMIT.
+    take them; they are counted up to COUNT_LIMIT. `last_hour` is what our workers did, up to the last full minute.
     """
 
     type: str
@@ -116,6 +117,7 @@ class TypeView:
     longest_seconds: float | None
     due: int
     oldest_age: float | None
+    last_hour: Hour = QUIET
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def _overview(
     failures = costs.failures.answer(lambda: dict(operations.failures(now - HOUR)))
     speeds = {speed.type: speed for speed in costs.speeds.answer(operations.speeds)}
     backlog = operations.backlog(now, COUNT_LIMIT)
+    hour = by_type(operations.history(now - HOUR))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
     for type_, status, count in costs.open.answer(operations.open_counts) + costs.closed.answer(
@@ -218,6 +221,7 @@ def _overview(
             speeds[type_].longest if type_ in speeds else None,
             backlog.get(type_, Depth()).due,
             _age(backlog.get(type_, Depth()).oldest, now),
+            hour.get(type_, QUIET),
         )
         for type_ in sorted(counts.keys() | paused | handled)
     ]

@@ -41,7 +41,9 @@ class Desk:
 
     def _answer(self, question: Callable[[Operations], Answer]) -> Answer:
         try:
-            return question(self._operations())
+            operations = self._operations()
+            operations.insist_on_file()  # or we would go on telling of a file that is not there any more
+            return question(operations)
         except StoreBusy:
             raise
         except StoreError:

@@ -140,13 +140,26 @@ def _types(overview: Overview) -> None:
                 jobs.get("running", 0),
                 jobs.get("done", 0),
                 failed,
+                view.last_hour.done,
                 view.failures_last_hour,
-                span(view.mean_seconds),
+                span(view.last_hour.mean_wait),
+                span(view.last_hour.mean_run if view.last_hour.mean_run is not None else view.mean_seconds),
                 span(view.longest_seconds),
             )
         )
     if rows:
-        columns = ("type", "pending>", "running>", "done>", "failed>", "errors/h>", "mean>", "longest")
+        columns = (
+            "type",
+            "pending>",
+            "running>",
+            "done>",
+            "failed>",
+            "done/h>",
+            "errors/h>",
+            "wait>",
+            "mean>",
+            "longest",
+        )
         show(heading("Types, slowest first"), table(columns, rows))
 
 

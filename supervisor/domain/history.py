@@ -109,6 +109,9 @@ class Hour:
     mean_wait: float | None
 
 
+QUIET = Hour(0, 0, None, None)
+
+
 def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
     """The minutes of each type together."""
     found: dict[str, list[Minute]] = {}
@@ -120,5 +123,5 @@ def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
 def _hour(sums: Minute) -> Hour:
     runs = sums.done + sums.failed
     if not runs:
-        return Hour(0, 0, None, None)
+        return QUIET
     return Hour(sums.done, sums.failed, sums.run_seconds / runs, sums.wait_seconds / runs)

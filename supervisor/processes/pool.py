@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from supervisor.system import kernel
 from supervisor.system.scoreboard import State, Worn
 
 _WORN = {Worn.OLD: "near max_jobs_per_worker", Worn.LARGE: "over max_memory"}
+_REASONS = {_WORN[Worn.OLD]: "max_jobs_per_worker", _WORN[Worn.LARGE]: "max_memory"}
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
 
 
@@ -47,6 +49,7 @@ class Pool:
     reason: str = "starting"
     rate: float = 0.0
     deaths: int = 0
+    restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by why
     largest_worker: int = 0  # bytes, the most that was ever measured of one
 
     def __post_init__(self) -> None:
@@ -189,6 +192,13 @@ class Pool:
             self.deaths += 1
             self.restarts = self.restarts.died(now, early=early, born=born)
 
+    def count_restart(self, finding: Finding, stale: str) -> None:
+        """A worker has ended for one reason or another than that there were too many, or that we leave."""
+        if not finding.expected:
+            self.restarted[finding.reason] += 1
+        elif stale and finding.reason != autopsy.SHUTDOWN:
+            self.restarted[_REASONS.get(stale, stale)] += 1
+
     def measure(self, worker: WorkerProcess) -> None:
         """How much memory a worker has, and what it has started."""
         worker.memory = kernel.memory_of_family(worker.pid)
@@ -235,6 +245,7 @@ class Pool:
             "problem": self.restarts.problem,
             "fixed": self.fixed,
             "deaths": self.deaths,
+            "restarts": dict(self.restarted),
             "types": list(self.settings.types),
             "capabilities": list(self.settings.capabilities),
             "min_workers": self.settings.min_workers,

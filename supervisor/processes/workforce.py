@@ -344,6 +344,7 @@ class Workforce:
         # A batch that kills is smaller next time, so its deaths end by themselves.
         early = slot.done <= slot.lost and slot.batch <= 1
         worker.pool.learn(finding, early=early, born=worker.asked_at, now=now)
+        worker.pool.count_restart(finding, worker.stale)
         log = self._log.debug if finding.expected else self._log.warning
         log(
             "worker_left" if finding.expected else "worker_died",

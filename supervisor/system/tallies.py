@@ -100,7 +100,7 @@ class Row:
                 ints[at + _WAIT + bisect_left(BOUNDS, wait)] += 1
 
     def ran_all(self, type_: str, runs: Sequence[float], waits: Sequence[float]) -> None:
-        """Many runs have ended well, as many as there are seconds in each, in ascending order."""
+        """Many runs have ended well, as many as there are seconds in each: ascending, or all in one bucket."""
         ints, floats = self._ints, self._floats
         with self._lock:
             at = self._entries.get(type_) or self._enter(type_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter, sub
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.settlement import Settlement
 from supervisor.domain.tally import LONGEST_WAIT, ended
-from supervisor.system.tallies import Row
+from supervisor.system.tallies import BOUNDS, Row
 from supervisor.worker.recorder import WORTH
 
 _started_of = itemgetter(Settlement._fields.index("started_at"))
 _usage_of = itemgetter(Settlement._fields.index("usage"))
 
 
+QUICK = 32  # quick jobs claimed one at a time that are counted together
+
+
 class Counter:
     """Adds to the worker's row what was committed, so nothing counts twice; what a worker has committed and not
-    counted when it is killed, a hand of jobs, is missing there. `types` are its pool's.
+    counted when it is killed, a hand of jobs or QUICK single ones, is missing there. `types` are its pool's.
 
     Runs that are not worth a row of their own are not timed either: one lasts until the next one starts, which
     between two jobs in hand is a few microseconds later.
@@ -27,43 +31,61 @@ class Counter:
     def __init__(self, row: Row, types: Sequence[str]) -> None:
         self._row = row
         self._only = types[0] if len(types) == 1 else None
+        self._quick: deque[tuple[float, float]] = deque()  # (run, wait) of runs that ended well
 
-    def settled(self, settlements: list[Settlement], lost: Sequence[int], until: float) -> None:
+    def settled(self, settlements: list[Settlement], lost: Sequence[int], until: float, *, more: bool = False) -> None:
         """They were committed, apart from the `lost`. `until` is the Unix time at which the last of their runs
-        was over.
+        was over; `more` says that others follow at once.
         """
+        if more and not lost and len(settlements) == 1 and self._keep(settlements[0], until):
+            return
+        self.flush()
         if lost:
             settlements = [settlement for settlement in settlements if settlement.job_id not in lost]
-        if len(settlements) == 1:  # prefetch = 1 lives by this
-            self._count_one(settlements[0], until)
-        elif self._only is None or not self._count_plain(self._only, settlements, until):
+        if self._only is None or not self._count_plain(self._only, settlements, until):
             self._count_each(settlements, until)
+
+    def flush(self) -> None:
+        """Count what was kept for later. Any thread may."""
+        kept = []
+        while self._quick:
+            try:
+                kept.append(self._quick.popleft())
+            except IndexError:  # the other thread was quicker
+                break
+        if kept and self._only is not None:
+            self._row.ran_all(self._only, sorted(run for run, _ in kept), sorted(wait for _, wait in kept))
 
     def store_failed(self, error: StoreError) -> None:
         if isinstance(error, StoreBusy):
             self._row.busy()
 
-    def _count_one(self, settlement: Settlement, until: float) -> None:
-        started, claim = settlement.started_at, settlement.claim
-        if settlement.usage is None and started is not None and claim is not None:
-            run, wait = until - started, started - claim.due_at
-            if 0.0 <= run <= WORTH and 0.0 <= wait <= LONGEST_WAIT:
-                self._row.ran(claim.type, run, wait)
-                return
-        self._count_each([settlement], until)
+    def _keep(self, settlement: Settlement, until: float) -> bool:
+        """Keep a quick success for later: prefetch = 1 lives by this."""
+        started, claim, quick = settlement.started_at, settlement.claim, self._quick
+        if settlement.usage is not None or started is None or claim is None or self._only is None:
+            return False
+        run, wait = until - started, started - claim.due_at
+        if not (0.0 <= run <= WORTH and 0.0 <= wait <= LONGEST_WAIT and len(quick) < QUICK):
+            return False
+        quick.append((run, wait))
+        return True
 
     def _count_plain(self, type_: str, settlements: list[Settlement], until: float) -> bool:
         """Count quick successes, of which there are thousands a second, by whole lists. False: not all are."""
-        if list(map(_usage_of, settlements)).count(None) < len(settlements):
+        if not settlements or any(map(_usage_of, settlements)):
             return False
         starts: list[Any] = list(map(_started_of, settlements))
         try:
-            runs = sorted(map(sub, [*starts[1:], until], starts))
+            runs = list(map(sub, [*starts[1:], until], starts))
         except TypeError:  # some were not run at all
             return False
         waits = sorted(map(sub, starts, [s.claim.due_at for s in settlements]))  # type: ignore[union-attr]
-        if runs[0] <= 0.0 or runs[-1] > WORTH or waits[0] < 0.0 or waits[-1] > LONGEST_WAIT:
+        longest = max(runs)
+        if min(runs) <= 0.0 or longest > WORTH or waits[0] < 0.0 or waits[-1] > LONGEST_WAIT:
             return False
+        if longest > BOUNDS[0]:  # else they are all in one bucket
+            runs.sort()
         self._row.ran_all(type_, runs, waits)
         return True
 

@@ -133,7 +133,7 @@ class Worker:
         if self._backoff:
             self._recovered()
         if settlements:
-            self._counter.settled(settlements, exchange.lost, now)
+            self._counter.settled(settlements, exchange.lost, now, more=bool(exchange.claims))
         self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
         return exchange.claims
@@ -197,6 +197,7 @@ class Worker:
 
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
+        self._counter.flush()
         self._hand.release()
         settlements, now = self._hand.collect(), time.time()
         if not settlements:

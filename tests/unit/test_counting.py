@@ -21,7 +21,7 @@ from supervisor.domain.settlement import (
 )
 from supervisor.domain.tally import LONGEST_WAIT, Ended, ended, waited
 from supervisor.system.tallies import BOUNDS, Row, Tally, read, shared
-from supervisor.worker.counting import Counter
+from supervisor.worker.counting import QUICK, Counter
 
 POLICY = RetryPolicy(max_attempts=3)
 BEGAN = 1_800_000_000.0
@@ -132,6 +132,29 @@ def test_a_clock_that_jumps_in_the_middle_spoils_no_sum(path: Path) -> None:
     assert tally.done == 8
     assert tally.run_seconds < 0.1
     assert tally.wait_seconds < 8 * 5.01
+
+
+def test_quick_jobs_claimed_one_at_a_time_are_counted_when_no_other_follows_or_many_have(path: Path) -> None:
+    counter = Counter(shared(path, 1), ["tag"])
+
+    def done_so_far() -> int:
+        return read(path).types.get("tag", Tally()).done
+
+    for number in range(3 * QUICK):
+        counter.settled([quick(number, BEGAN + number)], [], BEGAN + number + 0.002, more=True)
+        assert number - QUICK <= done_so_far() <= number + 1
+    counter.settled([quick(1000, BEGAN)], [], BEGAN + 0.002, more=False)
+    assert done_so_far() == 3 * QUICK + 1
+
+    counter.settled([quick(1001, BEGAN)], [], BEGAN + 0.002, more=True)
+    counter.flush()
+    assert done_so_far() == 3 * QUICK + 2
+    broken = failed(claim(1002), Failure("exception", "no", duration=0.3), POLICY, chance=0, started_at=BEGAN)
+    counter.settled([broken], [], BEGAN + 0.3, more=True)
+    tally = read(path).types["tag"]
+    assert (tally.done, tally.failed) == (3 * QUICK + 2, 1)
+    assert sum(tally.run) == sum(tally.wait) == 3 * QUICK + 3
+    assert by_bound(tally.run) == {0.005: 3 * QUICK + 2, 0.5: 1}
 
 
 def test_a_pool_of_several_types_counts_each() -> None:

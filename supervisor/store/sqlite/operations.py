@@ -183,5 +183,9 @@ class SqliteOperations:
         with self._connection.write():
             return
 
+    def insist_on_file(self) -> None:
+        """Raises StoreGone if the file was removed or replaced since we opened it."""
+        self._connection.insist_on_file()
+
     def close(self) -> None:
         self._connection.close()

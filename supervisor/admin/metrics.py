@@ -1,0 +1,41 @@
+"""`GET /metrics`: the state of everything for a scraper, in the format that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Request
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from supervisor.admin.families import families
+from supervisor.admin.numbers import Ledger, Numbers
+from supervisor.admin.office import TheOffice
+from supervisor.status import Overview
+
+
+class _Moment(Collector):
+    """One look. Nothing is registered anywhere: what is not asked for costs nothing."""
+
+    def __init__(self, overview: Overview, numbers: Numbers) -> None:
+        self._overview = overview
+        self._numbers = numbers
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._overview, self._numbers)
+
+
+def routes() -> APIRouter:
+    """The route, with the sums that it remembers."""
+    router = APIRouter()
+    ledger = Ledger()
+
+    @router.get("/metrics", include_in_schema=False)
+    async def metrics(request: Request, office: TheOffice) -> Response:
+        moment = _Moment(await office.watch.overview(), await office.desk.ask(ledger.look))
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(moment), media_type=content_type)
+
+    return router

@@ -1,0 +1,66 @@
+"""What only ever grows, summed up over all supervisors of the database, also over those that are gone by now."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.store.base import Operations
+from supervisor.system import tallies
+from supervisor.system.scoreboard import Scoreboard, tallies_of
+from supervisor.system.tallies import Tallies
+
+Restarts = Counter[tuple[str, str]]
+"""How many workers were replaced, by pool and reason."""
+
+
+@dataclass(slots=True)
+class Numbers:
+    """`wal_bytes` is the write-ahead log's length now; the others are sums that only grow."""
+
+    tallies: Tallies = field(default_factory=Tallies)
+    restarts: Restarts = field(default_factory=Counter)
+    wal_bytes: int = 0
+
+
+class Ledger:
+    """Remembers what it has seen of each supervisor: when one ends, sums over the others alone would go down, which a
+    scraper takes for a restart of everything.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()  # it is asked on several threads
+        self._seen: dict[str, Numbers] = {}
+        self._gone = Numbers()
+
+    def look(self, operations: Operations) -> Numbers:
+        """Raises StoreError if the database cannot be used."""
+        records = operations.supervisors()
+        total = Numbers(wal_bytes=operations.log_size())
+        with self._guard:
+            for record in records:
+                self._note(record.id, Path(record.scoreboard))
+            for supervisor in self._seen.keys() - {record.id for record in records}:
+                _add(self._gone, self._seen.pop(supervisor))
+            for numbers in (self._gone, *self._seen.values()):
+                _add(total, numbers)
+        return total
+
+    def _note(self, supervisor: str, scoreboard: Path) -> None:
+        """What is there no longer, or may not be read, is as it was seen last."""
+        seen = self._seen.setdefault(supervisor, Numbers())
+        counted = tallies.read(tallies_of(scoreboard))
+        if counted.types or counted.store_busy or counted.locks_reclaimed:
+            seen.tallies = counted
+        board = Scoreboard.open(scoreboard)
+        pools = {} if board is None else board.bulletin().get("pools", {})
+        for pool, news in pools.items():
+            for reason, count in news.get("restarts", {}).items():
+                seen.restarts[pool, reason] = max(seen.restarts[pool, reason], count)
+
+
+def _add(total: Numbers, other: Numbers) -> None:
+    total.tallies.add(other.tallies)
+    total.restarts.update(other.restarts)
