@@ -20,7 +20,8 @@ from supervisor.admin.server import Server
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import SLOT_BYTES, Slot
 
-LIMITS = {"head": 0.6, "body": 1.2, "unread": 1.8, "linger": 0.3}
+LIMITS = {"head": 0.6, "body": 1.2, "unread": 1.8, "linger": 1.5}
+PATIENCE = 5.0  # seconds that a loaded machine may take longer
 LOOK = 0.05
 FAREWELL = 4  # seconds
 MEGABYTE = 1 << 20
@@ -98,9 +99,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     theirs.close()
 
 
-def ended_after(client: socket.socket) -> float:
-    """Seconds until the server has cut the connection, whatever it says before."""
-    began = time.monotonic()
+def ended_after(client: socket.socket, began: float) -> float:
+    """Seconds from `began` until the server has cut the connection, whatever it says before."""
     try:
         while client.recv(65536):
             pass
@@ -120,23 +120,25 @@ POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_does_not_end_is_not_waited_for(served: Served, said: bytes) -> None:
+    began = time.monotonic()
     with served.connect() as client:
         client.sendall(said)
-        assert LIMITS["head"] - LOOK < ended_after(client) < LIMITS["head"] + 2
+        assert LIMITS["head"] < ended_after(client, began) < LIMITS["head"] + PATIENCE
 
 
 def test_a_second_head_is_waited_for_as_long_as_a_first(served: Served) -> None:
     with served.connect() as client:
         assert answer(client, GET).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
         client.sendall(b"GET / HT")
-        assert LIMITS["head"] - LOOK < ended_after(client) < LIMITS["head"] + 2
+        assert LIMITS["head"] < ended_after(client, began) < LIMITS["head"] + PATIENCE
 
 
 def test_a_head_that_comes_letter_by_letter_is_not_waited_for_either(served: Served) -> None:
     cut = False
     with served.connect() as client:
         began = time.monotonic()
-        while not cut and time.monotonic() - began < LIMITS["head"] + 2:
+        while not cut and time.monotonic() - began < LIMITS["head"] + PATIENCE:
             try:
                 client.sendall(b"x")
             except OSError:
@@ -153,9 +155,10 @@ def test_a_client_that_asks_again_and_again_is_never_cut_off(served: Served) -> 
 
 
 def test_a_body_that_does_not_end_is_not_waited_for(served: Served) -> None:
+    began = time.monotonic()
     with served.connect() as client:
         client.sendall(POST % (b"", 10) + b"half")
-        assert LIMITS["body"] - LOOK < ended_after(client) < LIMITS["body"] + 2
+        assert LIMITS["body"] < ended_after(client, began) < LIMITS["body"] + PATIENCE
 
 
 def test_an_answer_that_nobody_reads_is_not_kept(served: Served) -> None:
@@ -191,10 +194,13 @@ def test_somebody_who_is_still_sending_hears_why_that_is_in_vain(served: Served)
             client.sendall(b" " * 65536)
             time.sleep(0.002)
         assert client.recv(65536).startswith(b"HTTP/1.1 200")
-        assert ended_after(client) < LIMITS["linger"] + 2
+        assert ended_after(client, time.monotonic()) < LIMITS["linger"] + PATIENCE
 
 
-def test_more_connections_than_there_is_room_for_are_told_to_come_again(served: Served) -> None:
+def test_more_connections_than_there_is_room_for_are_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "head", 30.0)
     with ExitStack() as stack:
         clients = [stack.enter_context(served.connect()) for _ in range(20)]
         assert answer(clients[-1], GET).startswith(b"HTTP/1.1 200")
@@ -229,7 +235,7 @@ def test_it_ends_at_once_when_the_supervisor_says_so_or_is_gone(served: Served, 
             served.ours.close()
         served.thread.join(10)
         assert time.monotonic() - began < FAREWELL - 1
-        assert ended_after(idle) < 1
+        assert ended_after(idle, began) < FAREWELL
 
 
 def test_it_waits_for_nobody_who_does_not_listen_longer_than_a_moment(served: Served) -> None:

@@ -15,19 +15,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.watch import TooManyListeners
-from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.plain import plain
 from supervisor.operating import UnknownPool
 
 RETRY_AFTER = 2  # seconds after which another try is promising
 
-# The first that fits counts; what the database refuses is told for all routes by `admin.errors`.
+# The first that fits counts.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),
+    (StoreError, 503),
     (TooManyListeners, 503),
     (QueueError, 409),
 )
@@ -101,7 +102,7 @@ def tell_problems(app: FastAPI) -> None:
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, TooManyListeners) else {}
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners)) else {}
     if isinstance(error, InvalidJob):
         return problem(code, str(error), field=error.field)
     if isinstance(error, ConfigError):

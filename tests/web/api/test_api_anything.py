@@ -64,7 +64,7 @@ def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Sit
 
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES or 12,
+    max_examples=EXAMPLES or 8,
     derandomize=not EXAMPLES,
     deadline=None,
     database=None,
