@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from supervisor.domain.job import Job, NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement, failed
-from supervisor.store.base import ErrorGroup, Filter, Page
+from supervisor.store.base import Depth, ErrorGroup, Filter, Page
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 LATER = NOW + 1e6
@@ -214,3 +214,67 @@ def test_a_job_that_failed_several_times_is_one_job_of_its_group(desk: Desk) -> 
     [group] = desk.operations.error_groups(NOW, 10)
 
     assert (group.count, group.jobs, group.last_job) == (3, 1, job_id)
+
+
+# What bulk changes and the overview ask
+
+
+def test_some_ids_are_those_of_a_page(desk: Desk) -> None:
+    ids = [desk.put() for _ in range(5)]
+
+    first, floor = desk.operations.some_ids(Filter(), before=None, limit=3)
+    rest, end_ = desk.operations.some_ids(Filter(), before=floor, limit=3)
+
+    assert (first, rest, end_) == (ids[:1:-1], ids[1::-1], None)
+
+
+def test_of_many_jobs_the_waiting_are_cancelled_and_the_running_asked_to_stop(desk: Desk) -> None:
+    running = desk.put()
+    desk.one()
+    waiting, finished = desk.put("a"), desk.put("b")
+    desk.finish(finished)
+
+    assert desk.operations.cancel_all([running, waiting, finished, 4711], NOW) == 2
+
+    assert (desk.status(running), desk.job(running).cancel_requested_at) == (Status.RUNNING, NOW)
+    assert [desk.status(job_id) for job_id in (waiting, finished)] == [Status.CANCELLED, Status.DONE]
+
+
+def test_the_backlog_tells_of_every_type_what_waits_whoever_may_take_it(desk: Desk) -> None:
+    desk.put("a", at=NOW - 9)
+    desk.put("a", at=NOW - 5, priority=7, requires="gpu")
+    desk.put("a", at=NOW + 5)
+    desk.put("b", at=NOW + 50)
+    desk.put("c", at=NOW - 1)
+    desk.operations.pause("c", NOW)
+    desk.finish(desk.put("d"))
+    desk.put("e")
+    desk.one(types=["e"])
+
+    assert desk.operations.backlog(NOW, 100) == {
+        "a": Depth(due=2, oldest=NOW - 9, next_due=None),
+        "b": Depth(due=0, oldest=None, next_due=NOW + 50),
+        "c": Depth(due=1, oldest=NOW - 1, next_due=None),
+        "e": Depth(),
+    }
+    assert desk.operations.backlog(NOW, 1)["a"].due == 1
+
+
+def test_one_job_is_put_in_and_said_to_be_new_or_not(desk: Desk) -> None:
+    first = desk.intake.put(NewJob("tag", "{}", unique_key="k"))
+    assert first == (1, True)
+    assert desk.intake.put(NewJob("tag", "[1]", unique_key="k")) == (1, False)
+    assert desk.intake.put(NewJob("mail", "{}", unique_key="k")) == (2, True)
+    assert [desk.intake.put(NewJob("tag", "{}")) for _ in range(2)] == [(3, True), (4, True)]
+    desk.finish(1, at=desk.job(1).scheduled_at + 1)
+    assert desk.intake.put(NewJob("tag", "{}", unique_key="k")) == (5, True)
+    assert desk.job(1).payload == {}
+
+
+def test_whoever_insists_on_writing_changes_nothing(desk: Desk) -> None:
+    job_id = desk.put()
+    before = desk.job(job_id)
+
+    desk.operations.insist_on_writing()
+
+    assert desk.job(job_id) == before

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Page
-from supervisor.store.sqlite import SqliteEngine
+from supervisor.store.sqlite import SqliteEngine, listing
 from tests.store.sqlite.test_query_plans import LARGE, steps
 
 SMALL = LARGE // 10  # more of each than one look compares
@@ -78,3 +78,23 @@ def test_a_page_deep_in_the_list_costs_no_more_than_the_first(tmp_path: Path) ->
 
     assert len(page.jobs) == 50
     assert deep <= first * 1.5, (first, deep)
+
+
+def test_a_look_that_is_cut_short_loses_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "jobs.db", "CASE WHEN n % 4999 = 0 THEN 'cancelled' ELSE 'done' END", LARGE)
+    monkeypatch.setattr(listing, "PATIENCE", 0.0)
+    operations = SqliteEngine(f"sqlite:///{tmp_path}/jobs.db").operations()
+    found: list[int] = []
+    lengths = []
+    before = None
+    while True:
+        page = operations.page(Filter((Status.CANCELLED,)), before=before, limit=50)
+        found += [job.id for job in page.jobs]
+        lengths.append(len(page.jobs))
+        before = page.next
+        if before is None:
+            break
+    operations.close()
+
+    assert found == list(range(LARGE // 4999 * 4999, 0, -4999))
+    assert 0 in lengths  # an empty page may have a next one

@@ -75,6 +75,7 @@ def connected(path: Path) -> sqlite3.Connection:
         ("running_ids", "jobs_unfinished"),
         ("count_open", "jobs_unsuccessful_type"),
         ("recent_errors", "job_errors_time"),
+        ("backlog", "jobs_unfinished"),
         ("unsuccessful_since", "jobs_unsuccessful"),
         ("settle_done", "PRIMARY KEY"),
         ("settle_plain", "PRIMARY KEY"),
