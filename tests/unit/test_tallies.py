@@ -142,10 +142,15 @@ def test_threads_of_one_process_lose_nothing(path: Path) -> None:
             row.ran(f"type-{number % 80}", 0.5, 0.5)
 
     threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
 
     assert sum(tally.done for tally in read(path).types.values()) == 4 * 3000
 
