@@ -10,7 +10,7 @@ SEED ?=
 EXAMPLES ?= 2000
 BENCH ?=
 
-.PHONY: install demo test coverage faults model lint types soak bench clean
+.PHONY: install demo test coverage faults model lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -57,6 +57,10 @@ types: $(VENV)/.installed
 # Random faults for a while, then the ledger; SEED repeats a run.
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# The pictures of docs/dashboard.md, from a dashboard at work; needs chromium.
+screenshots: $(VENV)/.installed
+	$(BIN)/python docs/screenshots.py
 
 # Ours and the peers in one run, about twenty minutes; BENCH="--quick" and others are passed on.
 bench: $(VENV)/.installed-ml

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config import Settings
+from supervisor.config.lines import Lines
+from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.telemetry import events
 
@@ -28,15 +30,47 @@ def granted(settings: Settings, folder: Path) -> Settings:
         return settings
     if admin.token_file is None and admin.unix_path is None:
         admin = replace(admin, token_file=folder / DEFAULT_NAME)
-    for key, path in (("token_file", admin.token_file), ("read_token_file", admin.read_token_file)):
-        if path is not None:
-            try:
-                _make(path)
-                token_in(path)
-            except (OSError, ValueError) as error:
-                problem = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-                raise ConfigError([f"{settings.path}: admin.{key}: {problem}"]) from None
+    faults = []
+    for key, path in _files(admin):
+        problem = _problem(path, make=True)
+        if problem:
+            faults.append(f"{settings.path}{_line(settings.path, key)}: admin.{key}: {problem}")
+    if faults:
+        raise ConfigError(faults)
     return replace(settings, admin=admin)
+
+
+def problems(settings: Settings) -> dict[str, str]:
+    """What is wrong with the files of tokens that are there, by key of `[admin]`; none is made."""
+    named = () if settings.admin is None else _files(settings.admin)
+    found = {key: _problem(path, make=False) for key, path in named if path.exists()}
+    return {key: problem for key, problem in found.items() if problem}
+
+
+def _files(admin: AdminSettings) -> list[tuple[str, Path]]:
+    files = (("token_file", admin.token_file), ("read_token_file", admin.read_token_file))
+    return [(key, path) for key, path in files if path is not None]
+
+
+def _problem(path: Path, *, make: bool) -> str:
+    try:
+        if make:
+            _make(path)
+        token_in(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _line(path: Path, key: str) -> str:
+    """Where the key stands in the configuration, if it does."""
+    try:
+        line = Lines(path.read_text(encoding="utf-8-sig")).of(("admin", key))
+    except (OSError, ValueError):
+        return ""
+    return f":{line}" if line else ""
 
 
 def token_in(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import supervisor
-from supervisor.admin import api, login, metrics
+from supervisor.admin import api, login, metrics, pages
 from supervisor.admin.errors import tell_errors
 from supervisor.admin.office import Office
 
@@ -27,4 +27,5 @@ def make_app(office: Office) -> FastAPI:
     app.include_router(login.router)
     api.install(app)
     app.include_router(metrics.routes())
+    pages.install(app)
     return app

@@ -1,29 +1,27 @@
-"""What goes wrong, as an answer: one sentence, never where in the program it happened."""
+"""A fault of ours as an answer: one sentence, never where in the program it happened; that is for the log."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
-from supervisor.domain.errors import StoreBusy, StoreError
-
-BUSY_SECONDS = 1  # after which trying again may help
+from supervisor.telemetry import events
 
 
-def answer(error: Exception) -> JSONResponse:
-    """503 for a database that cannot be used, 500 for a fault of ours, of which the gate tells the log."""
-    if isinstance(error, StoreBusy):
-        return JSONResponse({"error": str(error)}, 503, {"retry-after": str(BUSY_SECONDS)})
-    if isinstance(error, StoreError):
-        return JSONResponse({"error": str(error)}, 503)
+def answer(error: Exception, path: str = "") -> JSONResponse:
+    """What is said of an error that nobody has foreseen, while the log is told all of it."""
+    events(process="admin").error("request_failed", path=path or None, exc_info=error)
+    return _mistake()
+
+
+def _mistake() -> JSONResponse:
     return JSONResponse({"error": "the admin process has made a mistake", "hint": "its log says more"}, 500)
 
 
 def tell_errors(app: FastAPI) -> None:
-    """Have the application answer so, unless one of its routes knows better."""
+    """Have the application say so, too, instead of the framework's own page; then the gate gets to know of it."""
 
     def told(request: Request, error: Exception) -> JSONResponse:
-        return answer(error)
+        return _mistake()
 
-    for kind in (StoreError, Exception):
-        app.add_exception_handler(kind, told)
+    app.add_exception_handler(Exception, told)

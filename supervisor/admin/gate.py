@@ -23,8 +23,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supervisor.admin.errors import answer
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
-from supervisor.domain.errors import StoreError
-from supervisor.telemetry import events
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
 LARGEST_FORM = 16 << 10
@@ -69,7 +67,7 @@ class Visit:
         self.headers = Headers(scope=scope)
         self.host = self.headers.get("host", "")
         self.query: bytes = scope["query_string"]
-        self.local: str = (scope.get("server") or ("",))[0]
+        self.local: str = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
         self.changes = self.method not in SAFE
 
     @property
@@ -109,7 +107,6 @@ class Gate:
         self._keys = keys
         self._hosts = frozenset({*LOOPBACK, *settings.hosts, *_own_name(settings)})
         self._named = frozenset(settings.hosts)
-        self._log = events(process="admin")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -127,14 +124,13 @@ class Gate:
             await self._let_in(scope, _replay(body, receive), out)
 
     async def _let_in(self, scope: Scope, receive: Receive, out: Outlet) -> None:
-        """An error that no route has dealt with is told in a sentence; where it happened goes to the log alone."""
+        """An error that nobody has foreseen is told in a sentence; where it happened goes to the log alone."""
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
-            if not isinstance(error, StoreError):
-                self._log.error("request_failed", path=scope["path"], exc_info=error)
+            told = answer(error, scope["path"])
             if not out.started:
-                await answer(error)(scope, receive, out.send)
+                await told(scope, receive, out.send)
 
     async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
         if refusal.guessed:

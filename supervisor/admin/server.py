@@ -79,13 +79,16 @@ class Server(uvicorn.Server):
 
 
 class _Events(logging.Handler):
-    """What the libraries say, as events like our own. Nothing that a stranger sends is worth more than debug."""
+    """What the libraries say, as events like our own; what strangers can have uvicorn say is for debugging alone."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        events(process="admin").debug("http", detail=record.getMessage(), exc_info=record.exc_info)
+        log = events(process="admin")
+        tell = log.debug if record.name.startswith("uvicorn") else log.warning
+        tell("http", detail=record.getMessage(), exc_info=record.exc_info)
 
 
 def _pass_on_log() -> None:
-    logger = logging.getLogger("uvicorn")
-    logger.handlers = [_Events()]
-    logger.propagate = False
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers = [_Events()]
+        logger.propagate = False

@@ -21,13 +21,17 @@ _TAIL = 300  # characters of what a child wrote before it died
 
 def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
-    from supervisor.config import cores
+    from supervisor import access
+    from supervisor.config import admin, cores
     from supervisor.config.programs import report_missing
     from supervisor.config.reader import survey
 
     found = survey(path, database)
     report_missing(found.settings, found.report, ())
     cores.report_absent(found.settings, found.report, ())
+    admin.report_uninstalled(found.settings, found.report)
+    for key, problem in access.problems(found.settings).items():
+        found.report.add(("admin", key), problem)
     for name, problem in broken_handlers(found.settings).items():
         found.report.add(("pools", name, "handler"), problem)
     problems = found.problems()

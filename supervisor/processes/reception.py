@@ -16,6 +16,7 @@ Serve = Callable[[Settings, Channel, socket.socket], int]
 """What the child does with its end of the channel and the listening socket; returns its exit code."""
 
 RETRY = 10.0  # seconds between two tries to get an address that somebody else has
+STARTING = 60.0  # seconds for it to import what it needs
 GRACE = 3.0  # seconds for it to finish its answers; it takes 2 at most
 
 

@@ -19,7 +19,7 @@ from supervisor.processes.attended import Attended
 from supervisor.processes.burst import Burst, Observer
 from supervisor.processes.oversight import enforce_deadline, judge_beat, watch_memory
 from supervisor.processes.pool import Pool, Waiting
-from supervisor.processes.reception import Reception, Serve
+from supervisor.processes.reception import STARTING, Reception, Serve
 from supervisor.processes.storage import Storage
 from supervisor.processes.upkeep import Upkeep
 from supervisor.processes.workforce import Workforce
@@ -34,7 +34,6 @@ from supervisor.telemetry import configure, events
 TICK = 1.0  # seconds between two looks at the scoreboard
 MEMORY_TICK = 10.0
 MAINTAINER_LIMIT = 5  # early deaths of maintainers in a row after which a burst gives up
-ADMIN_STARTING = 60.0  # seconds for the admin process to import what it needs
 _FAREWELL = 5.0  # seconds for the last reports and the children's ends
 
 
@@ -68,7 +67,7 @@ class Supervisor:
         self._notifier = Notifier()
         self._reactor = Reactor()
         self._maintainer = Attended("maintainer", board, MAINTAINER_SLOT, self._reactor)
-        self._admin = Attended("admin", board, ADMIN_SLOT, self._reactor, starting=ADMIN_STARTING)
+        self._admin = Attended("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
         self._upkeep = Upkeep(engine, board, self._maintainer)
         self._reception = Reception(serve_admin, self._admin)
         self._storage = Storage(engine.writers())

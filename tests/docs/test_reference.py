@@ -140,6 +140,14 @@ KEYS: list[tuple[str, type[BaseModel]]] = [
 ]
 
 
+def test_every_key_of_the_admin_process_is_listed_with_its_default() -> None:
+    rows = table("docs/configuration.md", "keys: admin")
+    assert set(named(rows)) == set(shape.AdminTable.model_fields)
+    for cell, default, *_ in rows:
+        expected = shape.AdminTable.model_fields[spans(cell)[0]].default
+        assert (None if default == "none" else tomllib.loads(f"x = {spans(default)[0]}")["x"]) == expected, cell
+
+
 def test_the_readme_lists_every_key_of_the_configuration() -> None:
     unbuilt = {name.strip("[]") for name in named(table("README.md", "keys: unbuilt"))}
     file = {name.strip("[]").removesuffix(".NAME") for name in named(table("README.md", "keys: file"))}

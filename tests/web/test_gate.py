@@ -165,6 +165,7 @@ def test_a_host_that_is_configured_is_let_in_and_so_is_the_address_that_was_reac
     assert door.ask(headers={"host": "jobs.example.org"} | ADMIN).status == 200
     assert door.ask(headers={"host": "Jobs.Example.Org:443"} | ADMIN).status == 200
     assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="10.0.0.7").status == 200
+    assert door.ask(headers={"host": "10.0.0.7:8787"} | ADMIN, local="::ffff:10.0.0.7").status == 200
     assert door.ask(headers={"host": "[2001:db8::7]:8787"} | ADMIN, local="2001:db8::7").status == 200
 
 
@@ -445,7 +446,8 @@ def test_every_answer_keeps_the_browser_from_doing_anything_else_with_it(door: D
 
 def test_a_database_that_cannot_be_used_is_told_in_a_sentence_and_may_be_asked_again(door: Door) -> None:
     busy = door.ask("/broken/busy", ADMIN)
-    assert (busy.status, busy.json, busy.headers["retry-after"]) == (503, {"error": "it is busy"}, "1")
+    assert (busy.status, busy.json) == (503, {"error": "it is busy"})
+    assert int(busy.headers["retry-after"]) > 0
     gone = door.ask("/broken/store", ADMIN)
     assert (gone.status, gone.json) == (503, {"error": "it is gone"})
 

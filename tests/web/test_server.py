@@ -24,6 +24,7 @@ from tests.web.client import ADMIN, WORK, Admin, admin_of
 
 MakeSite = Callable[..., Site]
 MEGABYTE = 1 << 20
+PRIVATE = "/api/admin/pools"  # something that is not for everybody
 USS_LIMIT = 70 * MEGABYTE
 
 MODULES = """
@@ -65,7 +66,8 @@ def test_curl_is_refused_for_each_reason_by_its_own_status(make_site: MakeSite, 
     with large.open("wb") as file:
         file.truncate(100_000_000)
 
-    assert curl(f"{admin.listen}/login") == "200"
+    assert curl(f"{admin.listen}/healthz") == "200"
+    assert curl("-H", "Host: evil.example", f"{admin.listen}/healthz") == "421"
     assert curl(jobs) == "401"
     assert curl("-H", "Authorization: Bearer wrong-wrong-wrong-wrong", jobs) == "401"
     assert curl(*token, "-H", "Host: evil.example", jobs) == "421"
@@ -137,7 +139,7 @@ def test_a_killed_admin_process_comes_back_and_no_worker_minds(make_site: MakeSi
     kill(admin.pid)
     successor = admin_of(site, supervisor, other_than=admin.pid)
     assert successor.listen == admin.listen
-    assert successor.get("/openapi.json") == 200
+    assert successor.get(PRIVATE) == 200
     assert sorted(worker.pid for worker in site.workers("work")) == workers
     end.touch()
     assert site.done(job).result == {"pid": running}
@@ -147,7 +149,7 @@ def test_a_killed_admin_process_comes_back_and_no_worker_minds(make_site: MakeSi
 
 
 def test_connections_that_come_while_it_is_replaced_wait_and_are_served(make_site: MakeSite) -> None:
-    site, supervisor, admin = started(make_site)
+    site, _, admin = started(make_site)
     os.kill(admin.pid, signal.SIGSTOP)
     wait_for(lambda: psutil.Process(admin.pid).status() == psutil.STATUS_STOPPED, "it to stop")
     waiting = []
@@ -169,7 +171,7 @@ def test_a_stuck_admin_process_is_killed_and_replaced_and_jobs_go_on(make_site: 
     os.kill(admin.pid, signal.SIGSTOP)
     site.done(site.queue.enqueue("work"))
     wait_for(lambda: site.event("admin_stuck", pid=admin.pid), "its beat to be 15 s late", patience=60)
-    assert admin_of(site, supervisor, other_than=admin.pid).get("/openapi.json") == 200
+    assert admin_of(site, supervisor, other_than=admin.pid).get(PRIVATE) == 200
     assert sorted(worker.pid for worker in site.workers("work")) == workers
     site.verdict()
 
@@ -178,7 +180,7 @@ def test_signals_of_a_terminal_or_a_cgroup_do_not_end_it_before_the_supervisor_s
     site, supervisor, admin = started(make_site)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(admin.pid, number)
-    assert admin.get("/openapi.json") == 200
+    assert admin.get(PRIVATE) == 200
     assert admin_of(site, supervisor).pid == admin.pid
     assert not site.event("admin_died")
     began = time.monotonic()
@@ -262,8 +264,8 @@ def test_a_unix_socket_needs_no_token_is_shared_with_the_group_and_goes_with_the
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     assert admin.listen == f"unix:{path}"
-    assert curl("--unix-socket", str(path), "http://localhost/openapi.json") == "200"
-    assert curl("--unix-socket", str(path), "http://evil.example/openapi.json") == "421"
+    assert curl("--unix-socket", str(path), "http://localhost/api/admin/pools") == "200"
+    assert curl("--unix-socket", str(path), "http://evil.example/healthz") == "421"
     assert not Path(f"{site.database}-supervisor/admin-token").exists()
     assert site.stop(supervisor) == 0
     assert not path.exists()
@@ -299,8 +301,8 @@ def test_a_reload_takes_another_address_another_token_or_none_of_it_at_all(make_
     supervisor.send_signal(signal.SIGHUP)
     successor = admin_of(site, supervisor, other_than=admin.pid)
     assert successor.listen.startswith("http://[::1]:")
-    assert successor.get("/openapi.json") == 200
-    assert Admin(successor.pid, successor.listen, admin.token).get("/openapi.json") == 401
+    assert successor.get(PRIVATE) == 200
+    assert Admin(successor.pid, successor.listen, admin.token).get(PRIVATE) == 401
     with pytest.raises(ConnectionRefusedError):
         admin.get("/login")
 
@@ -325,7 +327,7 @@ def test_a_token_is_made_once_and_for_its_owner_alone(make_site: MakeSite) -> No
     before = [path.read_text() for path in made]
     assert len(set(before)) == 2
     assert all(len(token.strip()) >= 43 for token in before)
-    assert Admin(admin.pid, admin.listen, before[1].strip()).get("/openapi.json") == 200
+    assert Admin(admin.pid, admin.listen, before[1].strip()).get(PRIVATE) == 200
     assert site.stop(supervisor) == 0
     site.start()
     assert [path.read_text() for path in made] == before
@@ -354,7 +356,11 @@ def test_a_token_that_is_no_secret_is_refused_before_anything_starts(
     supervisor = site.start(wait=False)
     assert supervisor.wait(20) == 2
     told = [line for line in site.log.read_text().splitlines() if line.startswith("error: ")]
-    assert told == [f"error: {site.config}: admin.token_file: {path} {problem}"]
+    line = 1 + site.config.read_text().splitlines().index('token_file = "token"')
+    assert told == [f"error: {site.config}:{line}: admin.token_file: {path} {problem}"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(site, "check")
+    assert f":{line}: admin.token_file: {path} {problem}" in refused.value.stderr
     assert not site.event("supervisor_started")
     assert list(Path(f"{site.database}-supervisor").glob("owner-*")) == []
 
@@ -370,7 +376,7 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
     Path(f"{site.database}-supervisor/admin-token").write_text("short")
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: site.event("reload_refused"), "the refusal")
-    assert admin.get("/openapi.json") == 200
+    assert admin.get(PRIVATE) == 200
     kill(admin.pid)  # its successor cannot know whom to let in
 
     def problem() -> str | None:
@@ -380,7 +386,7 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
     assert wait_for(problem, "the problem to be shown").endswith("it must have 16 at least")
     site.done(site.queue.enqueue("work"))
     Path(f"{site.database}-supervisor/admin-token").write_text(admin.token)
-    assert admin_of(site, supervisor, other_than=admin.pid).get("/openapi.json") == 200
+    assert admin_of(site, supervisor, other_than=admin.pid).get(PRIVATE) == 200
 
 
 # Slow clients
@@ -393,8 +399,9 @@ def test_two_hundred_slow_clients_hold_up_neither_answers_nor_jobs(make_site: Ma
             stack.enter_context(client)
         began = time.monotonic()
         for _ in range(20):
+            assert curl("--max-time", "5", f"{admin.listen}/healthz") == "200"
             assert curl("--max-time", "5", f"{admin.listen}/login") == "200"
-            assert admin.get("/openapi.json", timeout=5) == 200
+            assert admin.get(PRIVATE, timeout=5) == 200
         jobs = [site.queue.enqueue("work") for _ in range(20)]
         for job in jobs:
             site.done(job)
@@ -424,12 +431,15 @@ def slow_clients(admin: Admin, number: int) -> Iterator[socket.socket]:
 
 # What it costs
 
+SERVED = ["/login", "/healthz", "/readyz", "/openapi.json", "/metrics", "/", "/jobs", "/nothing"]
+SERVED += [f"/api/admin/{what}" for what in ("overview", "jobs", "stats", "pools", "workers", "schedules", "failures")]
+
 
 def test_it_sleeps_while_nobody_asks_and_stays_small(make_site: MakeSite) -> None:
     _, _, admin = started(make_site)
     process = psutil.Process(admin.pid)
     kept = http.client.HTTPConnection(*admin.address, timeout=20)
-    for path in ("/login", "/openapi.json", "/nothing"):
+    for path in SERVED:
         kept.request("GET", path, headers=admin.bearer)
         kept.getresponse().read()
     kept.close()

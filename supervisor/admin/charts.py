@@ -1,0 +1,90 @@
+"""Charts as SVG, from numbers alone. Shapes take their colours from classes, and nothing has a style of its own.
+
+The shapes stretch with the page, so no text is inside: the template writes scales and legends around them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from supervisor.admin import words
+from supervisor.admin.hour import Series
+
+WIDTH, HEIGHT = 600.0, 100.0
+_GAP = 0.22  # of a bar's place
+_STEPS = (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10)
+
+
+def ceiling(value: float) -> float:
+    """The top of a scale: the next round number."""
+    if value <= 4:
+        return 4.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in _STEPS if step * power >= value * (1 - 1e-9))
+
+
+def top(series: Sequence[Series]) -> float:
+    """The scale's top for bars that stand on each other."""
+    return ceiling(max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0))
+
+
+def bars(series: Sequence[Series], times: Sequence[float], description: str) -> Markup:
+    """Bars of all series on each other, one a time. Pointing at one tells its numbers."""
+    highest = top(series)
+    place = WIDTH / max(1, len(times))
+    minutes = []
+    for index, at in enumerate(times):
+        values = [(one, one.values[index]) for one in series]
+        if any(value for _, value in values):
+            minutes.append(_bar(values, index * place, place, highest, at))
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    ).format(*(_short(WIDTH), _short(HEIGHT), description)) + Markup("{}{}</svg>").format(
+        _grid(), Markup("").join(minutes)
+    )
+
+
+def spark(series: Series, description: str) -> Markup:
+    """A small line with what is below it filled; the scale is its own."""
+    highest = max(1.0, *series.values)
+    step = WIDTH / max(1, len(series.values) - 1)
+    points = [
+        f"{_short(index * step)},{_short(HEIGHT - 2 - value / highest * (HEIGHT - 6))}"
+        for index, value in enumerate(series.values)
+    ]
+    area = f"0,{_short(HEIGHT)} {' '.join(points)} {_short(WIDTH)},{_short(HEIGHT)}"
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<polygon class="fill-{}" points="{}"/><polyline class="line-{}" points="{}"/></svg>'
+    ).format(_short(WIDTH), _short(HEIGHT), description, series.key, area, series.key, " ".join(points))
+
+
+def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, highest: float, at: float) -> Markup:
+    told = ", ".join(f"{words.number(value)} {one.label}" for one, value in values if value)
+    shapes, y = [], HEIGHT
+    for one, value in values:
+        if value:
+            height = value / highest * HEIGHT
+            y -= height
+            shapes.append(
+                Markup('<rect class="fill-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+                    one.key, _short(left + place * _GAP / 2), _short(y), _short(place * (1 - _GAP)), _short(height)
+                )
+            )
+    return Markup(
+        '<g class="minute"><title>{}: {}</title><rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
+    ).format(words.clock(at), told, _short(left), _short(place), _short(HEIGHT), Markup("").join(shapes))
+
+
+def _grid() -> Markup:
+    return Markup("").join(
+        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(_short(WIDTH), y, y)
+        for y in ("0", _short(HEIGHT / 2), _short(HEIGHT))
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,36 @@
+"""The dashboard: pages for people, rendered from what the API answers.
+
+overview.py  everything at once, and what is wrong
+jobs.py      the list with its filters (asked.py), and one job
+failures.py  failed attempts, grouped by what went wrong
+tables.py    workers and schedules
+route.py     what every page has, and what it says when it cannot be made
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from supervisor.admin.api.problems import of_http
+from supervisor.admin.pages import failures, jobs, overview, tables
+from supervisor.admin.pages.route import not_found
+from supervisor.admin.rendering import STATIC
+
+__all__ = ["install"]
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages, and what they need, to the application."""
+    for part in (overview, jobs, failures, tables):
+        app.include_router(part.router, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_exception_handler(404, _nothing)
+
+
+async def _nothing(request: Request, error: Exception) -> Response:
+    """For an address that no route has: a page for browsers, JSON for programs."""
+    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        return not_found(request)
+    return await of_http(request, error)

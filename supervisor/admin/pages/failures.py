@@ -1,0 +1,54 @@
+"""Failed attempts, grouped by what went wrong: one cause is one line, however many jobs it has hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from supervisor.admin import words
+from supervisor.admin.office import TheOffice
+from supervisor.admin.pages import asked, route
+from supervisor.domain.duration import seconds
+from supervisor.domain.job import Status
+from supervisor.store.base import ErrorGroup
+
+SPANS = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last 30 days"}
+MOST = 100  # groups on a page
+STANDING = (Status.FAILED, Status.QUARANTINED)
+
+router = route.router()
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One group with the way to its jobs, and the API's filter for them."""
+
+    group: ErrorGroup
+    address: str
+    which: dict[str, Any]
+
+
+@router.get("/failures")
+async def failures(request: Request, office: TheOffice) -> HTMLResponse:
+    shown = await office.watch.overview()
+    chosen = request.query_params.get("since", "1d")
+    chosen = chosen if chosen in SPANS else "1d"
+    since = shown.time - seconds(chosen)
+    groups = await office.desk.ask(lambda operations: operations.error_groups(since, MOST))
+    return await route.page(
+        request,
+        "failures.html",
+        shown,
+        causes=[cause(group, shown.time) for group in groups],
+        chosen=chosen,
+        spans=SPANS,
+        full=len(groups) == MOST,
+    )
+
+
+def cause(group: ErrorGroup, now: float) -> Cause:
+    query = asked.Asked(statuses=STANDING, types=(group.type,), error=words.fragment(group.message))
+    return Cause(group, query.address(), query.as_filter(now, STANDING))

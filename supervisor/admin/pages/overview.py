@@ -1,0 +1,120 @@
+"""The first page: every pool, the last hour, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from supervisor.admin import words
+from supervisor.admin.hour import Hour, Series, Sums
+from supervisor.admin.office import TheOffice
+from supervisor.admin.pages import route
+from supervisor.domain.history import KEPT, minute_of
+from supervisor.status import Overview, PoolView, SupervisorView
+
+LATE = 60.0  # seconds after which a schedule's time has passed unnoticed
+MOST_NAMED = 3  # types that no pool takes and that get a line each
+
+router = route.router()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that a person should know. `level` is fault, warning or note; `advice` what to do."""
+
+    level: str
+    fact: str
+    advice: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCard:
+    """One pool with what its workers and types add."""
+
+    view: PoolView
+    busy: int
+    due: int  # those of paused types, too, which the pool itself does not count
+    oldest: float | None
+    sums: Sums
+    runs: Series
+    failures: int
+
+
+@router.get("/")
+async def overview(request: Request, office: TheOffice) -> HTMLResponse:
+    shown = await office.watch.overview()
+    hour = Hour(await office.desk.ask(lambda operations: operations.history(minute_of(shown.time) - KEPT)), shown.time)
+    return await route.page(
+        request,
+        "overview.html",
+        shown,
+        hour=hour,
+        troubles=sorted(troubles(shown), key=lambda trouble: ("fault", "warning", "note").index(trouble.level)),
+        pools=[pool_card(pool, shown, hour) for pool in shown.pools],
+        oldest=max((view.oldest_age for view in shown.types if view.oldest_age is not None), default=None),
+    )
+
+
+def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
+    own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
+    kept = [view for view in shown.types if view.type in pool.paused]
+    ages = [age for age in (pool.oldest_age, *(view.oldest_age for view in kept)) if age is not None]
+    return PoolCard(
+        view=pool,
+        busy=sum(worker.state == "busy" for worker in own),
+        due=pool.due + sum(view.due for view in kept),
+        oldest=max(ages, default=None),
+        sums=hour.sums(pool.types),
+        runs=hour.runs_of(pool.types),
+        failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),
+    )
+
+
+def troubles(shown: Overview) -> Iterator[Trouble]:
+    """What is wrong, or not as it usually is."""
+    if not shown.running:
+        waits = words.counted(shown.jobs["pending"], "job")
+        yield Trouble("fault", "No supervisor is running.", f"{waits} will wait until one does: supervisor run")
+    for supervisor in shown.supervisors:
+        yield from _of_supervisor(supervisor)
+    for pool in shown.pools:
+        if pool.problem:
+            yield Trouble("fault", f"The pool {pool.name} is broken: {pool.problem}", "It is tried again by itself.")
+    yield from _of_types(shown)
+    for schedule in shown.schedules:
+        if schedule.next_in < -LATE:
+            late = words.span(-schedule.next_in)
+            yield Trouble("warning", f"The schedule {schedule.name} is {late} late.", "No running supervisor has it.")
+
+
+def _of_types(shown: Overview) -> Iterator[Trouble]:
+    pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
+    waits = {type_: words.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
+    if len(shown.unhandled) > MOST_NAMED:
+        many = words.counted(sum(pending.get(type_, 0) for type_ in shown.unhandled), "job waits", "jobs wait")
+        yield Trouble("warning", f"No pool takes {len(shown.unhandled)} types: {many}.", "They are marked below.")
+    else:
+        for type_ in shown.unhandled:
+            advice = "Give it to a pool, then reload."
+            yield Trouble("warning", f"No pool takes the type {type_}: {waits[type_]}.", advice, link=type_)
+    for type_ in shown.paused:
+        yield Trouble("note", f"The type {type_} is paused: {waits[type_]}.", link=type_)
+
+
+def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
+    who = f"The supervisor {supervisor.pid} on {supervisor.host}"
+    if supervisor.alive is False:
+        yield Trouble("note", f"{who} has ended without a word.", "The next one to start gives its jobs back.")
+        return
+    if supervisor.trouble:
+        yield Trouble("fault", f"{who} is in trouble: {supervisor.trouble}")
+    if supervisor.stopping:
+        yield Trouble("note", f"{who} is stopping: {supervisor.stopping}")
+    if supervisor.admin is not None and supervisor.admin.problem:
+        yield Trouble("warning", f"{who} has trouble with its admin process: {supervisor.admin.problem}")
+    if not supervisor.visible:
+        yield Trouble("warning", f"{who} cannot be seen from here.", "Its pools and workers are unknown.")

@@ -1,0 +1,25 @@
+"""Workers and schedules: a table each."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from supervisor.admin.office import TheOffice
+from supervisor.admin.pages import route
+from supervisor.store.base import Planned
+
+LATE_BEAT = 10.0  # seconds; workers stamp their slot every one
+
+router = route.router()
+
+
+@router.get("/workers")
+async def workers(request: Request, office: TheOffice) -> HTMLResponse:
+    return await route.page(request, "workers.html", late_beat=LATE_BEAT)
+
+
+@router.get("/schedules")
+async def schedules(request: Request, office: TheOffice) -> HTMLResponse:
+    planned: list[Planned] = await office.desk.ask(lambda operations: operations.schedules())
+    return await route.page(request, "schedules.html", schedules=planned)

@@ -1,0 +1,147 @@
+// Buttons that change something: ask in a dialog, call the API, say what was done.
+"use strict";
+
+(() => {
+  const dialog = document.getElementById("ask");
+  const form = dialog.querySelector("form");
+  const title = document.getElementById("ask-title");
+  const say = document.getElementById("ask-say");
+  const field = document.getElementById("ask-field");
+  const number = document.getElementById("ask-number");
+  const problem = document.getElementById("ask-problem");
+  const yes = document.getElementById("ask-yes");
+  const no = document.getElementById("ask-no");
+  const said = document.getElementById("said");
+  let asking = null; // { button, body, count }
+
+  const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
+
+  // The words of a button, with the number of jobs or workers put in.
+  function filled(text, values) {
+    return text
+      .replaceAll("{jobs}", counted(values.jobs ?? 0, "job"))
+      .replaceAll("{number}", counted(values.number ?? 0, "worker"));
+  }
+
+  async function call(button, body) {
+    const { method, url } = button.dataset;
+    const response = await fetch(url, {
+      method,
+      headers: { "Content-Type": "application/json", "X-Requested-With": "supervisor", Accept: "application/json" },
+      body: JSON.stringify(body),
+    });
+    const answer = await response.json().catch(() => ({}));
+    return { ok: response.ok, status: response.status, answer };
+  }
+
+  function reason({ status, answer }) {
+    const told = typeof answer.error === "string" ? answer.error : `the server answered ${status}`;
+    const hint = typeof answer.hint === "string" ? ` – ${answer.hint}` : "";
+    return `That did not work: ${told}${hint}`;
+  }
+
+  function announce(text) {
+    const words = document.createElement("span");
+    words.textContent = text;
+    const close = document.createElement("button");
+    close.type = "button";
+    close.textContent = "×";
+    close.setAttribute("aria-label", "Close this message");
+    close.addEventListener("click", () => said.replaceChildren());
+    said.replaceChildren(words, close);
+  }
+
+  async function ask(button) {
+    const { title: asked, say: what, verb, body, number: given } = button.dataset;
+    const bulk = "bulk" in button.dataset;
+    asking = { button, body: JSON.parse(body), count: null };
+    problem.textContent = "";
+    yes.disabled = bulk;
+    yes.textContent = verb;
+    yes.className = button.classList.contains("danger") ? "danger" : "primary";
+    field.hidden = given === undefined;
+    number.required = given !== undefined;
+    if (given !== undefined) number.value = given;
+    title.textContent = bulk ? `${verb} all that match?` : asked;
+    say.textContent = bulk ? "Counting…" : what;
+    dialog.showModal();
+    if (given !== undefined) number.select();
+    if (bulk) await count();
+  }
+
+  // How many are meant now: that number is confirmed, and more than it are never touched.
+  async function count() {
+    const mine = asking;
+    const outcome = await call(mine.button, mine.body).catch(() => null);
+    if (mine !== asking) return; // closed meanwhile
+    if (!outcome || !outcome.ok) {
+      say.textContent = "";
+      problem.textContent = outcome ? reason(outcome) : "The server cannot be reached.";
+      return;
+    }
+    confirmable(outcome.answer.matching);
+  }
+
+  function confirmable(matching) {
+    const { title: asked, say: what } = asking.button.dataset;
+    asking.count = matching;
+    title.textContent = filled(asked, { jobs: matching });
+    say.textContent = matching ? filled(what, { jobs: matching }) : "No job is in a state in which that can be done.";
+    yes.disabled = !matching;
+  }
+
+  async function act() {
+    const { button, body, count: confirmed } = asking;
+    const wanted = { ...body };
+    if (confirmed !== null) wanted.count = confirmed;
+    if (!field.hidden) wanted.workers = Number(number.value);
+    yes.setAttribute("aria-busy", "true");
+    const outcome = await call(button, wanted).catch(() => null);
+    yes.removeAttribute("aria-busy");
+    if (!outcome) return void (problem.textContent = "The server cannot be reached; nothing is known to have changed.");
+    if (!outcome.ok) {
+      problem.textContent = reason(outcome);
+      if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer.matching);
+      return;
+    }
+    tell(button, outcome.answer, wanted.workers);
+  }
+
+  function tell(button, answer, workers) {
+    const { done, then } = button.dataset;
+    let text = filled(done, { jobs: answer.changed, number: workers });
+    if (answer.skipped) text += ` Left as they are: ${counted(answer.skipped, "job")}.`;
+    dialog.close();
+    if (then) {
+      sessionStorage.setItem("said", text);
+      location.assign(then);
+      return;
+    }
+    announce(text);
+    document.dispatchEvent(new Event("acted"));
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button.action");
+    if (button) ask(button);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!yes.hasAttribute("aria-busy")) act();
+  });
+  no.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("close", () => (asking = null));
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close(); // beside it
+  });
+  // The button that was pressed may be gone with what it did: what was said is the place to go on from.
+  document.addEventListener("looked", () => {
+    if (document.activeElement === document.body && said.hasChildNodes()) said.focus({ preventScroll: true });
+  });
+
+  const before = sessionStorage.getItem("said");
+  if (before) {
+    sessionStorage.removeItem("said");
+    announce(before);
+  }
+})();

@@ -1,0 +1,176 @@
+// Keeps a page as fresh as the server: whenever the state of everything has changed, the page is fetched again,
+// and of its parts that are marked `data-live` only what differs is changed. So focus, open <details>, scrolled
+// boxes and what one is typing stay as they are. Without it, or without a stream, the page is a page.
+"use strict";
+
+(() => {
+  const AGAIN = 10000; // milliseconds until a stream that was refused is tried again
+  const OFTEN = 1000; // the shortest time between two looks
+  const SELDOM = 30000; // the longest one: ages grow even when nothing happens
+
+  const light = document.getElementById("live");
+  const words = document.getElementById("live-words");
+  let stream = null;
+  let fetching = null;
+  let wanted = false;
+  let looked = performance.now();
+
+  function show(state, text) {
+    if (words.textContent === text) return;
+    light.className = `live is-${state}`;
+    words.textContent = text;
+  }
+
+  function lost() {
+    const at = new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    if (!light.classList.contains("is-lost")) show("lost", `Not live since ${at}`);
+  }
+
+  // The new page, or null when there is none to be had now.
+  async function fetched() {
+    const response = await fetch(location.href, { cache: "no-store", headers: { Accept: "text/html" } });
+    if (new URL(response.url).pathname !== location.pathname) {
+      location.reload(); // to the login: the session has ended
+      return null;
+    }
+    if (response.status >= 500) return null;
+    return new DOMParser().parseFromString(await response.text(), "text/html");
+  }
+
+  async function look() {
+    const page = await fetched();
+    looked = performance.now();
+    if (page === null) return lost();
+    if (!page.querySelector("[data-live]")) return location.reload(); // a page that is gone says so itself
+    const here = document.querySelectorAll("[data-live]");
+    const there = new Map([...page.querySelectorAll("[data-live]")].map((part) => [part.id, part]));
+    if (here.length !== there.size || [...here].some((part) => !there.has(part.id))) {
+      replaceAll(page);
+    } else {
+      for (const part of here) adapt(part, there.get(part.id));
+    }
+    document.dispatchEvent(new Event("looked"));
+  }
+
+  // Parts have come or gone: their order is the new page's.
+  function replaceAll(page) {
+    adapt(document.getElementById("main"), page.getElementById("main"));
+  }
+
+  // Look now, or once more after the look that is under way.
+  function refresh() {
+    if (fetching) {
+      wanted = true;
+      return fetching;
+    }
+    fetching = look()
+      .catch(lost)
+      .then(() => {
+        fetching = null;
+        if (wanted) {
+          wanted = false;
+          return refresh();
+        }
+      });
+    return fetching;
+  }
+
+  // Whoever marks text to copy it, presses a button or answers a question is not disturbed.
+  function disturbs() {
+    const marked = getSelection();
+    return document.hidden || pressed || document.querySelector("dialog[open]") || (marked && !marked.isCollapsed);
+  }
+
+  let pressed = false;
+  addEventListener("pointerdown", () => (pressed = true));
+  for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, () => (pressed = false));
+
+  let due = 0;
+  function soon() {
+    if (due) return;
+    due = setTimeout(
+      () => {
+        due = 0;
+        if (disturbs()) soon();
+        else refresh();
+      },
+      Math.max(20, OFTEN - (performance.now() - looked)),
+    );
+  }
+
+  // Make `old` like `fresh`, touching only what differs. Children with an id are known by it, others by their place.
+  function adapt(old, fresh) {
+    if (old.isEqualNode(fresh) || old.hasAttribute("data-keep")) return;
+    adaptAttributes(old, fresh);
+    const named = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+    const stays = new Set([...fresh.children].map((child) => child.id));
+    for (const [id, child] of named) if (!stays.has(id)) child.remove(); // first, so that what stays need not move
+    let next = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      let match = child.id ? named.get(child.id) : next;
+      if (match && !child.id && (match.id || match.nodeName !== child.nodeName)) match = null;
+      if (match && match.nodeName === child.nodeName) {
+        if (match === next) next = next.nextSibling;
+        else old.insertBefore(match, next);
+        if (match.nodeType === Node.ELEMENT_NODE) adapt(match, child);
+        else if (match.data !== child.data) match.data = child.data;
+      } else {
+        old.insertBefore(document.importNode(child, true), next);
+      }
+    }
+    while (next) {
+      const gone = next;
+      next = next.nextSibling;
+      gone.remove();
+    }
+  }
+
+  function adaptAttributes(old, fresh) {
+    const mine = (name) => name === "open" && old.nodeName === "DETAILS";
+    for (const { name, value } of [...fresh.attributes]) {
+      if (!mine(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    for (const { name } of [...old.attributes]) {
+      if (!mine(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
+    }
+  }
+
+  function listen() {
+    if (stream || document.hidden || !window.EventSource) return;
+    stream = new EventSource("/api/admin/events");
+    let first = true;
+    stream.addEventListener("overview", () => {
+      show("live", "Live");
+      // The first one tells the state that the page was made from, unless the page is older than a moment.
+      if (!first || performance.now() - looked > OFTEN) soon();
+      first = false;
+    });
+    stream.addEventListener("trouble", lost); // the database cannot be used
+    stream.addEventListener("error", () => {
+      lost();
+      if (stream && stream.readyState === EventSource.CLOSED) {
+        quiet();
+        setTimeout(listen, AGAIN);
+      }
+    });
+  }
+
+  function quiet() {
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  // Nobody looks: nothing is asked.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return quiet();
+    listen();
+    soon();
+  });
+  addEventListener("pagehide", quiet);
+  addEventListener("pageshow", listen);
+  document.addEventListener("acted", () => refresh());
+  setInterval(() => {
+    if (stream && performance.now() - looked > SELDOM) soon();
+  }, 5000);
+  listen();
+})();

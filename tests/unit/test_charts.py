@@ -1,0 +1,114 @@
+"""Charts and the numbers in them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from supervisor.admin import charts
+from supervisor.admin.hour import Hour, Series, Sums
+from supervisor.domain.history import OTHERS, Minute
+
+NOW = 1_700_000_010.0
+MINUTE = NOW - NOW % 60 - 60  # the last one that is over
+
+
+def minute(ago: int, type_: str = "tag", **fields: float) -> Minute:
+    return Minute(MINUTE - 60 * ago, type_, **fields)
+
+
+def bars(series: list[Series]) -> list[dict[str, str]]:
+    picture = ElementTree.fromstring(charts.bars(series, [60.0 * n for n in range(len(series[0].values))], "text"))
+    return [shape.attrib for shape in picture.iter("rect") if shape.attrib["class"] != "place"]
+
+
+def test_the_hour_has_sixty_minutes_and_nothing_from_outside_it() -> None:
+    hour = Hour([minute(0, done=2), minute(59, done=3), minute(60, done=100), minute(-1, done=100)], NOW)
+
+    [done, failed] = hour.by_state()
+    assert (len(hour.times), hour.times[0], hour.times[-1]) == (60, MINUTE - 59 * 60, MINUTE)
+    assert (done.values[0], done.values[-1], done.total, failed.total) == (3, 2, 5, 0)
+
+
+def test_types_have_colours_by_their_names_and_the_rare_ones_stand_together() -> None:
+    minutes = [minute(1, name, done=count) for name, count in zip("gfedcba", range(1, 8), strict=True)]
+
+    series = Hour([*minutes, minute(2, OTHERS, failed=4)], NOW).by_type()
+
+    assert [(one.key, one.label, one.total) for one in series] == [
+        ("type-0", "a", 7),
+        ("type-1", "b", 6),
+        ("type-2", "c", 5),
+        ("type-3", "d", 4),
+        ("type-4", "e", 3),
+        ("type-others", "others", 2 + 1 + 4),
+    ]
+
+
+def test_means_are_over_all_runs_and_unknown_without_any() -> None:
+    hour = Hour(
+        [
+            minute(1, done=3, failed=1, run_seconds=8.0, wait_seconds=2.0),
+            minute(2, "mail", done=1, run_seconds=100.0),
+            minute(3, "idle", waiting=9),
+        ],
+        NOW,
+    )
+
+    assert hour.sums(["tag"]) == Sums(done=3, failed=1, wait=0.5, run=2.0)
+    assert hour.sums(["tag"]).failing == 0.25
+    assert hour.total().runs == 5
+    assert (hour.sums(["idle"]), hour.sums([]).failing) == (Sums(), None)
+
+
+@pytest.mark.parametrize(
+    ("value", "top"),
+    [(0, 4), (1, 4), (4, 4), (4.5, 5), (7, 8), (10, 10), (10.5, 12), (61, 80), (99, 100), (104, 120), (4e6, 4e6)],
+)
+def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
+    assert charts.ceiling(value) == top
+
+
+def test_bars_stand_on_each_other_and_fill_the_scale() -> None:
+    done, failed = Series("done", "done", (6.0, 0.0)), Series("failed", "failed", (2.0, 4.0))
+
+    shapes = bars([done, failed])
+
+    assert [(shape["class"], float(shape["y"]), float(shape["height"])) for shape in shapes] == [
+        ("fill-done", 25.0, 75.0),
+        ("fill-failed", 0.0, 25.0),
+        ("fill-failed", 50.0, 50.0),
+    ]
+    assert float(shapes[2]["x"]) > charts.WIDTH / 2
+
+
+def test_pointing_at_a_bar_tells_its_numbers() -> None:
+    told = charts.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
+
+    assert re.search(r"<title>\d\d:\d\d: 1,200 done</title>", told)
+
+
+def test_names_in_a_chart_stay_text() -> None:
+    hostile = '"><img src=x onerror=alert(1)>'
+    told = charts.bars([Series("type-0", hostile, (1.0,))], [0.0], hostile) + charts.spark(
+        Series("done", "x", (1.0, 2.0)), hostile
+    )
+
+    assert "<img" not in told
+
+
+def test_nothing_has_a_style_of_its_own() -> None:
+    series = [Series("done", "done", (1.0, 0.0, 3.0))]
+
+    for picture in (charts.bars(series, [0.0, 60.0, 120.0], "text"), charts.spark(series[0], "text")):
+        for element in ElementTree.fromstring(picture).iter():
+            assert not {"style", "fill", "stroke", "onclick"} & set(element.attrib)
+
+
+def test_a_small_chart_without_anything_is_a_flat_line() -> None:
+    picture = ElementTree.fromstring(charts.spark(Series("done", "done", (0.0,) * 60), "text"))
+
+    [line] = picture.iter("polyline")
+    assert {point.split(",")[1] for point in line.attrib["points"].split()} == {"98"}

@@ -1,0 +1,89 @@
+"""One browser a session, one lively installation for those who only look, and a person who is logged in."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Playwright, sync_playwright
+
+from tests.site_under_test import Site, wait_for
+from tests.web.browser.visitor import ADMIN, Visitor, admin_url, config, lively, log_in
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def chromium() -> str:
+    """Where the browser is; the one place that decides what happens without it."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.fail("these tests need Chromium: apt-get install --no-install-recommends chromium", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    launched = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+    yield launched
+    launched.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+    """Somebody with a browser of their own, logged in. Whatever their pages complain of fails the test."""
+    with contextlib.ExitStack() as stack:
+        visitors: list[Visitor] = []
+
+        def make(site: Site, *, token: str = ADMIN, width: int = 1280, scripts: bool = True, **more: Any) -> Visitor:
+            context = browser.new_context(
+                base_url=admin_url(site),
+                viewport={"width": width, "height": 800},
+                java_script_enabled=scripts,
+                **more,
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(15_000)
+            if token:
+                log_in(site, context, token)
+            visitors.append(Visitor(context.new_page()))
+            return visitors[-1]
+
+        yield make
+        for visitor in visitors:
+            assert visitor.complaints == []
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An installation with jobs in every state, for tests that change nothing of it."""
+    yield from lively(tmp_path_factory.mktemp("lively"))
+
+
+@pytest.fixture
+def make_admin_site(make_site: Callable[..., Site]) -> Callable[..., Site]:
+    """An installation of one's own with an admin process, running."""
+
+    def make(pools: str, **more: str) -> Site:
+        site = make_site(config(pools), **more)
+        site.start()
+        wait_for(lambda: site.event("admin_listening"), "the admin process to listen")
+        return site
+
+    return make

@@ -1,0 +1,169 @@
+"""Every page opens for everybody: wide and narrow, light and dark, with and without scripts, and stays text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.site_under_test import Site
+from tests.web.browser.visitor import HOSTILE, READER, Visitor
+
+LOOKS = (Path(__file__).parent / "looks.js").read_text()
+"""Functions that look at a page as it is drawn, and name what is wrong."""
+
+PAGES = [
+    "/",
+    "/jobs",
+    "/jobs?status=failed",
+    "/jobs?status=running&type=slow",
+    "/jobs?type=good&error=x&key=k&requires=gpu&priority=3&finished=1h",
+    "/jobs?priority=many",
+    "/failures",
+    "/failures?since=30d",
+    "/workers",
+    "/schedules",
+]
+
+
+def every_page(site: Site) -> list[str]:
+    """The pages, with one of a job in each state that there is."""
+    jobs = site.rows("SELECT min(id) FROM jobs GROUP BY status")
+    return PAGES + [f"/jobs/{job}" for (job,) in jobs]
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_each_page_opens_without_a_complaint_and_never_scrolls_sideways(
+    shared: Site, visit: Callable[..., Visitor], width: int
+) -> None:
+    visitor = visit(shared, width=width)
+
+    wrong = []
+    for path in every_page(shared):
+        page = visitor.open(path)
+        visitor.live()
+        if over := page.evaluate("document.documentElement.scrollWidth - innerWidth"):
+            wrong.append(f"{path} is {over} px too wide")
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out_from_its_ground(shared: Site, visit: Callable[..., Visitor], scheme: str) -> None:
+    visitor = visit(shared, color_scheme=scheme)
+
+    wrong = []
+    for path in [*every_page(shared), "/nothing-here"]:
+        wrong += [f"{path}: {what}" for what in visitor.open(path).evaluate(f"({LOOKS}).contrast()")]
+
+    assert wrong == []
+    visitor.complaints = [complaint for complaint in visitor.complaints if "404" not in complaint]
+
+
+def test_everything_has_a_name_for_those_who_do_not_see_it(shared: Site, visit: Callable[..., Visitor]) -> None:
+    visitor = visit(shared)
+
+    wrong = []
+    for path in every_page(shared):
+        wrong += [f"{path}: {what}" for what in visitor.open(path).evaluate(f"({LOOKS}).names()")]
+
+    assert wrong == []
+
+
+def test_pages_are_read_without_scripts_and_show_no_button_that_does_nothing(
+    shared: Site, visit: Callable[..., Visitor]
+) -> None:
+    visitor = visit(shared, scripts=False)
+
+    page = visitor.open("/")
+    assert page.get_by_role("heading", name="slow").is_visible()
+    assert page.get_by_text("The last hour by state").is_visible()
+    assert page.locator("button.action").first.is_hidden()
+    page.get_by_role("link", name="Failures").first.click()
+    page.locator(".cause", has_text="no such picture").get_by_role("link", name="3 jobs").click()
+    assert page.locator("tbody tr").count() == 3
+    page.locator("tbody tr a").first.click()
+    assert page.get_by_text("Traceback (most recent call last)").is_visible()
+    assert page.locator("noscript").first.inner_text()
+
+
+def test_jobs_are_turned_over_a_page_at_a_time(shared: Site, visit: Callable[..., Visitor]) -> None:
+    visitor = visit(shared, scripts=False)
+
+    page = visitor.open("/jobs?type=good&status=done")
+    seen = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.id)")
+    page.get_by_role("link", name="Older").click()
+    seen += page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.id)")
+
+    assert len(seen) == len(set(seen)) == 61
+    assert page.get_by_role("link", name="Older").count() == 0
+    page.get_by_role("link", name="Latest").click()
+    assert page.locator("tbody tr").count() == 50
+
+
+def test_filters_combine_in_the_form(shared: Site, visit: Callable[..., Visitor]) -> None:
+    page = visit(shared).open("/jobs?status=failed")
+    page.get_by_label("Type").select_option("bad")
+    page.get_by_label("Error contains").fill("PICTURE")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**error=PICTURE**")
+
+    assert page.locator("tbody tr").count() == 3
+    assert page.get_by_label("Type").input_value() == "bad"
+    page.locator("summary", has_text="More").click()
+    page.get_by_label("Job number").fill("2")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/jobs/2")
+
+
+def test_whoever_may_only_look_is_offered_nothing_else(shared: Site, visit: Callable[..., Visitor]) -> None:
+    visitor = visit(shared, token=READER)
+
+    for path in every_page(shared):
+        page = visitor.open(path)
+        assert page.locator("button.action, dialog").count() == 0, path
+        assert page.get_by_text("you may look, and change nothing").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("path", "places"),
+    [
+        ("/", ["pool"]),
+        ("/jobs?status=failed", ["error"]),
+        ("/jobs?type=good&error={query}&key={key}", ["query", "key"]),
+        ("/jobs?status={query}&type={query}&finished={query}&priority={query}&id={query}&requires={query}", ["query"]),
+        ("/jobs?status=done&key={key}", ["key"]),
+        ("/jobs?status=running", ["progress"]),
+        ("/jobs/{of_key}", ["log", "result", "payload", "key"]),
+        ("/jobs/{of_error}", ["error", "worker"]),
+        ("/failures?since={query}", ["error"]),
+        ("/workers", ["progress"]),
+        ("/schedules", ["schedule", "timing"]),
+        ("/{query}", []),
+    ],
+)
+def test_what_rows_and_addresses_hold_stays_text(
+    shared: Site, visit: Callable[..., Visitor], path: str, places: list[str]
+) -> None:
+    values = {"query": HOSTILE.format(where="query"), "key": HOSTILE.format(where="key")}
+    [(values["of_key"],)] = shared.rows("SELECT id FROM jobs WHERE unique_key IS NOT NULL")
+    [(values["of_error"],)] = shared.rows("SELECT id FROM jobs WHERE last_error LIKE '%onerror%'")
+    visitor = visit(shared)
+
+    page = visitor.open(path.format_map({name: quoted(str(value)) for name, value in values.items()}))
+    page.wait_for_load_state("load")
+
+    assert page.locator("img").count() == 0
+    shown = page.locator("body").inner_text() + " ".join(
+        page.locator("input").evaluate_all("all => all.map(i => i.value)")
+    )
+    for place in places:
+        assert HOSTILE.format(where=place) in shown
+    visitor.complaints = [complaint for complaint in visitor.complaints if "404" not in complaint]
+
+
+def quoted(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe="")

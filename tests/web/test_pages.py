@@ -1,0 +1,267 @@
+"""What pages say, looked at without a browser: the application in this process, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from supervisor import Queue
+from supervisor.admin.app import make_app
+from supervisor.admin.desk import Desk
+from supervisor.admin.gate import Gate
+from supervisor.admin.keys import Keys
+from supervisor.admin.office import Office
+from supervisor.admin.pages.jobs import trials
+from supervisor.admin.watch import Watch
+from supervisor.config.settings import AdminSettings
+from supervisor.domain.errors import StoreBusy
+from supervisor.domain.job import Attempt, Run
+from supervisor.engine import open_engine
+from supervisor.testing import run_due
+
+SETTINGS = AdminSettings(
+    listen="127.0.0.1:8787",
+    token_file=None,
+    read_token_file=None,
+    hosts=(),
+    show_payloads=False,
+    allow_remote=False,
+)
+KEYS = Keys("the-token-of-admins", "the-token-of-readers", "supervisor_8787")
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Reader:
+    """Opens pages as a browser asks for them."""
+
+    def __init__(self, url: str, settings: AdminSettings) -> None:
+        self._loop = asyncio.Runner()
+        engine = open_engine(url)
+        self.desk = Desk(engine)
+        self.app = make_app(Office(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
+        gate = Gate(self.app, KEYS, settings)
+        self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
+
+    def get(self, path: str, *, token: str | None = KEYS.admin, accept: str = "text/html") -> httpx.Response:
+        headers = {"Accept": accept} | ({"Authorization": f"Bearer {token}"} if token else {})
+        return self._loop.run(self._http.get(path, headers=headers))
+
+    def text(self, path: str, **more: Any) -> str:
+        """What a page says, without its tags."""
+        answer = self.get(path, **more)
+        assert answer.status_code == 200, answer.text
+        return words(answer.text)
+
+    def close(self) -> None:
+        self._loop.run(self._http.aclose())
+        self._loop.close()
+        self.desk.close()
+
+
+def words(page: str) -> str:
+    body = page.partition("<body")[2]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    with Queue(f"sqlite:///{tmp_path}/jobs.db") as made:
+        open_engine(made.url).migrate()
+        yield made
+
+
+@pytest.fixture
+def read(queue: Queue) -> Iterator[Callable[..., Reader]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**settings: Any) -> Reader:
+            reader = Reader(queue.url, replace(SETTINGS, **settings))
+            stack.callback(reader.close)
+            return reader
+
+        yield make
+
+
+def write(queue: Queue, sql: str, *values: object) -> None:
+    path = queue.url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection, connection:
+        connection.execute(sql, values)
+
+
+def broken(payload: dict[str, Any], ctx: Any) -> None:
+    raise ValueError(f"cannot open {payload['path']!r}")
+
+
+def test_an_empty_system_without_a_supervisor_says_how_to_begin(read: Callable[..., Reader]) -> None:
+    reader = read()
+
+    first = reader.text("/")
+    assert "No supervisor is running" in first
+    assert "supervisor run" in first
+    assert "No job has been put in yet" in first
+    assert "supervisor enqueue greet" in first
+    assert "INSERT INTO jobs" in first
+    assert "There are no jobs yet" in reader.text("/jobs")
+    assert "No supervisor is running, so there are no workers" in reader.text("/workers")
+    assert "Nothing is scheduled" in reader.text("/schedules")
+    assert "Nothing has failed" in reader.text("/failures")
+
+
+def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(read: Callable[..., Reader]) -> None:
+    reader = read()
+
+    for path in ("/nothing", f"/{HOSTILE}", "/jobs/abc", "/jobs/99", "/jobs/99999999999999999999999"):
+        page = reader.get(path)
+        assert (page.status_code, "There is nothing here" in page.text) == (404, True), path
+        assert "<img" not in page.text
+    assert "there is no job 99" in words(reader.get("/jobs/99").text)
+    assert reader.get("/nothing", accept="*/*").headers["content-type"] == "application/json"
+
+
+def test_a_database_that_cannot_be_used_has_a_page_of_its_own(
+    queue: Queue, read: Callable[..., Reader], tmp_path: Path
+) -> None:
+    reader = read()
+    queue.close()
+    for path in tmp_path.glob("jobs.db*"):
+        if path.is_file():
+            path.rename(path.with_name(f"away-{path.name}"))
+
+    page = reader.get("/jobs")
+
+    assert page.status_code == 503
+    assert "The database cannot be used" in page.text
+    assert "jobs.db" in page.text
+
+
+def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
+    queue: Queue, read: Callable[..., Reader], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = read()
+
+    async def fails(error: Exception) -> None:
+        raise error
+
+    for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "has made a mistake")]:
+        reader.app.state.office.watch.overview = lambda error=error: fails(error)
+        page = reader.get("/")
+        assert (page.status_code, said in page.text) == (status, True)
+        assert "secret" not in page.text
+    assert "request_failed" in "".join(capsys.readouterr())
+
+
+def test_payloads_and_results_are_shown_only_where_that_is_allowed(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue("tag", {"path": "secret-cat.jpg"})
+    [job] = run_due(queue, {"tag": lambda payload, ctx: {"tags": ["secret-tag"]}})
+
+    closed, opened = read(), read(show_payloads=True)
+    for path in (f"/jobs/{job.id}", "/jobs", "/"):
+        assert "secret" not in closed.get(path).text
+    assert "show_payloads = true" in closed.text(f"/jobs/{job.id}")
+    assert '"secret-cat.jpg"' in opened.text(f"/jobs/{job.id}")
+    assert '"secret-tag"' in opened.text(f"/jobs/{job.id}")
+
+
+def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue("tag", {"path": "cat.jpg"}, max_attempts=1)
+    [job] = run_due(queue, {"tag": broken})
+
+    shown = read().text(f"/jobs/{job.id}")
+
+    for part in ("failed", "Attempt 1", "exception", "cannot open 'cat.jpg'", "Traceback", "CPU"):
+        assert part in shown, part
+    assert re.search(r"created .* attempt 1 began .* attempt 1 ended: exception .* failed", shown)
+
+
+def test_failures_of_one_cause_are_one_line_that_leads_to_their_jobs(queue: Queue, read: Callable[..., Reader]) -> None:
+    for number in range(3):
+        queue.enqueue("tag", {"path": f"/srv/{number}.jpg"}, max_attempts=1)
+    queue.enqueue("tag", {}, max_attempts=1)
+    run_due(queue, {"tag": broken})
+    reader = read()
+
+    page = reader.get("/failures").text
+    [address] = {html.unescape(found) for found in re.findall(r'href="([^"]*error=[^"]*open[^"]*)"', page)}
+
+    assert "3 times ValueError: cannot open" in words(page)
+    assert [int(number) for number in re.findall(r'id="job-(\d+)"', reader.get(address).text)] == [3, 2, 1]
+
+
+def test_a_filter_with_a_mistake_in_it_means_no_job_at_all(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue("tag", {})
+
+    page = read().get("/jobs?priority=high&type=tag").text
+
+    assert "“high” is no number" in page
+    assert "job-1" not in page
+    assert 'data-url="/api/admin/jobs/' not in page
+
+
+def test_a_reader_is_shown_no_button_and_no_script_for_one(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue("tag", {"path": "x"}, max_attempts=1)
+    run_due(queue, {"tag": broken})
+    reader = read()
+
+    for path in ("/", "/jobs?status=failed", "/jobs/1", "/failures"):
+        for_admins, for_readers = reader.get(path), reader.get(path, token=KEYS.reader)
+        assert 'class="action' in for_admins.text, path
+        assert 'class="action' not in for_readers.text
+        assert "actions.js" not in for_readers.text
+
+
+def test_pages_hold_nothing_that_their_policy_forbids(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue("tag", {"path": HOSTILE}, max_attempts=1, unique_key=HOSTILE)
+    run_due(queue, {"tag": broken})
+    reader = read(show_payloads=True)
+
+    for path in ("/", "/jobs", "/jobs/1", "/failures", "/workers", "/schedules", "/nothing"):
+        page = reader.get(path)
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert not re.search(r"<script(?![^>]*\ssrc=)|\sstyle=|\son[a-z]+=[\"']|javascript:|<img", page.text), path
+        for address in re.findall(r'(?:src|href|action)="([^"]*)"', page.text):
+            assert address.startswith(("/", "#")), address
+
+
+def test_whoever_is_not_logged_in_sees_the_form_and_nothing_else(read: Callable[..., Reader]) -> None:
+    reader = read()
+
+    asked = reader.get("/jobs?status=failed", token=None)
+    assert (asked.status_code, asked.headers["location"]) == (303, "/login?next=/jobs%3Fstatus%3Dfailed")
+    form = reader.get("/login?next=/jobs", token=None)
+    assert 'type="password"' in form.text
+    assert "Overview" not in words(form.text)
+    for path in ("/static/style.css", "/static/live.js", "/static/favicon.svg"):
+        assert reader.get(path, token=None).status_code == 200
+
+
+def run(token: int, attempt: int, outcome: str, started_at: float) -> Run:
+    return Run(1, token, attempt, outcome, "tag-1", started_at, 1.0, 0.5, 1 << 20, "said")
+
+
+def error(attempt: int, kind: str, created_at: float) -> Attempt:
+    return Attempt(1, attempt, kind, "text", None, None, None, None, 1 << 20, "tag-1", 1.0, created_at)
+
+
+def test_runs_and_errors_that_belong_together_are_one() -> None:
+    """A crash gives its attempt back, so two runs may have the same number."""
+    runs = [run(1, 1, "crash", 10.0), run(2, 1, "exception", 20.0), run(3, 2, "done", 30.0)]
+    errors = [error(1, "crash", 11.0), error(1, "exception", 21.0), error(2, "timeout", 26.0)]
+
+    together = trials(runs, errors)
+
+    assert [(trial.outcome, trial.began, trial.run is not None, trial.error is not None) for trial in together] == [
+        ("done", 30.0, True, False),
+        ("timeout", 25.0, False, True),
+        ("exception", 20.0, True, True),
+        ("crash", 10.0, True, True),
+    ]
