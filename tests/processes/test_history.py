@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -166,6 +170,37 @@ def test_what_two_supervisors_finish_adds_up(make_site: MakeSite, clock: Clock) 
     for supervisor in supervisors:
         assert site.stop(supervisor) == 0
     assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11)}
+
+
+def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS)
+    first = site.start()
+    work_off(site)
+    [path] = [tallies_of(board) for board in site.scoreboards()]
+    site.stop(first, signal.SIGKILL)
+    second = site.start()
+    assert not path.exists()
+    work_off(site)
+    assert site.stop(second) == 0
+    # Of the first one's last minute nobody has told.
+    assert recorded(site) == {"work": (17, 11)}
+
+
+def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS)
+    supervisor = site.start()
+    work_off(site)
+    site.stop(supervisor)
+    words = [sys.executable, "-m", "supervisor", "status", "-c", str(site.config)]
+    said = json.loads(subprocess.run([*words, "--json"], check=True, capture_output=True, timeout=60).stdout)
+    [hour] = [view["last_hour"] for view in said["types"] if view["type"] == "work"]
+    assert (hour["done"], hour["failed"]) == (17, 11)
+    assert 0 < hour["mean_run"] < 1
+    assert 0 < hour["mean_wait"] < 10
+    printed = subprocess.run(words, check=True, capture_output=True, timeout=60, text=True).stdout
+    [heading] = [line for line in printed.splitlines() if line.startswith("TYPE ")]
+    [row] = [line for line in printed.splitlines() if line.startswith("work ")]
+    assert dict(zip(heading.split(), row.split(), strict=True))["DONE/H"] == "17"
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:
