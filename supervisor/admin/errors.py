@@ -1,20 +1,27 @@
-"""A fault of ours as an answer: one sentence, never where in the program it happened; the gate tells the log that."""
+"""A fault of ours as an answer: one sentence, never where in the program it happened; that is for the log."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
+from supervisor.telemetry import events
 
-def mistake() -> JSONResponse:
-    """What is said of an error that nobody has foreseen."""
+
+def answer(error: Exception, path: str = "") -> JSONResponse:
+    """What is said of an error that nobody has foreseen, while the log is told all of it."""
+    events(process="admin").error("request_failed", path=path or None, exc_info=error)
+    return _mistake()
+
+
+def _mistake() -> JSONResponse:
     return JSONResponse({"error": "the admin process has made a mistake", "hint": "its log says more"}, 500)
 
 
 def tell_errors(app: FastAPI) -> None:
-    """Have the application say so, too, instead of the framework's own page."""
+    """Have the application say so, too, instead of the framework's own page; then the gate gets to know of it."""
 
     def told(request: Request, error: Exception) -> JSONResponse:
-        return mistake()
+        return _mistake()
 
     app.add_exception_handler(Exception, told)

@@ -20,10 +20,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.admin.errors import mistake
+from supervisor.admin.errors import answer
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
-from supervisor.telemetry import events
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
 LARGEST_FORM = 16 << 10
@@ -108,7 +107,6 @@ class Gate:
         self._keys = keys
         self._hosts = frozenset({*LOOPBACK, *settings.hosts, *_own_name(settings)})
         self._named = frozenset(settings.hosts)
-        self._log = events(process="admin")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -130,9 +128,9 @@ class Gate:
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
-            self._log.error("request_failed", path=scope["path"], exc_info=error)
+            told = answer(error, scope["path"])
             if not out.started:
-                await mistake()(scope, receive, out.send)
+                await told(scope, receive, out.send)
 
     async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
         if refusal.guessed:

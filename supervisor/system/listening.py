@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 BACKLOG = 512  # connections that wait while nobody accepts them
+UNREAD = 128 << 10  # bytes that the kernel keeps of what a connection's other end does not read; it may double them
 _MODE = 0o660
 
 
@@ -25,6 +26,7 @@ class Listening:
             assert address is not None
             self.socket = _on(address)
         self.socket.setblocking(False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)  # of every connection; else some megabytes
 
     @property
     def url(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import socket
 import threading
@@ -21,6 +22,7 @@ from supervisor.system.scoreboard import SLOT_BYTES, Slot
 
 LIMITS = {"head": 0.6, "body": 1.2, "unread": 1.8, "linger": 0.3}
 LOOK = 0.05
+FAREWELL = 4  # seconds
 MEGABYTE = 1 << 20
 
 
@@ -61,7 +63,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     while scope["path"] == "/stream":
         await send({"type": "http.response.body", "body": b"tick\n", "more_body": True})
-        await asyncio.sleep(0.1)
+        with contextlib.suppress(TimeoutError):
+            if (await asyncio.wait_for(receive(), 0.1))["type"] == "http.disconnect":
+                return
     await send({"type": "http.response.body", "body": body})
 
 
@@ -71,13 +75,18 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(connection, "MOST", 20)
     monkeypatch.setattr(server, "LOOK", LOOK)
     monkeypatch.setattr(server, "BEAT", LOOK)
+    monkeypatch.setattr(server, "FAREWELL", FAREWELL)
     ours, theirs = Channel.pair()
     slot = Slot(memoryview(mmap.mmap(-1, SLOT_BYTES)))
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(Server(application, listening, theirs, slot).serve(sockets=[listening]))
+        serving = Server(application, listening, theirs, slot)
+        loop.run_until_complete(serving.serve(sockets=[listening]))
+        for left in list(serving.server_state.connections):  # a process of its own would just be gone
+            left.transport.abort()
+        loop.run_until_complete(asyncio.sleep(0.1))
         loop.close()
 
     thread = threading.Thread(target=run)
@@ -208,20 +217,29 @@ def test_more_connections_than_there_is_room_for_are_told_to_come_again(served: 
 
 
 @pytest.mark.parametrize("told", ["leave", "closed"])
-def test_it_ends_soon_when_the_supervisor_says_so_or_is_gone(served: Served, told: str) -> None:
-    with served.connect() as idle, served.connect() as half, served.connect() as stream, served.connect() as unread:
+def test_it_ends_at_once_when_the_supervisor_says_so_or_is_gone(served: Served, told: str) -> None:
+    with served.connect() as idle, served.connect() as half, served.connect() as stream:
         answer(idle, GET)
         half.sendall(b"GET / HT")
         assert answer(stream, b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-        unread.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         began = time.monotonic()
         if told == "leave":
             served.ours.send({"leave": True})
         else:
             served.ours.close()
         served.thread.join(10)
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < FAREWELL - 1
         assert ended_after(idle) < 1
+
+
+def test_it_waits_for_nobody_who_does_not_listen_longer_than_a_moment(served: Served) -> None:
+    with served.connect() as unread:
+        unread.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert unread.recv(100)
+        began = time.monotonic()
+        served.ours.send({"leave": True})
+        served.thread.join(20)
+        assert time.monotonic() - began < FAREWELL + 3
 
 
 def test_its_beat_goes_on_while_it_serves_and_stops_while_it_hangs(served: Served) -> None:

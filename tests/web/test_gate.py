@@ -64,12 +64,14 @@ class Door:
         desk = Desk(open_engine("sqlite:////nowhere/jobs.db"))
         app = make_app(Office(self.settings, self.keys, desk, Watch(desk), ()))
 
-        @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
         @app.api_route("/static/there", methods=["GET", "POST"])
+        @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
         async def there(request: Request) -> dict[str, bool]:
             body = await request.body()
             self.seen.append((request.method, request.scope["state"]["role"], body))
             return {"may_change": may_change(request)}
+
+        app.router.routes.insert(0, app.router.routes.pop())  # before what really lies there
 
         @app.get("/broken/{how}")
         async def broken(how: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor import operating
@@ -15,6 +15,7 @@ from supervisor.admin.api.jobs import filter_of
 from supervisor.admin.api.problems import changing, problem
 from supervisor.admin.desk import Desk
 from supervisor.admin.office import Office, TheOffice
+from supervisor.domain.errors import ConfigError
 from supervisor.store.base import Filter, Operations
 
 ROUND = 1000  # jobs between which other questions get their turn; a transaction is shorter still
@@ -41,8 +42,19 @@ async def delete(office: TheOffice, request: models.BulkRequest) -> JSONResponse
     return await _change("delete", office, request)
 
 
+@router.api_route("/retry", methods=["GET", "DELETE"], include_in_schema=False)
+@router.api_route("/cancel", methods=["GET", "DELETE"], include_in_schema=False)
+@router.api_route("/delete", methods=["GET", "DELETE"], include_in_schema=False)
+async def no_job() -> None:
+    """None of these words is an id."""
+    raise HTTPException(405)
+
+
 async def _change(what: models.Change, office: Office, request: models.BulkRequest) -> JSONResponse:
-    which = operating.meant(what, filter_of(request.filter))
+    try:
+        which = operating.meant(what, filter_of(request.filter))
+    except ConfigError as error:
+        return problem(422, error.problems[0], field="filter.status")
     matching = await office.desk.ask(lambda operations: operations.count(which, limit=_ALL))
     if request.count is None:
         return answer({"matching": matching, "changed": 0, "skipped": 0})

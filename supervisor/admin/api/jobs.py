@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from supervisor import operating
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import answer, document, summary
-from supervisor.admin.api.problems import changing, reading
+from supervisor.admin.api.problems import changing, each_once, reading
 from supervisor.admin.office import TheOffice
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.intake import new_job
@@ -41,7 +41,7 @@ def filter_of(which: models.JobFilter) -> Filter:
     )
 
 
-@router.get("", response_model=models.JobPage, responses=reading(422))
+@router.get("", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type")])
 async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
     """The latest jobs first, a page at a time. All filters may be combined; `status` and `type` may be repeated."""
     page = await office.desk.ask(

@@ -11,13 +11,16 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.config import JsonDict
 
+from supervisor.domain.duration import seconds
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.operating import MOST_WORKERS
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
+LARGEST_DELAY = 5e10  # seconds; with it even a job of the year 3000 is due in time
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
@@ -37,19 +40,38 @@ def _moment(value: float | str) -> float:
     return float(value)
 
 
-Moment = Annotated[
-    float | str,
-    AfterValidator(_moment),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "exclusiveMaximum": LARGEST_TIME},
-                {"type": "string", "format": "date-time"},
-            ]
-        }
-    ),
-]
+def _delay(value: float | str) -> float | str:
+    if seconds(value) > LARGEST_DELAY:
+        raise ValueError("it is longer than anybody can wait")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """For JSON, 3.0 is a whole number like 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_TIME: dict[str, Any] = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "exclusiveMaximum": LARGEST_TIME},
+        {"type": "string", "format": "date-time", "pattern": r"^(19[7-9]|[234]\d\d)\d-"},
+    ]
+}
+_SPAN: dict[str, Any] = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": LARGEST_DELAY},
+        {"type": "string", "pattern": r"^([0-9]{1,5}(\.[0-9]{1,9})?(m|h|d)|[0-9]{1,9}(\.[0-9]{1,9})?(ms|s))$"},
+    ]
+}
+_ONE_TIME: JsonDict = {"anyOf": [{"properties": {"delay": {"type": "null"}}}, {"properties": {"at": {"type": "null"}}}]}
+
+Moment = Annotated[float | str, AfterValidator(_moment), WithJsonSchema(_TIME)]
 """Unix seconds, or ISO 8601 with a time zone."""
+
+# What this may be is for `domain.intake` to say, as for every other way in.
+At = Annotated[float | str, WithJsonSchema(_TIME)]
+Delay = Annotated[float | str, AfterValidator(_delay), WithJsonSchema(_SPAN)]
+Capability = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
 
 
 def _state(value: Any) -> Any:
@@ -59,7 +81,10 @@ def _state(value: Any) -> Any:
 
 State = Annotated[Status, BeforeValidator(_state)]
 JobType = Annotated[str, Field(pattern=r"^[a-z0-9_.-]{1,100}$", description="The type of a job.")]
-JobId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
+Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
+Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 Change = Literal["retry", "cancel", "delete"]
 
 
@@ -85,7 +110,7 @@ class JobFilter(Request):
     requires: str | None = Field(
         default=None, max_length=100, description="A capability that it requires; empty: it requires none."
     )
-    priority: int | None = Field(default=None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    priority: Priority | None = None
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
 
@@ -104,17 +129,19 @@ class JobQuery(JobFilter):
 class NewJob(Request):
     """A job to be, as `Queue.enqueue` takes it."""
 
+    model_config = ConfigDict(json_schema_extra=_ONE_TIME)
+
     type: JobType
     payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; without it `{}`.")
-    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Higher ones run first.")
-    delay: float | str | None = Field(
-        default=None, description='Due after so long: `"10s"`, `"5m"`, or seconds. Not together with `at`.'
+    priority: Priority = Field(default=0, description="Higher ones run first.")
+    delay: Delay | None = Field(
+        default=None, description='Due after so long: `"10s"`, `"5m"`, or seconds; without `at`.'
     )
-    at: float | str | None = Field(default=None, description="Due then: Unix seconds, or ISO 8601 with a time zone.")
-    requires: list[str] | str = Field(
+    at: At | None = Field(default=None, description="Due then: Unix seconds, or ISO 8601 with a time zone.")
+    requires: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")] = Field(
         default_factory=list, description="Capabilities that the worker must have: a list, or one text."
     )
-    max_attempts: int | None = Field(default=None, ge=1, le=MAX_ATTEMPTS, description="Without it, the pool's policy.")
+    max_attempts: Attempts | None = Field(default=None, description="Without it, the pool's policy.")
     unique_key: str | None = Field(
         default=None, min_length=1, max_length=MAX_KEY, description="At most one unfinished job of the type has it."
     )
@@ -218,10 +245,8 @@ class BulkRequest(Request):
     """A change of all jobs that a filter means."""
 
     filter: JobFilter
-    count: int | None = Field(
+    count: Count | None = Field(
         default=None,
-        ge=0,
-        le=LARGEST_ID,
         description="How many are expected. Without it nothing is changed, and the answer says how many match.",
     )
 
@@ -237,8 +262,8 @@ class PoolChange(Request):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
 
-    workers: int | None = Field(
-        default=None, ge=0, le=MOST_WORKERS, description="So many workers from now on; null gives it back to scaling."
+    workers: Workers | None = Field(
+        default=None, description="So many workers from now on; null gives it back to scaling."
     )
     paused: bool = Field(default=False, description="Start no more jobs of any of its types, or start them again.")
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.watch import TooManyListeners
-from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.plain import plain
 from supervisor.operating import UnknownPool
 
 RETRY_AFTER = 2  # seconds after which another try is promising
 
-# The first that fits counts; what the database refuses is told for all routes by `admin.errors`.
+# The first that fits counts.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),
+    (StoreError, 503),
     (TooManyListeners, 503),
     (QueueError, 409),
 )
@@ -78,6 +80,19 @@ def problem(status: int, error: str, *, headers: Mapping[str, str] | None = None
     return JSONResponse(plain(content), status, headers=dict(headers or {}))
 
 
+def each_once(*repeatable: str) -> Any:
+    """A dependency: what may be said once is not said twice, for nobody could tell which is meant."""
+
+    def check(request: Request) -> None:
+        counted = Counter(name for name, _ in request.query_params.multi_items())
+        for name, times in counted.items():
+            if times > 1 and name not in repeatable:
+                error = {"type": "repeated", "loc": ("query", name), "msg": f"it is given {times} times"}
+                raise RequestValidationError([error])
+
+    return Depends(check)
+
+
 def tell_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _of_request)
     app.add_exception_handler(HTTPException, of_http)
@@ -87,7 +102,7 @@ def tell_problems(app: FastAPI) -> None:
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, TooManyListeners) else {}
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners)) else {}
     if isinstance(error, InvalidJob):
         return problem(code, str(error), field=error.field)
     if isinstance(error, ConfigError):
@@ -114,11 +129,10 @@ async def of_http(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> set[str]:
     """What may be done at this address: each route of it knows its own methods only."""
-    found: set[str] = set()
-    for template, operations in request.app.openapi()["paths"].items():
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
-            found |= {method.upper() for method in operations}
-    return found
+    path, paths = request.url.path, request.app.openapi()["paths"]
+    known = [path] if path in paths else paths
+    fitting = [template for template in known if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)]
+    return {method.upper() for template in fitting for method in paths[template]}
 
 
 async def _of_request(request: Request, error: Exception) -> JSONResponse:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Moment
-from supervisor.admin.api.problems import reading
+from supervisor.admin.api.problems import each_once, reading
 from supervisor.admin.office import TheOffice
 from supervisor.domain.history import KEPT, Minute
 from supervisor.status import TypeView
@@ -80,7 +80,7 @@ async def stats(office: TheOffice) -> JSONResponse:
     )
 
 
-@router.get("/failures", response_model=Failures, responses=reading(422))
+@router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
 async def failures(office: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """What fails and how often: messages that differ in numbers and names only are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
@@ -88,7 +88,7 @@ async def failures(office: TheOffice, query: Annotated[FailuresQuery, Query()]) 
     return answer({"since": since, "groups": [asdict(group) for group in groups]})
 
 
-@router.get("/history", response_model=History, responses=reading(422))
+@router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
 async def history(office: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, minute by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)

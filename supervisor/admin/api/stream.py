@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from supervisor.admin.api.problems import reading
@@ -12,10 +12,18 @@ from supervisor.admin.watch import Listener, Watch
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
 
+JSON = "application/json"
 _EVENTS = (
     "`event: overview` with the overview as JSON, at once and whenever more than the time has changed, at most once a "
     "second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
 )
+
+
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"enum": ["overview", "trouble"]}, "data": {"type": "string", "contentMediaType": JSON}},
+    "required": ["event", "data"],
+}
 
 
 class EventStream(StreamingResponse):
@@ -35,7 +43,12 @@ class EventStream(StreamingResponse):
             self._watch.leave(self._listener)
 
 
-@router.get("/events", response_class=EventStream, status_code=200, response_description=_EVENTS, responses=reading())
-async def events(office: TheOffice) -> EventStream:
+@router.get(
+    "/events",
+    response_class=Response,
+    response_description=_EVENTS,
+    responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}, **reading()},
+)
+async def events(office: TheOffice) -> Response:
     """The overview whenever it has changed. At most 50 may listen."""
     return EventStream(office.watch, office.watch.join())

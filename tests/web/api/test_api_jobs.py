@@ -71,6 +71,7 @@ def test_pages_follow_each_other_by_next(site: Site) -> None:
         ({"finished_before": "2026-11-21T10:00:00"}, "finished_before"),
         ({"finished_before": str(NOW * 1e6)}, "finished_before"),
         ({"sort": "id"}, "sort"),
+        ({"limit": ["1", "2"]}, "limit"),
     ],
 )
 def test_a_filter_that_cannot_be_meant_is_refused_by_the_name_of_its_field(

@@ -212,11 +212,23 @@ def test_an_unknown_address_is_told_like_any_other_error(site: Site, path: str) 
     assert path in site.get(path, 404)["error"]
 
 
-def test_a_method_that_is_not_there_is_told_with_those_that_are(site: Site) -> None:
-    refused = site.client.ask("PATCH", f"{API}/jobs")
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/jobs", "GET, POST"),
+        ("PUT", "/jobs/5", "DELETE, GET"),
+        ("GET", "/jobs/retry", "POST"),
+        ("DELETE", "/jobs/delete", "POST"),
+        ("POST", "/overview", "GET"),
+    ],
+)
+def test_a_method_that_is_not_there_is_told_with_those_that_are(
+    site: Site, method: str, path: str, allowed: str
+) -> None:
+    refused = site.client.ask(method, f"{API}{path}")
 
-    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
-    assert "PATCH" in refused.json()["error"]
+    assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+    assert method in refused.json()["error"]
 
 
 def test_a_name_in_an_address_stays_text(site: Site) -> None:
