@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.doctor import place
+from supervisor.store.migrate import shipped
 
 from .conftest import CONFIGURATION, Run, command, execute
 
@@ -169,7 +170,8 @@ def test_supervisord_in_the_same_environment_is_a_fault_at_start_too(
 
 
 def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
-    assert cli("migrate", "--json").document["applied"] == [1, 2, 3]
+    newest = len(shipped("supervisor.store.sqlite"))
+    assert cli("migrate", "--json").document["applied"] == list(range(1, newest + 1))
     assert "up to date" in cli("migrate").out
 
 

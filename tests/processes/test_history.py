@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -139,9 +143,12 @@ def test_killed_workers_are_counted_as_failures_and_what_they_had_done_is_not_lo
     assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11), "once": (3, 3)}
 
 
-def test_a_worker_killed_between_its_commit_and_its_count_loses_its_hand_at_most(make_site: MakeSite) -> None:
+@pytest.mark.parametrize(("place", "lost"), [("settle_done", 0), ("settle_done.committed", 1)])
+def test_a_worker_killed_at_its_commit_loses_that_hand_at_most_and_counts_nothing_twice(
+    make_site: MakeSite, place: str, lost: int
+) -> None:
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\nprefetch = 1\n', HANDLERS)
-    point = "worker:settle_done.committed=kill"
+    point = f"worker:{place}=kill"
     supervisor = site.start(env=site.failpoints(point))
     jobs = site.queue.enqueue_many("work", [{"value": number} for number in range(20)])
     site.hit(point)
@@ -149,7 +156,7 @@ def test_a_worker_killed_between_its_commit_and_its_count_loses_its_hand_at_most
         site.done(job)
     assert site.stop(supervisor) == 0
     assert happened(site) == {"work": (20, 0)}
-    assert recorded(site) == {"work": (19, 0)}
+    assert recorded(site) == {"work": (20 - lost, 0)}
 
 
 def test_what_two_supervisors_finish_adds_up(make_site: MakeSite, clock: Clock) -> None:
@@ -163,6 +170,37 @@ def test_what_two_supervisors_finish_adds_up(make_site: MakeSite, clock: Clock) 
     for supervisor in supervisors:
         assert site.stop(supervisor) == 0
     assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11)}
+
+
+def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS)
+    first = site.start()
+    work_off(site)
+    [path] = [tallies_of(board) for board in site.scoreboards()]
+    site.stop(first, signal.SIGKILL)
+    second = site.start()
+    assert not path.exists()
+    work_off(site)
+    assert site.stop(second) == 0
+    # Of the first one's last minute nobody has told.
+    assert recorded(site) == {"work": (17, 11)}
+
+
+def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
+    site = make_site(POOLS, HANDLERS)
+    supervisor = site.start()
+    work_off(site)
+    site.stop(supervisor)
+    words = [sys.executable, "-m", "supervisor", "status", "-c", str(site.config)]
+    said = json.loads(subprocess.run([*words, "--json"], check=True, capture_output=True, timeout=60).stdout)
+    [hour] = [view["last_hour"] for view in said["types"] if view["type"] == "work"]
+    assert (hour["done"], hour["failed"]) == (17, 11)
+    assert 0 < hour["mean_run"] < 1
+    assert 0 < hour["mean_wait"] < 10
+    printed = subprocess.run(words, check=True, capture_output=True, timeout=60, text=True).stdout
+    [heading] = [line for line in printed.splitlines() if line.startswith("TYPE ")]
+    [row] = [line for line in printed.splitlines() if line.startswith("work ")]
+    assert dict(zip(heading.split(), row.split(), strict=True))["DONE/H"] == "17"
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:

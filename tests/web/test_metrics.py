@@ -164,12 +164,13 @@ def test_a_reload_is_a_restart_of_every_worker_and_a_smaller_pool_is_none(make_s
     supervisor.send_signal(1)
     wait_for(lambda: len(site.workers()) == 2 and not before & {worker.pid for worker in site.workers()}, "new ones")
     site.rows("INSERT INTO job_controls VALUES ('workers', 'work', 1, 0)")
-    wait_for(lambda: len(site.workers()) == 1, "one worker")
 
-    def restarts() -> dict[tuple[str, ...], float]:
-        return Scraper(site.url).samples().get("supervisor_worker_restarts_total", {})
+    def shrunk() -> bool:
+        news = site.bulletin(supervisor)["pools"]["work"]
+        return bool(news["size"] == news["target"] == 1)
 
-    wait_for(lambda: restarts() == {("work", "reload"): 2}, "the bulletin")
+    wait_for(shrunk, "the bulletin")
+    assert Scraper(site.url).samples()["supervisor_worker_restarts_total"] == {("work", "reload"): 2}
 
 
 def test_every_name_of_the_contract_is_there_with_its_labels_and_a_help(make_site: MakeSite) -> None:
