@@ -9,13 +9,16 @@ route.py     what every page has, and what it says when it cannot be made
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from supervisor.admin.api.problems import of_http
+from supervisor.admin.gate import DATA
 from supervisor.admin.pages import failures, jobs, overview, tables
-from supervisor.admin.pages.route import not_found
+from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
 
 __all__ = ["install"]
@@ -27,10 +30,23 @@ def install(app: FastAPI) -> None:
         app.include_router(part.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(404, _nothing)
+    for_programs = app.exception_handlers[Exception]
+
+    def mistake(request: Request, error: Exception) -> Any:
+        """For what nobody has foreseen; the gate logs it."""
+        if not _wants_page(request):
+            return for_programs(request, error)
+        return problem(request, 500, "The admin process has made a mistake", "Its log says more.")
+
+    app.add_exception_handler(Exception, mistake)
 
 
 async def _nothing(request: Request, error: Exception) -> Response:
-    """For an address that no route has: a page for browsers, JSON for programs."""
-    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        return not_found(request)
-    return await of_http(request, error)
+    """For an address that no route has."""
+    return not_found(request) if _wants_page(request) else await of_http(request, error)
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a person is asking, with a browser."""
+    html = "text/html" in request.headers.get("accept", "")
+    return html and request.method == "GET" and not request.url.path.startswith(DATA)

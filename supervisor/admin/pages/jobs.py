@@ -47,10 +47,11 @@ class Trial:
 
     @property
     def began(self) -> float | None:
-        """Unix seconds; of a run without a row of its own, its end less its length."""
-        if self.run is not None:
-            return self.run.started_at
-        return None if self.error is None else self.error.created_at - (self.error.duration or 0.0)
+        """Unix seconds, never after its end; of a run without a row of its own, its end less its length."""
+        if self.error is None:
+            return None if self.run is None else self.run.started_at
+        ended = self.error.created_at
+        return ended - (self.error.duration or 0.0) if self.run is None else min(self.run.started_at, ended)
 
     @property
     def duration(self) -> float | None:

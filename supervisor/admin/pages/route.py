@@ -11,7 +11,6 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from supervisor.admin.errors import answer
 from supervisor.admin.office import may_change, office_of
 from supervisor.admin.rendering import render
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -37,9 +36,6 @@ class PageRoute(APIRoute):
                 return problem(request, 503, "The database is busy", "Another program has held it for too long.")
             except StoreError as error:
                 return problem(request, 503, "The database cannot be used", f"{error}.")
-            except Exception as error:
-                answer(error)  # which logs it
-                return problem(request, 500, "The admin process has made a mistake", "Its log says more.")
 
         return handler
 

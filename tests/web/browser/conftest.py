@@ -1,4 +1,7 @@
-"""One browser a session, one lively installation for those who only look, and a person who is logged in."""
+"""One browser, an installation for those who look, one for those who change things, and a visitor who is logged in.
+
+All of them end with the last of these tests: while a browser is there, an event loop counts as running in this thread.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
-from tests.site_under_test import Site, wait_for
-from tests.web.browser.visitor import ADMIN, Visitor, admin_url, config, lively, log_in
+from tests.site_under_test import Site
+from tests.web.browser.visitor import ADMIN, KINDS, Visitor, admin_url, changing, lively, log_in
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -32,13 +35,13 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
     with sync_playwright() as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(playwright: Playwright) -> Iterator[Browser]:
     launched = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
     yield launched
@@ -70,20 +73,24 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
             assert visitor.complaints == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """An installation with jobs in every state, for tests that change nothing of it."""
     yield from lively(tmp_path_factory.mktemp("lively"))
 
 
+@pytest.fixture(scope="package")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An installation that tests share and change: each has a type, a pool or a job of its own."""
+    yield from changing(tmp_path_factory.mktemp("changing"))
+
+
+@pytest.fixture(scope="package")
+def kinds() -> Iterator[str]:
+    return iter(KINDS)
+
+
 @pytest.fixture
-def make_admin_site(make_site: Callable[..., Site]) -> Callable[..., Site]:
-    """An installation of one's own with an admin process, running."""
-
-    def make(pools: str, **more: str) -> Site:
-        site = make_site(config(pools), **more)
-        site.start()
-        wait_for(lambda: site.event("admin_listening"), "the admin process to listen")
-        return site
-
-    return make
+def kind(kinds: Iterator[str]) -> str:
+    """A type of `common` that no other test has used, whose jobs fail."""
+    return next(kinds)

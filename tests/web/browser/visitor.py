@@ -57,6 +57,42 @@ def killer(payload, ctx):
     os.kill(os.getpid(), 9)
 """
 
+CHANGING = """
+[pools.bad]
+handler = "jobs:bad"
+types = [%s]
+workers = 1
+retry = { max_attempts = 1 }
+[pools.patient]
+handler = "jobs:patient"
+workers = 1
+[pools.work]
+handler = "jobs:work"
+workers = 1
+[pools.elastic]
+handler = "jobs:work"
+min_workers = 1
+max_workers = 3
+"""
+KINDS = [f"bad.{letter}" for letter in "abcdefghijkl"]
+"""Types that always fail: one for each test, so that many can share an installation."""
+
+CHANGING_HANDLERS = """
+import os, time
+
+def bad(payload, ctx):
+    raise ValueError("no such picture")
+
+def patient(payload, ctx):
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    raise RuntimeError("stopped as asked")
+
+def work(payload, ctx):
+    while "until" in payload and not os.path.exists(payload["until"]):
+        time.sleep(0.01)
+"""
+
 
 def config(pools: str, more: str = "") -> str:
     """The text of a configuration with an admin process, at a port that is free."""
@@ -109,6 +145,14 @@ def lively(folder: Path) -> Iterator[Site]:
         )
         yield made
         (folder / "end").touch()
+
+
+def changing(folder: Path) -> Iterator[Site]:
+    """An installation for tests that change something of their own in it."""
+    types = ", ".join(f'"{kind}"' for kind in KINDS)
+    with site(folder, config(CHANGING % types), CHANGING_HANDLERS) as made:
+        made.start()
+        yield made
 
 
 class Visitor:
