@@ -12,6 +12,7 @@ if [ "${1:-}" != inside ]; then
     [ "$(id -u)" = 0 ] || { echo 'run this as root: it makes a root file system'; exit 2; }
     [ -n "${BASE:-}" ] || command -v debootstrap >/dev/null || { echo 'install debootstrap first'; exit 2; }
     root=$(mktemp -d "${TMPDIR:-/tmp}/bare-machine.XXXXXX")
+    chmod 0755 "$root" # it becomes a /
     # The namespace, and with it what is mounted below the root, ends with the last process in it.
     trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$root"' EXIT
     unshare --mount --pid --fork --kill-child "$0" inside "$root"
