@@ -58,8 +58,9 @@ def _supervisors(
             f"supervisors that did not end properly: {pids}",
             "nothing to do: the next supervisor that runs takes their jobs back",
         )
-    ours = {Path(path).name for record in supervisors for path in (record.owner_lock, record.scoreboard)}
-    stray = [path for path in _stray_files(engine.folder) if path.name not in ours]
+    ours = [Path(path).name for record in supervisors for path in (record.owner_lock, record.scoreboard)]
+    # Beside a scoreboard lie others of its name, with something behind it.
+    stray = [path for path in _stray_files(engine.folder) if not path.name.startswith(tuple(ours))]
     if stray:
         yield note(
             "leftovers",

@@ -123,6 +123,20 @@ def test_a_living_supervisor_of_another_version_is_told(make_site: Callable[...,
         one["fact"] for one in found
     ]
     assert not [one for one in found if one["level"] in ("warning", "fault") and one["about"] != "jobs"]
+    assert [one["fact"] for one in found if one["about"] == "leftovers"] == ["none"]
+
+
+def test_files_of_supervisors_that_are_gone_are_named(make_site: Callable[..., Site], cli: Run) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site.start()
+    folder = Path(f"{site.database}-supervisor")
+    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.tapes"):
+        (folder / name).touch()
+
+    found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
+
+    [left] = [one["fact"] for one in found if one["about"] == "leftovers"]
+    assert left.endswith(": owner-gone.lock, scoreboard-gone, scoreboard-gone.tapes")
 
 
 # Files

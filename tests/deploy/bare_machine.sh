@@ -12,6 +12,7 @@ if [ "${1:-}" != inside ]; then
     [ "$(id -u)" = 0 ] || { echo 'run this as root: it makes a root file system'; exit 2; }
     [ -n "${BASE:-}" ] || command -v debootstrap >/dev/null || { echo 'install debootstrap first'; exit 2; }
     root=$(mktemp -d "${TMPDIR:-/tmp}/bare-machine.XXXXXX")
+    chmod 0755 "$root" # it becomes a /
     # The namespace, and with it what is mounted below the root, ends with the last process in it.
     trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$root"' EXIT
     unshare --mount --pid --fork --kill-child "$0" inside "$root"
@@ -134,7 +135,34 @@ until_true is "$again" 'done'
 stop
 found "went back: $(as_app --version)"
 
+# As if systemd ran: a stand-in that notes what it is asked for.
+mkdir -p "$root/run/systemd/system"
+cat >"$root/usr/bin/systemctl" <<'END'
+#!/bin/sh
+echo "$*" >>/systemctl.log
+for word; do case $word in
+    is-enabled) exec test -e /enabled ;;
+    is-active) exec test -e /started ;;
+    enable) touch /enabled ;;
+    start) touch /started ;;
+esac; done
+END
+chmod 0755 "$root/usr/bin/systemctl"
+install || wrong 'a run with systemd fails'
+says 'enabled the service'
+says 'started the service'
+before=$(state)
+install || wrong 'another run with systemd fails'
+says 'everything is in place: nothing was changed'
+[ "$before" = "$(state)" ] || wrong 'another run with systemd changes something'
+echo '# changed' >>"$root/etc/systemd/system/job-supervisor.service"
+install || wrong 'a run with another unit fails'
+says 'restarted the service'
+[ "$(grep --count -x restart\ job-supervisor "$root/systemctl.log")" = 1 ] || wrong 'not restarted once'
+found 'enables, starts and restarts the service where systemd runs'
+
 printf '[pools.broken]\nhandler = "nowhere:handle"\n' >>"$root/srv/app/supervisor.toml"
+sed -i 's/__version__ = ".*"/__version__ = "100.0"/' "$root/opt/job-supervisor/supervisor/__init__.py"
 before=$(readlink "$root/srv/app/venv")
 if install; then wrong 'an upgrade with a wrong configuration is taken'; fi
 says 'nothing was changed'

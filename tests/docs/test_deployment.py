@@ -273,6 +273,34 @@ def caddy(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
     return command, port, False
 
 
+RIGHT = {"Authorization": "Basic " + b64encode(f"operator:{PASSWORD}".encode()).decode()}
+
+
+@contextlib.contextmanager
+def asking(port: int, tls: bool) -> Iterator[Callable[..., http.client.HTTPResponse]]:
+    """Ask the proxy under the sample's name; every connection is closed in the end."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host = NAME if tls else f"{NAME}:{port}"
+
+    def ask(
+        path: str, headers: dict[str, str] | None = None, body: bytes | None = None, method: str = ""
+    ) -> http.client.HTTPResponse:
+        connection: http.client.HTTPConnection = (
+            http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+            if tls
+            else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        )
+        opened.callback(connection.close)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who is refused may be cut off
+            how = method or ("GET" if body is None else "POST")
+            connection.request(how, path, body, {"Host": host, **(headers or {})})
+        return connection.getresponse()
+
+    with contextlib.ExitStack() as opened:
+        yield ask
+
+
 PROXIES = [pytest.param(nginx, marks=needs("nginx")), pytest.param(caddy, marks=needs("caddy"))]
 
 
@@ -281,27 +309,12 @@ def test_a_proxy_by_the_sample_asks_for_a_password_and_passes_on_what_is_needed(
     proxy: Callable[[Path, Path], tuple[list[str | Path], int, bool]], upstream: Path, tmp_path: Path
 ) -> None:
     command, port, tls = proxy(tmp_path, upstream)
-    right = {"Authorization": "Basic " + b64encode(f"operator:{PASSWORD}".encode()).decode()}
 
-    def ask(path: str, headers: dict[str, str] | None = None, body: bytes | None = None) -> http.client.HTTPResponse:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
-            if tls
-            else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        )
-        opened.callback(connection.close)
-        host = NAME if tls else f"{NAME}:{port}"
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who is refused may be cut off
-            connection.request("GET" if body is None else "POST", path, body, {"Host": host, **(headers or {})})
-        return connection.getresponse()
-
-    with running(command, port, tmp_path), contextlib.ExitStack() as opened:
+    with running(command, port, tmp_path), asking(port, tls) as ask:
         assert ask("/").status == 401
         assert ask("/", {"Authorization": "Basic b3BlcmF0b3I6d3Jvbmc="}).status == 401
 
-        answer = ask("/jobs?status=failed", right)
+        answer = ask("/jobs?status=failed", RIGHT)
         assert answer.status == 200
         reached = json.loads(answer.read())
         assert reached["host"].partition(":")[0] == NAME
@@ -309,14 +322,48 @@ def test_a_proxy_by_the_sample_asks_for_a_password_and_passes_on_what_is_needed(
         assert reached["x-forwarded-for"] == "127.0.0.1"
         assert reached["x-forwarded-proto"] == ("https" if tls else "http")
 
-        assert ask("/api/admin/jobs", right, b"x" * 1000).status == 200
-        assert ask("/api/admin/jobs", right, b"x" * (3 << 20)).status == 413
+        assert ask("/api/admin/jobs", RIGHT, b"x" * 1000).status == 200
+        assert ask("/api/admin/jobs", RIGHT, b"x" * (3 << 20)).status == 413
 
-        events = ask("/api/admin/events", right)
+        events = ask("/api/admin/events", RIGHT)
         assert events.readline() == b"event: overview\n"  # while the stream goes on
         assert not Upstream.go_on.is_set()
         Upstream.go_on.set()
         events.read()
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_the_dashboard_works_behind_a_proxy_by_the_sample(
+    proxy: Callable[[Path, Path], tuple[list[str | Path], int, bool]], make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    pytest.importorskip("uvicorn")
+    pools = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
+    site = make_site(f'{pools}[admin]\nlisten = "unix:admin.sock"\nhosts = ["{NAME}"]\n')
+    job = site.queue.enqueue("work")
+    site.start()
+    site.done(job)
+    path = site.folder / "admin.sock"
+    wait_for(path.exists, "the socket")
+    command, port, tls = proxy(tmp_path, path)
+
+    with running(command, port, tmp_path), asking(port, tls) as ask:
+        assert ask("/").status == 401
+        page = ask("/", RIGHT)
+        assert page.status == 200
+        assert b"work" in page.read()
+        changed = ask(
+            "/api/admin/types/work",
+            RIGHT | {"Content-Type": "application/json", "X-Requested-With": "supervisor"},
+            b'{"paused": true}',
+            method="PUT",
+        )
+        assert changed.status == 200, changed.read()
+        assert site.rows("SELECT name FROM job_controls WHERE kind = 'paused'") == [("work",)]
+        events = ask("/api/admin/events", RIGHT)
+        assert events.status == 200
+        assert b"overview" in events.readline() + events.readline()
+        other = RIGHT | {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+        assert ask("/api/admin/types/work", other, b"{}", method="PUT").status == 403
 
 
 @needs("caddy")

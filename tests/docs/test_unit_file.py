@@ -53,6 +53,7 @@ def service() -> dict[str, list[str]]:
         ("ExecReload", "/bin/kill -HUP $MAINPID"),
         ("Restart", "on-failure"),
         ("RuntimeDirectory", "job-supervisor"),
+        ("RuntimeDirectoryMode", "0750"),  # a reverse proxy in the group reaches the socket of [admin]
         ("RuntimeDirectoryPreserve", "yes"),  # recovery reads the scoreboard of the run before
         ("StateDirectory", "job-supervisor"),
         ("OOMPolicy", "continue"),  # one worker's death must not end the service
