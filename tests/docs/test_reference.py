@@ -156,7 +156,8 @@ def test_the_readme_lists_every_key_of_the_configuration() -> None:
 
 
 def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
-    tables = asked(schema, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'")
+    sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+    tables = asked(schema, sql)
     text = (ROOT / "docs/deploying/uninstall.md").read_text(encoding="utf-8")
     assert [name for name in tables if f"`{name}`" not in text] == []
 
