@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what a few tests drive and Python's registry does not have: a browser, a terminal, systemd's checks.
-# On Debian and Ubuntu, as root. Without them those tests are skipped, and each says what it misses.
+# Installs what a few tests drive and Python's registry does not have: a browser, a terminal, proxies, systemd's
+# checks. On Debian and Ubuntu, as root. Without them those tests are skipped, and each says what it misses.
 set -eu
 
 missing=""
@@ -9,9 +9,16 @@ need() { # command, package
 }
 need chromium chromium
 need curl curl
-need nginx nginx-light
+need logrotate logrotate
+need shellcheck shellcheck
+need sqlite3 sqlite3
 need systemd-analyze systemd
 need tmux tmux
+if [ ! -d /run/systemd/system ]; then # elsewhere their packages start a server each, which nobody asked for
+    need caddy caddy
+    need nginx nginx-light
+    need promtool prometheus
+fi
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" -ne 0 ]; then
@@ -19,8 +26,10 @@ if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" -ne 0 ]; then
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
+install() { apt-get install --yes --quiet=2 --no-install-recommends "$@" >/dev/null 2>&1; }
 # shellcheck disable=SC2086 # a list of packages
-install() { apt-get install --yes --quiet=2 --no-install-recommends $missing >/dev/null; }
-if ! install 2>/dev/null && ! { apt-get update --quiet=2 && install; }; then
-    echo "tests:$missing could not be installed; the tests that need them are skipped" >&2
-fi
+install $missing && exit 0
+apt-get update --quiet=2 || true
+for package in $missing; do # one that this release lacks keeps no other away
+    install "$package" || echo "tests: $package cannot be installed; the tests that need it are skipped" >&2
+done
