@@ -72,6 +72,8 @@ def _on(address: tuple[str, int]) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has ended may still linger there
+        # Every connection inherits it; else a body that follows its head waits 40 ms for an acknowledgement.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.bind(address)
         made.listen(BACKLOG)
     except OSError:
