@@ -30,6 +30,17 @@
     return [...wrong];
   },
 
+  // What sticks out to the right, where nobody can scroll to it, or only by scrolling the whole page.
+  width() {
+    const scrolls = (element) => element && (/auto|scroll/.test(getComputedStyle(element).overflowX) || scrolls(element.parentElement));
+    const wrong = [...document.body.querySelectorAll("*")].filter((element) => {
+      const { right, width } = element.getBoundingClientRect();
+      return width && right > innerWidth + 1 && !element.closest(".unseen, thead") && !scrolls(element.parentElement);
+    });
+    const over = document.documentElement.scrollWidth - innerWidth;
+    return [...(over > 0 ? [`the page is ${over} px too wide`] : []), ...wrong.slice(0, 5).map((e) => e.outerHTML.slice(0, 90))];
+  },
+
   // What a screen reader would have no words for.
   names() {
     const wrong = [];

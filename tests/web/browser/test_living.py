@@ -96,7 +96,8 @@ def test_whoever_looks_away_asks_for_nothing(common: Site, visit: Callable[..., 
     page = visitor.open("/jobs?type=work")
     visitor.live()
     page.evaluate("Object.defineProperty(document, 'hidden', {get: () => window.away ?? true, configurable: true})")
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/events")):  # the stream is closed
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 

@@ -43,8 +43,7 @@ def test_each_page_opens_without_a_complaint_and_never_scrolls_sideways(
     for path in every_page(shared):
         page = visitor.open(path)
         visitor.live()
-        if over := page.evaluate("document.documentElement.scrollWidth - innerWidth"):
-            wrong.append(f"{path} is {over} px too wide")
+        wrong += [f"{path}: {what}" for what in page.evaluate(f"({LOOKS}).width()")]
 
     assert wrong == []
 
