@@ -216,7 +216,7 @@ def running(command: list[str | Path], port: int, folder: Path) -> Iterator[None
             wait_for(answers, "a proxy")
             yield
         finally:
-            process.terminate()
+            process.kill()  # a graceful end waits for streams, as long as they like
             process.wait(20)
 
 
