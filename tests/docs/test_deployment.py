@@ -216,8 +216,12 @@ def running(command: list[str | Path], port: int, folder: Path) -> Iterator[None
             wait_for(answers, "a proxy")
             yield
         finally:
-            process.kill()  # a graceful end waits for streams, as long as they like
-            process.wait(20)
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:  # Caddy waits for streams, as long as they like
+                process.kill()
+                process.wait(20)
 
 
 def nginx(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
