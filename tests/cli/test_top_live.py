@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import uuid
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,13 +53,13 @@ class Screen:
     """A terminal of its own with a shell in it. `text` has no colours; tmux has obeyed every control sequence."""
 
     def __init__(self, folder: Path) -> None:
-        self._name = f"top-{uuid.uuid4().hex[:8]}"
+        self._sockets = tempfile.mkdtemp(prefix="top-")  # not in tmp_path: a socket's path must be short
         self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-c", str(folder), "exec sh")
         self.type(f"PS1='$ '; clear; echo '{MARK}'; stty -g > before", "Enter")
         wait_for(lambda: MARK in self.lines()[0] and (folder / "before").exists(), "a shell")
 
     def _tmux(self, *words: str) -> str:
-        command = ["tmux", "-u", "-L", self._name, *words]
+        command = ["tmux", "-u", "-S", f"{self._sockets}/tmux", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
     def type(self, *keys: str) -> None:
@@ -97,6 +97,7 @@ class Screen:
 
     def close(self) -> None:
         self._tmux("kill-server")
+        shutil.rmtree(self._sockets)
 
 
 @pytest.fixture

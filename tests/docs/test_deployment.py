@@ -217,7 +217,11 @@ def running(command: list[str | Path], port: int, folder: Path) -> Iterator[None
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:  # Caddy waits for streams, as long as they like
+                process.kill()
+                process.wait(20)
 
 
 def nginx(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
