@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.settlement import Settlement
-from supervisor.domain.tally import LONGEST_WAIT, ended
+from supervisor.domain.tally import LONGEST_WAIT, ended, waited
 from supervisor.system.tallies import BOUNDS, Row
 from supervisor.worker.recorder import WORTH
 
@@ -31,14 +31,20 @@ class Counter:
     def __init__(self, row: Row, types: Sequence[str]) -> None:
         self._row = row
         self._only = types[0] if len(types) == 1 else None
-        self._quick: deque[tuple[float, float]] = deque()  # (run, wait) of runs that ended well
+        self._quick: deque[tuple[float, float, float]] = deque()  # (due, started, over) of runs that ended well
 
-    def settled(self, settlements: list[Settlement], lost: Sequence[int], until: float, *, more: bool = False) -> None:
+    def settled(self, settlements: list[Settlement], lost: Sequence[int], until: float, more: bool = False) -> None:
         """They were committed, apart from the `lost`. `until` is the Unix time at which the last of their runs
         was over; `more` says that others follow at once.
         """
-        if more and not lost and len(settlements) == 1 and self._keep(settlements[0], until):
-            return
+        if more and len(settlements) == 1 and not lost:
+            # prefetch = 1 lives by this.
+            settlement, quick = settlements[0], self._quick
+            started = settlement.started_at
+            plain = settlement.usage is None and settlement.failure is None and self._only is not None
+            if plain and started is not None and len(quick) < QUICK:
+                quick.append((settlement.claim.due_at, started, until))  # type: ignore[union-attr]
+                return
         self.flush()
         if lost:
             settlements = [settlement for settlement in settlements if settlement.job_id not in lost]
@@ -53,23 +59,18 @@ class Counter:
                 kept.append(self._quick.popleft())
             except IndexError:  # the other thread was quicker
                 break
-        if kept and self._only is not None:
-            self._row.ran_all(self._only, sorted(run for run, _ in kept), sorted(wait for _, wait in kept))
+        if not kept or self._only is None:
+            return
+        runs = sorted([over - started for _, started, over in kept])
+        waits = sorted([started - due for due, started, _ in kept])
+        if runs[0] < 0.0 or runs[-1] > WORTH or waits[0] < 0.0 or waits[-1] > LONGEST_WAIT:
+            runs = sorted(min(max(0.0, run), WORTH) for run in runs)
+            waits = sorted(waited(due, started) for due, started, _ in kept)
+        self._row.ran_all(self._only, runs, waits)
 
     def store_failed(self, error: StoreError) -> None:
         if isinstance(error, StoreBusy):
             self._row.busy()
-
-    def _keep(self, settlement: Settlement, until: float) -> bool:
-        """Keep a quick success for later: prefetch = 1 lives by this."""
-        started, claim, quick = settlement.started_at, settlement.claim, self._quick
-        if settlement.usage is not None or started is None or claim is None or self._only is None:
-            return False
-        run, wait = until - started, started - claim.due_at
-        if not (0.0 <= run <= WORTH and 0.0 <= wait <= LONGEST_WAIT and len(quick) < QUICK):
-            return False
-        quick.append((run, wait))
-        return True
 
     def _count_plain(self, type_: str, settlements: list[Settlement], until: float) -> bool:
         """Count quick successes, of which there are thousands a second, by whole lists. False: not all are."""

@@ -133,7 +133,7 @@ class Worker:
         if self._backoff:
             self._recovered()
         if settlements:
-            self._counter.settled(settlements, exchange.lost, now, more=bool(exchange.claims))
+            self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
         self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
         return exchange.claims

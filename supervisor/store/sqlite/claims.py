@@ -82,8 +82,7 @@ class SqliteClaims:
         row = raw.execute(QUERIES.claim_first, (type_, self._priority, now)).fetchone()
         if row is None or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount:
             return []
-        job_id, token, type_, payload, attempts, max_attempts, crashes, due_at = row
-        return [Claim(job_id, token + 1, type_, payload, attempts + 1, max_attempts, crashes, due_at)]
+        return [Claim._make(row)]
 
     def close(self) -> None:
         self._connection.close()

@@ -73,8 +73,8 @@ FROM groups g WHERE g.priority IS NOT NULL;
 -- name: claim_first
 -- The first due job of a type, when it is plain to see which: nothing of the type requires a capability,
 -- nothing has a higher priority than the one asked for, and the type is not paused. Costs three seeks,
--- where the groups cost a dozen.
-SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
+-- where the groups cost a dozen. Token and attempts are what they will be once it is claimed.
+SELECT id, claim_token + 1, type, payload, attempts + 1, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
