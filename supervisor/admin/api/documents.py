@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -14,7 +14,7 @@ from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Attempt, Job, Run
 from supervisor.domain.plain import plain
 
-_STORED = {"created_at", "updated_at"}  # of any type
+_STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -23,7 +23,7 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def summary(job: Job) -> dict[str, Any]:
-    return _row(job, JobSummary.model_fields)
+    return _row(job, JobSummary.model_fields, _STORED)
 
 
 def document(job: Job, errors: Sequence[Attempt], runs: Sequence[Run], *, show: bool) -> dict[str, Any]:
@@ -50,14 +50,13 @@ def timeline(job: Job) -> list[dict[str, Any]]:
     return [{"at": at, "event": event} for at, event in sorted(known, key=lambda moment: moment[0])]
 
 
-def _row(row: Any, names: Any) -> dict[str, Any]:
-    return {name: _value(name, getattr(row, name)) for name in names}
+def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """These fields of a row. Infinite numbers are none, except where a text may stand as well."""
+    return {name: getattr(row, name) if name in stored else _finite(getattr(row, name)) for name in names}
 
 
-def _value(name: str, value: Any) -> Any:
-    """Infinite numbers are none, except where a text may stand as well."""
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    return None if infinite and name not in _STORED else value
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_time(value: Any) -> bool:

@@ -115,6 +115,15 @@ def test_many_rounds_reach_every_job_once(site: Site, monkeypatch: pytest.Monkey
     assert site.rows() == []
 
 
+def test_jobs_that_go_on_matching_are_met_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "ROUND", 3)
+    ids = [site.desk.put() for _ in range(10)]
+    site.desk.claim(want=10)
+
+    assert site.post(f"{JOBS}/cancel", {"filter": {}, "count": 10}) == {"matching": 10, "changed": 10, "skipped": 0}
+    assert None not in [site.desk.job(job_id).cancel_requested_at for job_id in ids]
+
+
 def test_cancelled_jobs_are_retried_only_if_they_are_meant(site: Site) -> None:
     job_id = site.desk.put()
     site.desk.operations.cancel(job_id, NOW)

@@ -83,9 +83,16 @@ def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]
     """Run a story on the loop of the application, which looks every few milliseconds."""
     monkeypatch.setattr(watch, "FRESH", 0.01)
 
-    def run(story: Story) -> None:
-        site.client.run(story(site, site.client.app))
+    async def told(story: Story) -> None:
+        await story(site, site.client.app)
         assert (site.office.watch.listeners, site.office.watch.is_looking) == (0, False)
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while len(asyncio.all_tasks()) > 1:
+            assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
+            await asyncio.sleep(0.01)
+
+    def run(story: Story) -> None:
+        site.client.run(told(story))
 
     return run
 
