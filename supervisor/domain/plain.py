@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-_DEEPEST = 200  # levels of a stored value that are shown; other programs may have nested theirs deeper
+_DEEPEST = 100  # levels of a stored value that are shown: many parsers take no more than twice as many
 
 
 def plain(value: Any, depth: int = 0) -> Any:
