@@ -10,7 +10,10 @@ SEED ?=
 EXAMPLES ?= 2000
 BENCH ?=
 
-.PHONY: install packages demo test coverage faults model deploy-test lint types soak bench screenshots clean
+# The tests start a thousand processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: install packages demo test coverage faults model deploy-test long lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -54,6 +57,10 @@ model: $(VENV)/.installed
 # deploy/install.sh on a bare Debian in a folder of its own: root, debootstrap, mirrors, some minutes.
 deploy-test:
 	tests/deploy/bare_machine.sh
+
+# What takes long and says little about the product.
+long: $(VENV)/.installed-ml
+	$(BIN)/python -m pytest -n $(WORKERS) -m long tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

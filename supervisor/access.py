@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +97,8 @@ def _make(path: Path) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
+            import secrets  # once in a lifetime
+
             file.write(f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n")
         try:
             path.hardlink_to(draft)

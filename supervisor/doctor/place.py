@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.config.settings import Settings
-from supervisor.doctor import leftovers
 from supervisor.doctor.finding import Finding, fault, good, note, warning
 from supervisor.domain.duration import human_size
 from supervisor.engine import open_engine
@@ -40,6 +39,8 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
         advice = "`supervisor enqueue` or `supervisor run` creates it"
         return [*found, note("database", f"{database} does not exist yet", advice)]
     found += [*_file_permissions(database), *_beside(database, engine.folder), *_log(database)]
+    from supervisor.doctor import leftovers  # `run` wants to know the file system alone
+
     found += leftovers.copies(database)
     if not any(finding.level == "fault" for finding in found):
         found += leftovers.inside(engine, settings)

