@@ -45,9 +45,9 @@ coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# The part of the tests that kills, stops, fills and breaks; it runs with `make test` too.
+# The part of the tests that kills, stops, fills and breaks; all but a few of these run with `make test` too.
 faults: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(WORKERS) tests/faults
+	$(BIN)/python -m pytest -n $(WORKERS) -m '' tests/faults
 
 # The models of tests/model for longer than `make test` does: random histories, other ones each time; SEED
 # repeats a run.
@@ -58,7 +58,7 @@ model: $(VENV)/.installed
 deploy-test:
 	tests/deploy/bare_machine.sh
 
-# What takes long and says little about the product.
+# What `make test` leaves out: places that nearly repeat others, and the benchmark's own long tests.
 long: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m long tests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
@@ -47,6 +48,7 @@ def run(
         return only(load(config, database=database, to_run=tuple(pools)), tuple(pools))
 
     settings = read()
+    gc.enable()  # the command line starts without
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
     engine = open_engine(settings.database)

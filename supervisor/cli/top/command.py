@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -31,6 +32,7 @@ def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl
         engine.operations().close()
     from supervisor.cli.top.loop import run
 
+    gc.enable()  # the command line starts without
     raise typer.Exit(run(engine))
 
 

@@ -12,11 +12,14 @@ from supervisor.store.sqlite import writelock
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
 
+ROUNDS = 20
+
 
 def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp_path: Path) -> None:
     place = Place(tmp_path / "jobs.db")
     place.database.touch()
-    for _ in range(5):
+    first_served = 0
+    for _ in range(ROUNDS):
         locks = [WriteLock(place) for _ in range(4)]
         order: list[int] = []
 
@@ -36,9 +39,12 @@ def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp
         locks[0].release()
         for thread in (first, *later):
             thread.join()
-        assert order[0] == 1
+        first_served += order[0] == 1
         for lock in locks:
             lock.close()
+    # A plea stands for 5 ms: on a machine that lets its writer wait for longer, now and then another is quicker.
+    # Without pleas it is one of three, which comes to so many once in a hundred thousand times.
+    assert first_served >= ROUNDS * 0.8
 
 
 def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
