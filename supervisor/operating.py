@@ -16,9 +16,9 @@ from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
-_RETRIABLE = (Status.FAILED, Status.QUARANTINED, Status.CANCELLED)
-_FINISHED = tuple(status for status in Status if status.finished)
-_UNFINISHED = tuple(status for status in Status if not status.finished)
+RETRIABLE = (Status.FAILED, Status.QUARANTINED, Status.CANCELLED)
+CANCELLABLE = tuple(status for status in Status if not status.finished)
+DELETABLE = tuple(status for status in Status if status.finished)
 
 
 class NobodyRuns(QueueError):
@@ -31,16 +31,16 @@ class UnknownPool(ConfigError):
 
 # What each change is possible for, and which jobs it means where no state is named.
 _CHANGES = {
-    "retry": ((Status.FAILED, Status.QUARANTINED, Status.CANCELLED), (Status.FAILED, Status.QUARANTINED)),
-    "cancel": ((Status.PENDING, Status.RUNNING), (Status.PENDING, Status.RUNNING)),
-    "delete": (_FINISHED, _FINISHED),
+    "retry": (RETRIABLE, (Status.FAILED, Status.QUARANTINED)),
+    "cancel": (CANCELLABLE, CANCELLABLE),
+    "delete": (DELETABLE, DELETABLE),
 }
 
 
 def check_retry(operations: Operations, ids: Iterable[int]) -> None:
     """Raises JobNotFound or Conflict for the first job that cannot be retried."""
     for job_id in ids:
-        _require(operations, job_id, _RETRIABLE, "a failed, quarantined or cancelled job can be retried")
+        _require(operations, job_id, RETRIABLE, "a failed, quarantined or cancelled job can be retried")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
@@ -55,13 +55,13 @@ def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
 def check_cancel(operations: Operations, ids: Iterable[int]) -> None:
     """Raises JobNotFound or Conflict for the first job that cannot be cancelled."""
     for job_id in ids:
-        _require(operations, job_id, _UNFINISHED, "a pending or running job can be cancelled")
+        _require(operations, job_id, CANCELLABLE, "a pending or running job can be cancelled")
 
 
 def check_delete(operations: Operations, ids: Iterable[int]) -> None:
     """Raises JobNotFound or Conflict for the first job that cannot be deleted."""
     for job_id in ids:
-        _require(operations, job_id, _FINISHED, "a finished job can be deleted; cancel it first")
+        _require(operations, job_id, DELETABLE, "a finished job can be deleted; cancel it first")
 
 
 def meant(change: Literal["retry", "cancel", "delete"], which: Filter) -> Filter:
@@ -100,7 +100,7 @@ def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, no
     for status in statuses:
         if not status.finished:
             raise ConfigError([f"--status: {status} jobs are not finished, so they are not purged"])
-    return Filter(tuple(statuses) or _FINISHED, (type_,) if type_ else (), finished_before=before)
+    return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
 
 
 def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:

@@ -14,14 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import asked, route
 from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.operating import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.status import Overview, WorkerView
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
 MOST_ATTEMPTS = 50  # shown of one job; a poisoned one may have thousands
-RETRIABLE = (Status.FAILED, Status.QUARANTINED, Status.CANCELLED)
-CANCELLABLE = (Status.PENDING, Status.RUNNING)
-DELETABLE = tuple(status for status in Status if status.finished)
 
 router = route.router()
 
