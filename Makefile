@@ -45,7 +45,7 @@ coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# The part of the tests that kills, stops, fills and breaks; all but a few of these run with `make test` too.
+# The part of the tests that kills, stops, fills and breaks; `make test` and `make long` together run it too.
 faults: $(VENV)/.installed
 	$(BIN)/python -m pytest -n $(WORKERS) -m '' tests/faults
 
@@ -58,7 +58,7 @@ model: $(VENV)/.installed
 deploy-test:
 	tests/deploy/bare_machine.sh
 
-# What `make test` leaves out: places that nearly repeat others, and the benchmark's own long tests.
+# What `make test` leaves out: death at every single statement, and the benchmark's own long tests.
 long: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m long tests
 

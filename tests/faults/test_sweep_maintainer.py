@@ -16,6 +16,8 @@ from tests.store.kit import Desk, supervisor_record, worker_record
 
 MakeSite = Callable[..., Site]
 
+pytestmark = pytest.mark.long  # every place there is; other tests here show the same faults once each
+
 POOL = """
 [pools.work]
 handler = "jobs:work"
@@ -46,11 +48,7 @@ def ways(statements: list[str]) -> list[object]:
     found = []
     for statement in statements:
         points = [f"maintainer:{statement}{when}" for when in WHEN]
-        found += [
-            # Before a statement is right after the one before it, so these are left to `make faults`.
-            pytest.param([f"{point}=kill"], id=f"{point}=kill", marks=[pytest.mark.long] * point.endswith(".before"))
-            for point in points
-        ]
+        found += [pytest.param([f"{point}=kill"], id=f"{point}=kill") for point in points]
         found.append(pytest.param([f"{point}=stop" for point in points], id=f"{points[1]}=stop"))
     return found
 

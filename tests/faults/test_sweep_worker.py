@@ -1,7 +1,5 @@
 """A worker is killed once at every statement of its cycle: before it, after it, and after its commit.
 
-Before one is mostly right after another, so these are left to `make faults`.
-
 One run does everything that claiming and settling can do: jobs of several groups and priorities, batches,
 a failure, a child, and a slow job whose prefetched successors its second thread gives back.
 """
@@ -17,6 +15,8 @@ from tests.ledger import Ledger
 from tests.site_under_test import Site
 
 MakeSite = Callable[..., Site]
+
+pytestmark = pytest.mark.long  # every place there is; other tests here show the same faults once each
 
 CYCLE = """
 [pools.work]
@@ -59,7 +59,7 @@ SHORT_WAY = ("claim_first", "claim_one")  # to a single job of a single group
 
 
 @pytest.mark.fault(2, 3, 4)
-@pytest.mark.parametrize("when", [pytest.param(".before", marks=pytest.mark.long), "", ".committed"])
+@pytest.mark.parametrize("when", [".before", "", ".committed"])
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_worker_killed_at_any_statement_loses_and_doubles_nothing(
     make_site: MakeSite, statement: str, when: str
