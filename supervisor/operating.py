@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
@@ -16,7 +16,11 @@ from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
-RETRIABLE = (Status.FAILED, Status.QUARANTINED, Status.CANCELLED)
+Change = Literal["retry", "cancel", "delete"]
+"""What may be done to many jobs at once."""
+
+UNSUCCESSFUL = (Status.FAILED, Status.QUARANTINED)
+RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
 CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
 
@@ -30,8 +34,8 @@ class UnknownPool(ConfigError):
 
 
 # What each change is possible for, and which jobs it means where no state is named.
-_CHANGES = {
-    "retry": (RETRIABLE, (Status.FAILED, Status.QUARANTINED)),
+_CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...]]] = {
+    "retry": (RETRIABLE, UNSUCCESSFUL),
     "cancel": (CANCELLABLE, CANCELLABLE),
     "delete": (DELETABLE, DELETABLE),
 }
@@ -64,7 +68,7 @@ def check_delete(operations: Operations, ids: Iterable[int]) -> None:
         _require(operations, job_id, DELETABLE, "a finished job can be deleted; cancel it first")
 
 
-def meant(change: Literal["retry", "cancel", "delete"], which: Filter) -> Filter:
+def meant(change: Change, which: Filter) -> Filter:
     """The jobs of a filter that a change of many is about. Raises ConfigError for states that it is impossible in.
 
     Without a state, `retry` means what went wrong: who cancelled jobs meant it.
@@ -76,7 +80,7 @@ def meant(change: Literal["retry", "cancel", "delete"], which: Filter) -> Filter
     return replace(which, statuses=which.statuses or usual)
 
 
-def change(operations: Operations, what: Literal["retry", "cancel", "delete"], ids: Sequence[int], now: float) -> int:
+def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:
     """Do it to those of these jobs that allow it, and return how many that were."""
     if what == "retry":
         return operations.retry(ids, now)
@@ -147,9 +151,7 @@ def types_of(operations: Operations, pool: str) -> list[str]:
     """The types that the living supervisors' pools of that name take."""
     found: dict[str, None] = {}
     for record in living(operations):
-        board = Scoreboard.open(Path(record.scoreboard))
-        news = {} if board is None else board.bulletin().get("pools", {}).get(pool, {})
-        found |= dict.fromkeys(news.get("types", ()))
+        found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
     return list(found)
 
 
@@ -182,6 +184,7 @@ def living(operations: Operations) -> list[SupervisorRecord]:
     return [record for record in operations.supervisors() if operations.owner_lives(record) is not False]
 
 
-def _pools_of(record: SupervisorRecord) -> list[str]:
+def _pools_of(record: SupervisorRecord) -> dict[str, Any]:
+    """What a supervisor has posted of its pools, by name; nothing where its scoreboard cannot be read."""
     board = Scoreboard.open(Path(record.scoreboard))
-    return [] if board is None else list(board.bulletin().get("pools", {}))
+    return {} if board is None else board.bulletin().get("pools", {})

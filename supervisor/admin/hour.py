@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from supervisor.domain import history
 from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
 
 MINUTES = int(KEPT / MINUTE)
@@ -23,25 +24,6 @@ class Series:
     @property
     def total(self) -> float:
         return sum(self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Some types in the last hour. `wait` and `run` are mean seconds, None where nothing ran."""
-
-    done: int = 0
-    failed: int = 0
-    wait: float | None = None
-    run: float | None = None
-
-    @property
-    def runs(self) -> int:
-        return self.done + self.failed
-
-    @property
-    def failing(self) -> float | None:
-        """The share of runs that failed, 0 to 1."""
-        return self.failed / self.runs if self.runs else None
 
 
 class Hour:
@@ -76,16 +58,11 @@ class Hour:
         others = [*named[MOST_TYPES:], *([OTHERS] if runs[OTHERS] else [])]
         return [*series, self._of_types("type-others", others, "others")] if others else series
 
-    def sums(self, types: Sequence[str]) -> Sums:
-        minutes = [minute for minute in self._kept if minute.type in types]
-        done, failed = sum(minute.done for minute in minutes), sum(minute.failed for minute in minutes)
-        if not done + failed:
-            return Sums()
-        wait, run = sum(minute.wait_seconds for minute in minutes), sum(minute.run_seconds for minute in minutes)
-        return Sums(done, failed, wait / (done + failed), run / (done + failed))
+    def sums(self, types: Sequence[str]) -> history.Hour:
+        return history.hour_of(minute for minute in self._kept if minute.type in types)
 
-    def total(self) -> Sums:
-        return self.sums(sorted({minute.type for minute in self._kept}))
+    def total(self) -> history.Hour:
+        return history.hour_of(self._kept)
 
     def runs_of(self, types: Sequence[str]) -> Series:
         """Runs of some types a minute, for a small chart."""

@@ -25,13 +25,7 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Start no more jobs of a type."""
-    from supervisor.domain.intake import checked_type
-
-    checked_type(type)
-    with Target.of(context, config, database).operations() as operations:
-        changed = type not in operations.controls().paused
-        operations.pause(type, time.time())
-    _tell(as_json, type, paused=True, changed=changed)
+    _set(Target.of(context, config, database), type, paused=True, as_json=as_json)
 
 
 def resume(
@@ -42,15 +36,16 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Start jobs of a paused type again."""
+    _set(Target.of(context, config, database), type, paused=False, as_json=as_json)
+
+
+def _set(target: Target, type_: str, *, paused: bool, as_json: bool) -> None:
+    from supervisor import operating
     from supervisor.domain.intake import checked_type
 
-    checked_type(type)
-    with Target.of(context, config, database).operations() as operations:
-        changed = operations.resume(type)
-    _tell(as_json, type, paused=False, changed=changed)
-
-
-def _tell(as_json: bool, type_: str, *, paused: bool, changed: bool) -> None:
+    checked_type(type_)  # before the database is looked for
+    with target.operations() as operations:
+        changed = operating.pause(operations, type_, paused, time.time())
     if as_json:
         document({"type": type_, "paused": paused, "changed": changed})
     elif paused:

@@ -108,6 +108,15 @@ class Hour:
     mean_run: float | None
     mean_wait: float | None
 
+    @property
+    def runs(self) -> int:
+        return self.done + self.failed
+
+    @property
+    def failing(self) -> float | None:
+        """The share of runs that failed, 0 to 1."""
+        return self.failed / self.runs if self.runs else None
+
 
 QUIET = Hour(0, 0, None, None)
 
@@ -117,10 +126,12 @@ def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
     found: dict[str, list[Minute]] = {}
     for minute in minutes:
         found.setdefault(minute.type, []).append(minute)
-    return {type_: _hour(_together(0.0, rows)) for type_, rows in found.items()}
+    return {type_: hour_of(rows) for type_, rows in found.items()}
 
 
-def _hour(sums: Minute) -> Hour:
+def hour_of(minutes: Iterable[Minute]) -> Hour:
+    """All of these minutes together."""
+    sums = _together(0.0, list(minutes))
     runs = sums.done + sums.failed
     if not runs:
         return QUIET

@@ -1,7 +1,7 @@
 """The scoreboard: one mapped file in which every worker shows what it is doing.
 
 The term and the idea are Apache httpd's. A slot a worker; only that worker writes it, except for the
-cancel request. Single words are written at once, so a reader never sees half a number; a job is published
+cancel requests. Single words are written at once, so a reader never sees half a number; a job is published
 by writing its token first and its id last. A heartbeat costs no system call and no transaction.
 
 Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's bulletin (JSON: pools, their
@@ -20,9 +20,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-MAGIC = 0x4A4F4253_00000001
+MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
-SLOT_BYTES = 512
+SLOT_BYTES = 1024
 MAX_SLOTS = 1024
 BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
@@ -70,9 +70,9 @@ class Cancel(IntEnum):
     _CLAIMS,
     _DONE,
     _PROGRESS,
-    _CANCEL_JOB,
-    _CANCEL_TOKEN,
-    _CANCEL_REASON,
+    _CANCELS,
+    _SETTLED,
+    _SETTLED_ASIDE,
     _WORN,
     _LOST,
     _WATCHED,
@@ -81,6 +81,10 @@ _INCARNATION = (128, 40)
 _NAME = (168, 80)
 _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
+_LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
+_CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
+_CANCEL_WORDS = 3
+CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,9 @@ class Snapshot:
     batch: int  # jobs in the run that has begun
     done: int
     progress: float | None
+    unsettled: int  # runs that have ended, but whose outcomes are not committed yet
+    last_job: int  # the run that ended last, 0 before the first has
+    last_token: int
     worn: Worn
     lost: bool
     incarnation: str
@@ -165,10 +172,20 @@ class Slot:
         ints[_JOB] = job
 
     def finish(self, done: int) -> None:
-        """The handler has returned, whatever came of it."""
+        """The handler has returned, whatever came of it: `done` runs have ended so far."""
         ints = self._ints
-        ints[_JOB] = 0
+        ints[_LAST_TOKEN] = ints[_TOKEN]
+        ints[_LAST_JOB] = ints[_JOB]
         ints[_DONE] = done
+        ints[_JOB] = 0
+
+    def settle(self, done: int) -> None:
+        """The worker's main thread has committed the outcomes of `done` runs so far."""
+        self._ints[_SETTLED] = done
+
+    def settle_aside(self, done: int) -> None:
+        """The heartbeat's thread has: a word of its own, since each word has one writer."""
+        self._ints[_SETTLED_ASIDE] = done
 
     def extend(self, deadline: float) -> None:
         self._floats[_DEADLINE] = deadline
@@ -205,19 +222,36 @@ class Slot:
         """Say in words what is wrong."""
         self._write(_TEXT, text)
 
-    # The cancel request: written by the supervisor or the maintainer, read by the worker
+    # The cancel requests: written by the supervisor, read by the worker
 
     def request_cancel(self, job: int, token: int, reason: Cancel) -> None:
-        """Ask for one run of one job to stop; it can never hit the next, whose token or id differs."""
-        self._ints[_CANCEL_TOKEN] = token
-        self._ints[_CANCEL_REASON] = reason
-        self._ints[_CANCEL_JOB] = job
+        """Ask for one run of one job to stop; it can never hit the next, whose token or id differs.
+
+        Several jobs of a batch may be asked for at the same time.
+        """
+        ints, made = self._ints, self._ints[_CANCELS]
+        at = self._find_cancel(job, token)
+        new = at is None
+        if at is None:
+            at = _CANCEL_AT + made % CANCELS * _CANCEL_WORDS
+            ints[at] = 0
+        ints[at + 1] = token
+        ints[at + 2] = reason
+        ints[at] = job
+        if new:
+            ints[_CANCELS] = made + 1
 
     def cancel_for(self, job: int, token: int) -> Cancel:
+        at = self._find_cancel(job, token) if job and self._ints[_CANCELS] else None
+        return Cancel.NONE if at is None else Cancel(self._ints[at + 2])
+
+    def _find_cancel(self, job: int, token: int) -> int | None:
         ints = self._ints
-        if ints[_CANCEL_JOB] == job and ints[_CANCEL_TOKEN] == token:
-            return Cancel(ints[_CANCEL_REASON])
-        return Cancel.NONE
+        for number in range(min(ints[_CANCELS], CANCELS)):
+            at = _CANCEL_AT + number * _CANCEL_WORDS
+            if ints[at] == job and ints[at + 1] == token:
+                return at
+        return None
 
     # Anybody
 
@@ -243,6 +277,9 @@ class Slot:
             batch=ints[_BATCH],
             done=ints[_DONE],
             progress=progress if progress >= 0 else None,
+            unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
+            last_job=ints[_LAST_JOB],
+            last_token=ints[_LAST_TOKEN],
             worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.LARGE else Worn.NOT,
             lost=bool(ints[_LOST]),
             incarnation=self._read(_INCARNATION),

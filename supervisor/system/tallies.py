@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.system.region import mapped
+
 # Upper bounds of the histograms' buckets, in seconds; one more bucket is for everything above.
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 BUCKETS = len(BOUNDS) + 1
@@ -134,17 +136,8 @@ class Row:
 
 def shared(path: Path, slot: int) -> Row:
     """The row of a slot; where there is no room for the file, one that nobody else can read."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # Now: the first write to a page that is not there kills the process on a full disk.
-            os.posix_fallocate(descriptor, slot * _REGION, _BYTES)
-            mapped = mmap.mmap(descriptor, _BYTES, offset=slot * _REGION)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return Row()
-    return Row(memoryview(mapped))
+    memory = mapped(path, slot * _REGION, _BYTES)
+    return Row() if memory is None else Row(memoryview(memory))
 
 
 def read(path: Path) -> Tallies:
@@ -153,10 +146,10 @@ def read(path: Path) -> Tallies:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
+            whole = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
     except OSError:
         return found
-    memory = memoryview(mapped)
+    memory = memoryview(whole)
     for at in range(0, size - _BYTES + 1, _REGION):
         found.add(_read_row(memory[at : at + _BYTES]))
     return found

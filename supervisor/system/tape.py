@@ -8,13 +8,13 @@ of its own that is mapped by its worker alone.
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+from supervisor.system.region import mapped
 
 HEAD_BYTES = 16 * 1024  # where what went wrong first stands
 MOST_BYTES = 64 * 1024  # with the end, where what went wrong last stands
@@ -85,18 +85,11 @@ class Tape:
 
 def shared(path: Path, slot: int) -> memoryview | None:
     """Memory for a slot's tape that can be read when this process is dead; None where there is no room for it."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # Now: the first write to a page that is not there kills the process on a full disk.
-            os.posix_fallocate(descriptor, slot * _REGION, _BYTES)
-            mapped = mmap.mmap(descriptor, _BYTES, offset=slot * _REGION)
-        finally:
-            os.close(descriptor)
-    except OSError:
+    memory = mapped(path, slot * _REGION, _BYTES)
+    if memory is None:
         return None
-    _WORDS.pack_into(mapped, 0, 0, 0, 0)  # what a predecessor has said
-    return memoryview(mapped)
+    _WORDS.pack_into(memory, 0, 0, 0, 0)  # what a predecessor has said
+    return memoryview(memory)
 
 
 def said(path: Path, slot: int, job: int, token: int) -> str | None:

@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from supervisor.admin import charts
-from supervisor.admin.hour import Hour, Series, Sums
+from supervisor.admin.hour import Hour, Series
+from supervisor.domain import history
 from supervisor.domain.history import OTHERS, Minute
 
 NOW = 1_700_000_010.0
@@ -57,10 +58,10 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
         NOW,
     )
 
-    assert hour.sums(["tag"]) == Sums(done=3, failed=1, wait=0.5, run=2.0)
+    assert hour.sums(["tag"]) == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
     assert hour.sums(["tag"]).failing == 0.25
     assert hour.total().runs == 5
-    assert (hour.sums(["idle"]), hour.sums([]).failing) == (Sums(), None)
+    assert (hour.sums(["idle"]), hour.sums([]).failing) == (history.QUIET, None)
 
 
 @pytest.mark.parametrize(

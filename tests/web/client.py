@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from supervisor.config.settings import AdminSettings
 from tests.site_under_test import Site, wait_for
 
+# Of an application that is asked in this process, without its socket.
+SETTINGS = AdminSettings(
+    listen="unix:/nowhere",
+    token_file=None,
+    read_token_file=None,
+    hosts=(),
+    show_payloads=False,
+    allow_remote=False,
+)
 ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 

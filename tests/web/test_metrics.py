@@ -19,7 +19,6 @@ from supervisor.admin.families import MOST_TYPES, OTHERS
 from supervisor.admin.keys import keys_of
 from supervisor.admin.office import Office
 from supervisor.admin.watch import Watch
-from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
 from supervisor.system.scoreboard import tallies_of
 from supervisor.system.tallies import BOUNDS, shared
@@ -27,18 +26,10 @@ from tests.processes.test_history import HANDLERS, POOLS, counted, happened, wor
 from tests.site_under_test import Site, kill, wait_for
 from tests.store.kit import Desk as StoreDesk
 from tests.store.kit import supervisor_record
-from tests.web.client import ADMIN, admin_of
+from tests.web.client import ADMIN, SETTINGS, admin_of
 
 MakeSite = Callable[..., Site]
 T = TypeVar("T")
-SETTINGS = AdminSettings(
-    listen="unix:/nowhere",
-    token_file=None,
-    read_token_file=None,
-    hosts=(),
-    show_payloads=False,
-    allow_remote=False,
-)
 CONTRACT = {
     "supervisor_jobs": {"type", "status"},
     "supervisor_oldest_due_seconds": {"type"},

@@ -28,15 +28,9 @@ from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
 from supervisor.testing import run_due
+from tests.web import client
 
-SETTINGS = AdminSettings(
-    listen="127.0.0.1:8787",
-    token_file=None,
-    read_token_file=None,
-    hosts=(),
-    show_payloads=False,
-    allow_remote=False,
-)
+SETTINGS = replace(client.SETTINGS, listen="127.0.0.1:8787")
 KEYS = Keys("the-token-of-admins", "the-token-of-readers", "supervisor_8787")
 HOSTILE = "<img src=x onerror=alert(1)>"
 

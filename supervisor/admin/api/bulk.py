@@ -50,7 +50,7 @@ async def no_job() -> None:
     raise HTTPException(405)
 
 
-async def _change(what: models.Change, office: Office, request: models.BulkRequest) -> JSONResponse:
+async def _change(what: operating.Change, office: Office, request: models.BulkRequest) -> JSONResponse:
     try:
         which = operating.meant(what, filter_of(request.filter))
     except ConfigError as error:
@@ -75,7 +75,7 @@ class _Round(NamedTuple):
     floor: int | None
 
 
-async def _in_rounds(desk: Desk, what: models.Change, which: Filter, most: int) -> tuple[int, int]:
+async def _in_rounds(desk: Desk, what: operating.Change, which: Filter, most: int) -> tuple[int, int]:
     """Returns how many were meant, and how many of them were changed."""
     taken = changed = 0
     before: int | None = None

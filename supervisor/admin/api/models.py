@@ -85,7 +85,6 @@ Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValida
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
-Change = Literal["retry", "cancel", "delete"]
 
 
 class Request(BaseModel):

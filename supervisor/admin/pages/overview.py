@@ -9,9 +9,10 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from supervisor.admin import words
-from supervisor.admin.hour import Hour, Series, Sums
+from supervisor.admin.hour import Hour, Series
 from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
+from supervisor.domain import history
 from supervisor.domain.history import KEPT, minute_of
 from supervisor.status import Overview, PoolView, SupervisorView
 
@@ -39,7 +40,7 @@ class PoolCard:
     busy: int
     due: int  # those of paused types, too, which the pool itself does not count
     oldest: float | None
-    sums: Sums
+    sums: history.Hour
     runs: Series
     failures: int
 

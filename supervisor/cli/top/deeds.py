@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor import operating
-from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Operations
-
-UNSUCCESSFUL = (Status.FAILED, Status.QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Retry:
     agreed: int
 
     def perform(self, operations: Operations, now: float) -> str:
-        ids = operations.ids(Filter(UNSUCCESSFUL, self.types))
+        ids = operations.ids(Filter(operating.UNSUCCESSFUL, self.types))
         if len(ids) > self.agreed:
             return f"nothing was changed: {len(ids)} jobs have failed by now"
         retried = operations.retry(ids, now)

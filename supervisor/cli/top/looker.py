@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from supervisor.cli.top.deeds import UNSUCCESSFUL, Deed
+from supervisor import operating
+from supervisor.cli.top.deeds import Deed
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError
 from supervisor.status import Costs, Overview, gather
 from supervisor.store.base import Engine, Operations
@@ -135,7 +136,9 @@ def _identity(engine: Engine) -> tuple[int, int] | None:
 def _failures(operations: Operations) -> dict[str, str]:
     """The latest message of each type."""
     found = [
-        job for status in UNSUCCESSFUL for job in operations.jobs(status=status, type=None, before=None, limit=RECENT)
+        job
+        for status in operating.UNSUCCESSFUL
+        for job in operations.jobs(status=status, type=None, before=None, limit=RECENT)
     ]
     found.sort(key=lambda job: job.completed_at or 0.0)
     return {job.type: job.last_error for job in found if job.last_error}

@@ -20,22 +20,14 @@ from supervisor.admin.desk import Desk as AdminDesk
 from supervisor.admin.keys import keys_of
 from supervisor.admin.office import Office
 from supervisor.admin.watch import Watch
-from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.scoreboard import Scoreboard
 from tests.store.kit import Desk, supervisor_record
+from tests.web.client import SETTINGS
 
 T = TypeVar("T")
 
-SETTINGS = AdminSettings(
-    listen="unix:/nowhere",
-    token_file=None,
-    read_token_file=None,
-    hosts=(),
-    show_payloads=False,
-    allow_remote=False,
-)
 POOL: dict[str, Any] = {
     "size": 1,
     "target": 1,
