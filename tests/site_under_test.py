@@ -23,6 +23,7 @@ from supervisor import Job, Queue, Status
 from supervisor.system.failpoints import VARIABLE
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, Slot, Snapshot
 from tests.ledger import RECORDER, Ledger, Remembering, wrongs
+from tests.watch import Watch, left_behind, look_around, watches
 
 T = TypeVar("T")
 _MARK = "TEST_SUPERVISOR"  # in the environment of everything that descends from one of them
@@ -61,6 +62,7 @@ def wait_for(condition: Callable[[], T], what: str = "", patience: float = PATIE
         value = condition()
         if value:
             return value
+        look_around()
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {patience:g} s: {what or condition}")
         time.sleep(0.002)
@@ -87,6 +89,8 @@ class Site:
         Ledger(self.ledger, self.database).watch_outcomes()
         self.supervisors: list[subprocess.Popen[bytes]] = []
         self._marks: dict[int, bytes] = {}
+        self._watched: dict[int, Watch] = {}
+        self.wrong: list[str] = []  # what supervisors used or left behind that they should not have
 
     def configure(self, config: str) -> None:
         self.config.write_text(f'database = "sqlite:///./app.db"\n{config}\n[log]\nformat = "json"\nlevel = "debug"\n')
@@ -112,9 +116,12 @@ class Site:
         if wait:
             wait_for(lambda: self.event("recovered", pid_of=process) or process.poll() is not None, "a supervisor")
             assert process.poll() is None, self.log.read_text()
+            self._watched[process.pid] = watch = Watch(process.pid)
+            watches.append(watch)
         return process
 
     def stop(self, process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
+        self._look_at(process)
         process.send_signal(how)
         return process.wait(PATIENCE)
 
@@ -136,16 +143,38 @@ class Site:
                         with contextlib.suppress(psutil.NoSuchProcess):
                             child.resume()
                 process.send_signal(signal.SIGCONT)
+                self._look_at(process)
                 process.terminate()
                 try:
                     process.wait(5)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-            for pid in self.survivors(process):  # of a test that failed
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                if process.returncode not in (0, -signal.SIGKILL):
+                    self.wrong.append(f"supervisor {process.pid} ended with {process.returncode} when it was told to")
+            self._end_survivors(process)
+        if all(process.returncode != -signal.SIGKILL for process in self.supervisors):
+            folder = self.database.with_name(f"{self.database.name}-supervisor")
+            self.wrong += [f"{name} is left in {folder}" for name in left_behind(folder)]
         self.queue.close()
+
+    def _look_at(self, process: subprocess.Popen[bytes]) -> None:
+        """At its end: what it has used, and keeps open."""
+        watch = self._watched.pop(process.pid, None)
+        if watch is not None:
+            watches.remove(watch)
+            if process.poll() is None:
+                self.wrong += watch.end()
+
+    def _end_survivors(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self.survivors(process), patience=5.0)
+        for pid in self.survivors(process):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                self.wrong.append(f"process {pid} has outlived its supervisor: {command[:120]}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     # What is to be seen
 

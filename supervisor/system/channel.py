@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from supervisor.system import failpoints
+
 Message = dict[str, Any]
 
 _LARGEST = 128 * 1024
@@ -44,6 +46,7 @@ class Channel:
         while self._backlog and not self.closed:
             data, descriptors = self._backlog[0]
             try:
+                failpoints.reach_sending(data)
                 socket.send_fds(self._socket, [data], list(descriptors))
             except (BlockingIOError, InterruptedError):
                 return
@@ -66,6 +69,7 @@ class Channel:
         messages: list[tuple[Message, list[int]]] = []
         while not self.closed:
             try:
+                failpoints.reach_receiving(self._socket)
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_DESCRIPTORS)
             except (BlockingIOError, InterruptedError):
                 break

@@ -1,27 +1,45 @@
-"""Places where a test has this process die or stop. Without the variable nothing of this ever happens.
+"""Places where a test has this process die, stop or fail. Without the variable nothing of this ever happens.
 
-SUPERVISOR_FAILPOINTS="worker:settle_done.committed=kill@3;maintainer:held_by=stop;once=/tmp/once" means: kill
-each worker when it passes that place for the third time, stop each maintainer at that one, and of each of
-these let only the first happen, whichever process comes there. CONTRIBUTING.md lists the places.
+SUPERVISOR_FAILPOINTS="worker:settle_done.committed=kill@3;maintainer:renew.before=fail:busy*2;once=/tmp/once"
+means: kill each worker when it passes that place for the third time, have each maintainer's first two attempts
+at that statement end with an error, and of each of these let only the first happen, whichever process comes
+there. CONTRIBUTING.md lists the places and the actions. To make every call fail in turn is how SQLite tests
+itself.
 """
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import os
+import random
+import re
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 VARIABLE = "SUPERVISOR_FAILPOINTS"
 ROLES = ("supervisor", "maintainer", "admin", "template", "worker", "program")
-ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 _CHILDREN = ("maintainer", "admin", "template", "worker", "program")
+# The first keys of the messages between our processes.
+MESSAGES = (
+    *("recovered", "trouble", "depths", "controls", "cancels", "unhandled", "burst", "ack"),  # of the maintainer
+    *("death", "leave", "fork", "end"),  # of the supervisor
+    *("ready", "broken", "forked", "unforked", "exited"),  # of the template; `ready` of the admin process, too
+    "problem",  # of the admin process
+)
 # Those of our own code. A store adds its statements.
 PLACES = (
     *(f"fork_{child}{when}" for child in _CHILDREN for when in (".before", "", ".child")),
+    *(f"channel.{way}.{kind}" for way in ("send", "receive") for kind in MESSAGES),
     "set_up.before",
     "set_up",
     "death.received",
@@ -29,72 +47,124 @@ PLACES = (
     *(f"restore.{step}" for step in ("copied", "gathered", "kept", "replaced")),
 )
 
+Error = Callable[[str], Exception | None]  # what an error of that kind is at a place; None: there it has none
+
+_ACTION = re.compile(r"(?P<signal>kill|stop)|fail:(?P<kind>\w+)")
+_WHEN = re.compile(r"(@(?P<number>[1-9]\d*))?(\*(?P<times>[1-9]\d*))?|%(?P<chance>0?\.\d+|1)")
+_KINDS = "fail:KIND, where KIND is a kind of the store's (fail:busy) or an error number's name (fail:EAGAIN)"
+
 _role = "program"
 
 
 class Point:
-    """One wish: what is to happen where, to whom, and at which time of passing."""
+    """One wish: what is to happen where, to whom, and at which times of passing."""
 
     def __init__(self, text: str) -> None:
         where, equals, what = text.partition("=")
         self.role, colon, self.place = where.rpartition(":")
-        action, at, number = what.partition("@")
         if not equals or not self.place:
             raise ValueError(f"{text!r} is no fail-point; write ROLE:PLACE=ACTION")
         if colon and self.role not in ROLES:
             raise ValueError(f"{self.role!r} is no role; there are {', '.join(ROLES)}")
-        if action not in ACTIONS or (at and not (number.isdecimal() and int(number))):
-            raise ValueError(f"{what!r} is no action; write {' or '.join(ACTIONS)}, with @3 for the third time")
+        action = _ACTION.match(what)
+        when = action and _WHEN.fullmatch(what, action.end())
+        if action is None or when is None:
+            raise ValueError(
+                f"{what!r} is no action; write kill, stop or {_KINDS}; "
+                "then @3 for the third time, *2 for twice in a row, or %0.01 for one time in a hundred"
+            )
         self.text = text
-        self.signal = ACTIONS[action]
-        self.number = int(number or 1)
+        self.signal = SIGNALS.get(action["signal"] or "")
+        self.kind = action["kind"] or ""
+        self.number = int(when["number"] or 1)
+        self.times = int(when["times"] or 1)
+        self.chance = float(when["chance"] or 0)
         self.passed = 0
         self.once: Path | None = None
+        self.seed = ""
+        self._ours = False  # whether this process is the one to which it happens
+        self._random = random.Random()
 
-    def pass_by(self) -> None:
+    def begin(self) -> None:
+        """Another process, or another role: what it passes is counted from here on."""
+        self.passed = 0
+        self._ours = False
+        self._random.seed(f"{self.seed} {self.text} {os.getpid()}")
+
+    def is_at(self, place: str) -> bool:
+        return self.role in ("", _role) and (
+            self.place == place or ("*" in self.place and fnmatch.fnmatchcase(place, self.place))
+        )
+
+    def pass_by(self, error: Error) -> None:
+        failure = error(self.kind) if self.kind else None
+        if self.kind and failure is None:
+            return  # a pattern that has met a place of another nature
         self.passed += 1
-        if self.passed == self.number and self._is_first():
-            # To this very thread: sent to the process, it might come a moment later.
-            signal.pthread_kill(threading.get_ident(), self.signal)
+        if not self._has_come() or not self._may():
+            return
+        if failure is not None:
+            raise failure
+        assert self.signal is not None
+        # To this very thread: sent to the process, it might come a moment later.
+        signal.pthread_kill(threading.get_ident(), self.signal)
 
-    def _is_first(self) -> bool:
-        """Whether no other process has done this, if only one may; the file says which did."""
-        if self.once is None:
+    def _has_come(self) -> bool:
+        if self.chance:
+            return self._random.random() < self.chance
+        return self.number <= self.passed < self.number + self.times
+
+    def _may(self) -> bool:
+        """Whether no other process has done this, if only one may; the file says which did. What happens by
+        chance happens to all, and adds a line each time.
+        """
+        if self.once is None or self._ours:
             return True
+        fresh = os.O_APPEND if self.chance else os.O_EXCL
         try:
-            descriptor = os.open(self.once / self.text, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.once / self.text, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | fresh, 0o600)
         except FileExistsError:
             return False
-        os.write(descriptor, str(os.getpid()).encode())
+        os.write(descriptor, f"{os.getpid()}\n".encode())
         os.close(descriptor)
+        self._ours = not self.chance
         return True
 
 
 def parse(text: str) -> tuple[Point, ...]:
     """The points that a value of the variable asks for. Raises ValueError with one sentence."""
-    points, once = [], None
+    points, once, seed = [], None, ""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         if part.startswith("once="):
             once = Path(part.removeprefix("once="))
             if not once.is_dir():
                 raise ValueError(f"once: there is no folder {str(once)!r}")
+        elif part.startswith("seed="):
+            seed = part.removeprefix("seed=")
         else:
             points.append(Point(part))
     for point in points:
-        point.once = once
+        point.once, point.seed = once, seed
+        point.begin()
     return tuple(points)
 
 
-def verify(places: Iterable[str]) -> None:
-    """Raises ValueError, with one sentence, unless every point asked for is among these places or ours."""
-    known = {*PLACES, *places}
+def verify(places: Iterable[str], kinds: Iterable[str] = ()) -> None:
+    """Raises ValueError, with one sentence, unless every point asked for is among these places or ours, and can
+    fail there in the way that it wants. `kinds` are those in which these places fail.
+    """
+    theirs, kinds = tuple(places), tuple(kinds)
     try:
         for point in _armed():
-            if point.place not in known:
+            there = {place for place in (*PLACES, *theirs) if fnmatch.fnmatchcase(place, point.place)}
+            if not there:
                 import difflib  # for this message only
 
-                near = difflib.get_close_matches(point.place, known, 1)
+                near = difflib.get_close_matches(point.place, [*PLACES, *theirs], 1)
                 raise ValueError(f"there is no place {point.place!r}" + (f"; is it {near[0]!r}?" if near else ""))
+            fits = (point.kind in kinds and there & set(theirs)) or (_os_error(point.kind) and there & set(PLACES))
+            if point.kind and not fits:
+                raise ValueError(f"{point.place!r} cannot fail by {point.kind!r}; write {_KINDS}")
     except ValueError as error:
         raise ValueError(f"{VARIABLE}: {error}") from None
 
@@ -104,14 +174,43 @@ def become(role: str) -> None:
     global _role
     _role = role
     for point in _armed():
-        point.passed = 0
+        point.begin()
 
 
-def reach(place: str) -> None:
-    """Nothing happens here, unless a test has asked for it."""
+def _os_error(kind: str) -> OSError | None:
+    code = getattr(errno, kind, None)
+    return OSError(code, os.strerror(code)) if isinstance(code, int) else None
+
+
+def reach(place: str, error: Error = _os_error) -> None:
+    """Nothing happens here, unless a test has asked for it. Raises what `error` makes of a kind."""
     for point in _armed():
-        if point.place == place and point.role in ("", _role):
-            point.pass_by()
+        if point.is_at(place):
+            point.pass_by(error)
+
+
+def reach_sending(data: bytes) -> None:
+    """As `reach`, before a message goes over a channel."""
+    if _armed():
+        reach(f"channel.send.{_kind_of(data)}")
+
+
+def reach_receiving(end: socket.socket) -> None:
+    """As `reach`, when a message has arrived and before it is taken from the channel."""
+    if _armed():
+        import socket
+
+        try:
+            data = end.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return  # there is none: the caller will see for itself
+        reach(f"channel.receive.{_kind_of(data)}")
+
+
+def _kind_of(data: bytes) -> str:
+    """The first key of a message."""
+    found = re.match(rb'\{"(\w+)"', data)
+    return found[1].decode() if found else ""
 
 
 @cache

@@ -23,6 +23,7 @@ from supervisor.cli import errors
 from supervisor.cli.program import app
 from supervisor.config import database, shape
 from supervisor.engine import open_engine
+from supervisor.store.sqlite.failing import KINDS
 from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
 
@@ -277,7 +278,12 @@ def test_the_tests_named_exist() -> None:
 
 
 def test_every_failpoint_of_our_own_code_is_listed() -> None:
-    assert sorted(named(table("CONTRIBUTING.md", "failpoints"))) == sorted(failpoints.PLACES)
+    messages = named(table("CONTRIBUTING.md", "messages"))
+    listed = named(table("CONTRIBUTING.md", "failpoints"))
+    every = {place.replace("MESSAGE", message) for place in listed for message in messages}
+    assert sorted(every) == sorted(failpoints.PLACES)
+    kinds = {word.removeprefix("fail:") for word in named(table("CONTRIBUTING.md", "failpoint actions"))}
+    assert kinds == {*failpoints.SIGNALS, *KINDS, "EAGAIN", "EPIPE"}
 
 
 def test_the_files_named_exist() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor import Queue
 from supervisor.system.failpoints import VARIABLE
 from tests.site_under_test import Site, wait_for
 
@@ -127,3 +128,58 @@ def test_a_stopped_process_goes_on_where_it_was(site: Site) -> None:
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: site.runs("end", job), "it to go on")
     site.verdict()
+
+
+@pytest.mark.parametrize(
+    ("place", "visible"),
+    [
+        ("insert_job.before", 0),
+        ("insert_job", 0),
+        ("begin.before", 0),
+        ("begin", 0),
+        ("commit.before", 0),
+        ("commit", 1),
+        ("insert_job.committed", 1),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("busy", "another program held the write lock"), ("full", "the disk is full"), ("error", "the disk reports an")],
+)
+def test_an_error_of_a_statement_is_told_as_sqlites_own_and_leaves_no_transaction_open(
+    tmp_path: Path, place: str, visible: int, kind: str, words: str
+) -> None:
+    """In one process, which goes on: the answer of a commit may be lost, what came before it is rolled back."""
+    program = f"""
+import sqlite3
+from supervisor import Queue
+from supervisor.domain.errors import StoreError
+queue = Queue("sqlite:///{tmp_path}/jobs.db")
+try:
+    queue.enqueue("tag")
+except StoreError as error:
+    print(error)
+with sqlite3.connect("{tmp_path}/jobs.db", timeout=0, isolation_level=None) as other:
+    print(other.execute("SELECT count(*) FROM jobs").fetchone()[0])
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+queue.enqueue("tag")
+"""
+    with Queue(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        queue.enqueue("never", delay="7d")  # makes the tables
+    environment = os.environ | {VARIABLE: f"program:{place}=fail:{kind}"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    said, count = ended.stdout.splitlines()
+    assert words in said
+    assert int(count) == 1 + visible
+
+
+def test_what_cannot_be_forked_is_told_by_its_error(site: Site) -> None:
+    """The third worker alone is refused, and asked for again."""
+    site.configure(WORK.replace("workers = 1", "workers = 3"))
+    point = "template:fork_worker.before=fail:EAGAIN@3"
+    site.start(env=site.failpoints(point))
+    site.hit(point)
+    wait_for(lambda: len(site.workers()) == 3, "all three workers")
+    assert site.event("pool_broken", pool="work")

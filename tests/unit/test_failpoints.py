@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from supervisor.system import failpoints
+from supervisor.system.channel import Channel
 from supervisor.system.failpoints import VARIABLE, parse, verify
 
 
@@ -29,10 +31,15 @@ def test_once_holds_for_every_point(tmp_path: Path) -> None:
         ("=kill", "no fail-point"),
         ("worker:=kill", "no fail-point"),
         ("boss:settle_done=kill", "'boss' is no role"),
-        ("settle_done=explode", "no action; write kill or stop"),
+        ("settle_done=explode", "no action; write kill, stop or fail:KIND"),
         ("settle_done=kill@", "no action"),
         ("settle_done=kill@0", "no action"),
         ("settle_done=kill@often", "no action"),
+        ("settle_done=fail", "no action"),
+        ("settle_done=fail:", "no action"),
+        ("settle_done=fail:busy%2", "no action"),
+        ("settle_done=fail:busy*0", "no action"),
+        ("settle_done=fail:busy@2%0.5", "no action"),
         ("settle_done=kill;once=/no/such/folder", "no folder '/no/such/folder'"),
     ],
 )
@@ -66,3 +73,98 @@ def test_without_the_variable_reaching_a_place_does_nothing(asked: pytest.Monkey
     asked.delenv(VARIABLE, raising=False)
 
     failpoints.reach("set_up")
+
+
+def reached(place: str, times: int) -> list[bool]:
+    """At which of so many times of passing it fails."""
+    failed = []
+    for _ in range(times):
+        try:
+            failpoints.reach(place)
+        except OSError:
+            failed.append(True)
+        else:
+            failed.append(False)
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("when", "failed"),
+    [
+        ("", [True, False, False, False]),
+        ("@3", [False, False, True, False]),
+        ("*2", [True, True, False, False]),
+        ("@2*2", [False, True, True, False]),
+        ("%1", [True, True, True, True]),
+    ],
+)
+def test_a_place_fails_at_its_times_of_passing(asked: pytest.MonkeyPatch, when: str, failed: list[bool]) -> None:
+    asked.setenv(VARIABLE, f"set_up=fail:EAGAIN{when}")
+    assert reached("set_up", 4) == failed
+
+
+def test_what_fails_by_chance_fails_about_that_often_and_the_same_way_for_a_seed(asked: pytest.MonkeyPatch) -> None:
+    seen = []
+    for seed in (1, 1, 2):
+        asked.setenv(VARIABLE, f"set_up=fail:EIO%0.25;seed={seed}")
+        failpoints._armed.cache_clear()
+        seen.append(reached("set_up", 2000))
+    assert seen[0] == seen[1] != seen[2]
+    assert 400 < sum(seen[0]) < 600
+
+
+def test_of_several_processes_one_alone_goes_through_a_point_with_once(
+    asked: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked.setenv(VARIABLE, f"set_up=fail:EIO*2;once={tmp_path}")
+    assert reached("set_up", 3) == [True, True, False]
+    failpoints.become("program")  # as another process would: its passing is counted from the beginning
+    assert reached("set_up", 3) == [False, False, False]
+
+
+def test_a_pattern_stands_for_many_places_and_meets_only_those_that_can_fail_so(asked: pytest.MonkeyPatch) -> None:
+    asked.setenv(VARIABLE, "*=fail:busy*9;fork_*=fail:EAGAIN*9")
+    verify(["settle_done"], ["busy"])
+    assert reached("set_up", 1) == [False]
+    assert reached("fork_worker.before", 1) == [True]
+    with pytest.raises(ZeroDivisionError):
+        failpoints.reach("settle_done", {"busy": ZeroDivisionError()}.get)
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ("settle_done=fail:EAGAIN", "'settle_done' cannot fail by 'EAGAIN'"),
+        ("set_up=fail:busy", "'set_up' cannot fail by 'busy'"),
+        ("set_up=fail:ENOSUCH", "'set_up' cannot fail by 'ENOSUCH'"),
+        ("channel.send.nonsense=kill", "there is no place 'channel.send.nonsense'"),
+    ],
+)
+def test_a_place_fails_only_as_it_can(asked: pytest.MonkeyPatch, point: str, words: str) -> None:
+    asked.setenv(VARIABLE, point)
+    with pytest.raises(ValueError, match=words):
+        verify(["settle_done"], ["busy"])
+
+
+def test_a_message_is_a_place_before_it_is_sent_and_when_it_has_arrived(asked: pytest.MonkeyPatch) -> None:
+    asked.setenv(VARIABLE, "channel.send.ack=fail:EAGAIN@2;channel.receive.ack=fail:EINTR")
+    ours, theirs = Channel.pair()
+    for number in (1, 2):
+        ours.send({"ack": number, "jobs": 0})
+    assert theirs.receive() == []
+    assert theirs.receive() == [({"ack": 1, "jobs": 0}, [])]
+    ours.flush()
+    assert theirs.receive() == [({"ack": 2, "jobs": 0}, [])]
+    ours.close()
+    theirs.close()
+
+
+def test_every_message_that_our_processes_send_has_its_place() -> None:
+    sources = [path.read_text() for path in Path(failpoints.__file__).parents[1].rglob("*.py")]
+    sent = {
+        kind
+        for text in sources
+        for kind in re.findall(r"""send\(\s*\{\s*["'](\w+)["']:""", text)
+        + re.findall(r"""return \{"(trouble)":""", text)
+    }
+    assert sent == set(failpoints.MESSAGES)

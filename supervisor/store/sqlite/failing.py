@@ -1,7 +1,9 @@
 """A connection on which every named statement is a place to fail at: for tests, see CONTRIBUTING.md.
 
 The statement `settle` offers `settle.before`, `settle` (it has run; a transaction is still open) and
-`settle.committed` (so is the transaction that it was part of; without one, that is at once).
+`settle.committed` (so is the transaction that it was part of; without one, that is at once). An error at the
+first means that it has not run, at the second that the transaction is rolled back, at the last that the answer
+of the commit was lost. `begin`, `commit` and some pragmas offer the first two.
 """
 
 from __future__ import annotations
@@ -13,20 +15,47 @@ from typing import Any, Self
 from supervisor.domain.errors import ConfigError
 from supervisor.system import failpoints
 
+# What has no name of its own in queries.sql, by its text.
+OTHERS = {
+    "BEGIN IMMEDIATE": "begin",
+    "COMMIT": "commit",
+    "PRAGMA data_version": "data_version",
+    "PRAGMA wal_checkpoint(PASSIVE)": "wal_checkpoint",
+    "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
+    "PRAGMA journal_mode": "open",
+}
+# As SQLite says it, and what the driver makes of it.
+KINDS: Mapping[str, Callable[[], sqlite3.Error]] = {
+    "busy": lambda: sqlite3.OperationalError("database is locked"),
+    "full": lambda: sqlite3.OperationalError("database or disk is full"),
+    "error": lambda: sqlite3.OperationalError("disk I/O error"),
+    "integrity": lambda: sqlite3.IntegrityError("refused by a trigger of the application"),
+}
+
 _names: dict[str, str] = {}  # by the statement's text
 
 
 def connection_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
     """What to connect with. Raises ConfigError if the environment names a place that is none."""
     try:
-        failpoints.verify(f"{name}{when}" for name in statements for when in (".before", "", ".committed"))
+        failpoints.verify(places(statements), KINDS)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     _names.update({text: name for name, text in statements.items()})
-    return _Connection
+    return FailingConnection
 
 
-class _Connection(sqlite3.Connection):
+def places(statements: Mapping[str, str]) -> list[str]:
+    """Every place that connections offer."""
+    named = [f"{name}{when}" for name in statements for when in (".before", "", ".committed")]
+    return named + [f"{name}{when}" for name in OTHERS.values() for when in (".before", "")]
+
+
+def _reach(place: str) -> None:
+    failpoints.reach(place, lambda kind: KINDS[kind]() if kind in KINDS else None)
+
+
+class FailingConnection(sqlite3.Connection):
     """Not every driver's version makes its cursors by `cursor`, so whatever executes is overridden, too."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -45,22 +74,28 @@ class _Connection(sqlite3.Connection):
     def run(self, sql: str, execute: Callable[[], object]) -> None:
         """Run a statement with its places around it."""
         name, open_before = _names.get(sql), self.in_transaction
+        place = name or OTHERS.get(sql)
         if not open_before:
             self._uncommitted = []  # of a transaction that an error ended
-        if name is not None:
-            failpoints.reach(f"{name}.before")
+        if place is not None:
+            self.reach(f"{place}.before")
         execute()
+        if place is not None:
+            self.reach(place)
         if name is not None:
-            failpoints.reach(name)
             self._uncommitted.append(name)
         if not self.in_transaction:
             self._end(committed=not sql.startswith("ROLLBACK"))
+
+    def reach(self, place: str) -> None:
+        """Nothing happens here, unless a test has asked for it."""
+        _reach(place)
 
     def _end(self, *, committed: bool) -> None:
         """No transaction is open (any more)."""
         ran, self._uncommitted = dict.fromkeys(self._uncommitted), []
         for name in ran if committed else ():
-            failpoints.reach(f"{name}.committed")
+            self.reach(f"{name}.committed")
 
 
 class _Cursor(sqlite3.Cursor):
@@ -74,7 +109,11 @@ class _Cursor(sqlite3.Cursor):
 
     def _around(self, sql: str, execute: Callable[[], object]) -> None:
         connection = self.connection
-        if isinstance(connection, _Connection):
-            connection.run(sql, execute)
-        else:
+        if not isinstance(connection, FailingConnection):
             execute()
+            return
+        try:
+            connection.run(sql, execute)
+        except BaseException:
+            self.close()  # as after an error of SQLite's own, the statement is over
+            raise

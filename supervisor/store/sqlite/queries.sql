@@ -241,7 +241,8 @@ DELETE FROM job_supervisors WHERE id = :id;
 
 -- name: register_worker
 INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at)
-VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at);
+VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at)
+ON CONFLICT (incarnation) DO NOTHING;
 
 -- name: workers_of
 SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at

@@ -1,0 +1,88 @@
+"""The verdict can fail: what a test's supervisors use and leave behind is found, also on a loaded machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.site_under_test import Site, wait_for
+from tests.watch import WINDOW, Watch, left_behind
+
+MakeSite = Callable[..., Site]
+WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
+
+
+@pytest.fixture
+def neighbours() -> Iterator[None]:
+    """The machine is loaded: more processes want a CPU than there are."""
+    several = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    yield
+    for process in several:
+        process.kill()
+        process.wait()
+
+
+def looked_at(program: str, seconds: float = WINDOW + 0.2) -> list[str]:
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        watch = Watch(process.pid)
+        end = time.monotonic() + seconds
+        wait_for(lambda: time.monotonic() > end, patience=60)
+        watch.look()
+        return watch.wrong
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_loop_that_never_sleeps_is_found_also_among_others(neighbours: None) -> None:
+    assert looked_at("import select\nwhile True: select.select([], [], [], 0)", 2 * WINDOW)
+
+
+def test_who_wakes_often_and_does_little_is_not_taken_for_a_loop(neighbours: None) -> None:
+    assert looked_at("import time\nwhile True: time.sleep(0.005)") == []
+
+
+def test_descriptors_that_are_never_closed_are_found(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    supervisor = site.start()
+    watch = Watch(supervisor.pid)
+    assert watch.end() == []
+    leaking = "import os, time\nkept = [os.open('/', 0) for _ in range(40)]\nprint(1, flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", leaking], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert Watch(process.pid).end() == [f"supervisor {process.pid} has 43 descriptors open with 0 workers"]
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_that_outlives_its_supervisor_is_named_and_ended(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    supervisor = site.start()
+    environment = dict(
+        entry.split(b"=", 1)
+        for entry in Path(f"/proc/{supervisor.pid}/environ").read_bytes().split(b"\0")
+        if b"=" in entry
+    )
+    stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
+    wait_for(lambda: stray.pid in site.survivors(supervisor))
+    assert site.stop(supervisor) == 0
+    site.close()
+    assert len(site.wrong) == 1
+    assert f"process {stray.pid} has outlived its supervisor" in site.wrong[0]
+    assert stray.wait() == -signal.SIGKILL
+    site.wrong.clear()
+
+
+def test_files_of_a_supervisor_that_is_gone_are_named(tmp_path: Path) -> None:
+    for name in ("scoreboard-1", "scoreboard-1.tapes", "owner-1.lock", "write.lock", "token"):
+        (tmp_path / name).touch()
+    assert left_behind(tmp_path) == ["owner-1.lock", "scoreboard-1", "scoreboard-1.tapes"]

@@ -1,0 +1,264 @@
+"""One database with a little of everything in it, and everything that a role can do to it, once each.
+
+For tests in which each statement of each deed fails in turn. A deed has a name, the role that does it, and is
+`repeatable` if doing it again after it had been done comes to the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from supervisor.domain.history import Minute
+from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, done, failed, released, suspected
+from supervisor.store.base import (
+    Chores,
+    Claims,
+    Engine,
+    Filter,
+    Intake,
+    Mark,
+    Operations,
+    Planned,
+    SupervisorRecord,
+    Timetable,
+    Wanted,
+)
+from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
+
+WANTED = Wanted(("tag", "mail"), "gpu")
+OLD = T0 - 1e5  # when what has to be pruned had ended
+ROLES: dict[str, Callable[[Engine], Any]] = {
+    "intake": lambda engine: engine.intake(),
+    "claims": lambda engine: engine.claims(),
+    "chores": lambda engine: engine.chores(),
+    "timetable": lambda engine: engine.timetable(),
+    "operations": lambda engine: engine.operations(),
+}
+
+
+def make_world(engine: Engine) -> None:
+    """Deeds know its jobs by their numbers: 1-6 are held by w1, of which 2 is to be cancelled, 7 by a foreign
+    program, 8 and 9 are due, 10-12 are due elsewhere, 13 has failed, 14 is quarantined, 15 and 16 are old,
+    17 requires what cannot be read, 18 is alone of its type; rows of the application point at 15.
+    """
+    desk = Desk.at(engine)
+    desk.chores.register(supervisor_record("s1", engine, "nowhere"))
+    desk.chores.register(supervisor_record("gone", engine, "nowhere"))
+    desk.claims.register(worker_record("w1", "s1"))
+    held = [desk.put() for _ in range(6)]
+    desk.claim(want=6)
+    desk.operations.cancel(held[1], NOW)
+    _foreign(engine, "INSERT INTO jobs(type, status, lock_expires_at) VALUES ('tag', 'running', 1)")
+    for _ in range(2):
+        desk.put(max_attempts=2)
+    desk.put("mail", priority=5)
+    desk.put("mail", requires="gpu", unique_key="k")
+    desk.put("mail", priority=5, requires="gpu")
+    for number, status in enumerate((Status.FAILED, Status.QUARANTINED)):
+        desk.finish(desk.put(f"end{number}", max_attempts=1), status)
+    for number, status in enumerate((Status.DONE, Status.FAILED)):
+        desk.finish(desk.put(f"old{number}", at=OLD, max_attempts=1), status, at=OLD)
+    _foreign(engine, "INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', CAST(x'ff' AS TEXT), ?)", T0)
+    desk.put("solo")
+    _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
+    _foreign(engine, "INSERT INTO pictures VALUES (15)")
+    _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
+    timetable = engine.timetable()
+    timetable.plan("nightly", "{}", T0)
+    timetable.close()
+    assert desk.chores.record_minutes("s1", "{}", "{1}", [Minute(T0, "tag", done=1)])
+    desk.operations.pause("quiet", NOW)
+    desk.operations.scale("tag", 2, NOW)
+    desk.close()
+
+
+def _foreign(engine: Engine, sql: str, *parameters: object) -> None:
+    with contextlib.closing(sqlite3.connect(_file(engine))) as connection, connection:
+        connection.execute(sql, parameters)
+
+
+def _file(engine: Engine) -> Path:
+    return Path(engine.url.removeprefix("sqlite:///"))
+
+
+def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything that is in it, apart from times of which nothing is decided."""
+    found = {}
+    with contextlib.closing(sqlite3.connect(_file(engine))) as connection:
+        connection.text_factory = bytes
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            table = name.decode()
+            columns = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({table})")]
+            kept = ", ".join(name for name in columns if name not in ("created_at", "updated_at"))
+            found[table] = connection.execute(f"SELECT {kept} FROM {table} ORDER BY 1").fetchall()
+    return found
+
+
+def _claim(number: int, type_: str = "tag") -> Claim:
+    """One of the claims that w1 holds."""
+    return Claim(number, 1, type_, "{}", 1, None, 0)
+
+
+def _new(**fields: Any) -> NewJob:
+    return NewJob("tag", "{}", scheduled_at=T0, **fields)
+
+
+def _settle(claims: Claims, *settlements: Settlement, want: int = 0, wanted: Wanted = WANTED) -> Any:
+    return claims.exchange("w1", settlements, wanted, want, LOCK, NOW)
+
+
+_USAGE = Usage(started_at=NOW, duration=3.0)
+
+
+class Deed(NamedTuple):
+    name: str
+    role: str
+    act: Callable[[Any], Any]
+    repeatable: bool = True
+
+
+def _of_intake() -> dict[str, tuple[Callable[[Intake], Any], bool]]:
+    return {
+        "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new")]), False),
+        "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
+        "put": (lambda r: r.put(_new(unique_key="new")), True),
+        "job": (lambda r: r.job(1), True),
+        "status": (lambda r: r.status(1), True),
+    }
+
+
+def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
+    ends = (
+        done(_claim(1), '"ok"', started_at=NOW),
+        cancelled(_claim(2)),
+        failed(_claim(3), BROKEN, POLICY, chance=0.5),
+        done(_claim(4), None, started_at=NOW, children=(_new(),)),
+        suspected(_claim(5), 4),
+        done(_claim(6), None, started_at=NOW, usage=_USAGE),
+    )
+    return {
+        "register worker": (lambda r: r.register(worker_record("w2", "s1", name="tag-9")), True),
+        "settle all kinds": (lambda r: _settle(r, *ends), False),
+        "settle plain": (lambda r: _settle(r, *(done(_claim(n), None) for n in range(1, 7))), False),
+        "claim one": (lambda r: _settle(r, want=1, wanted=Wanted(("solo",))), False),
+        "claim several": (lambda r: _settle(r, want=2, wanted=Wanted(("solo",))), False),
+        "claim groups": (lambda r: _settle(r, want=3), False),
+        "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
+        "limits": (lambda r: r.limits([8, 9]), True),
+    }
+
+
+def _of_chores() -> dict[str, tuple[Callable[[Chores], Any], bool]]:
+    dead = [crashed(_claim(1), BROKEN, POLICY, 3, chance=0.5), *(released(_claim(n)) for n in range(2, 7))]
+    return {
+        "version": (lambda r: r.version() > 0, True),
+        "supervisors": (lambda r: r.supervisors(), True),
+        "register": (
+            lambda r: r.register(SupervisorRecord("s2", 1, "here", "m", "b", "lock", "board", "conf", "0", T0)),
+            True,
+        ),
+        "forget supervisor": (lambda r: r.forget_supervisor("gone"), True),
+        "workers": (lambda r: (r.workers_of("s1"), r.worker("w1")), True),
+        "held": (lambda r: r.held_by("w1"), True),
+        "settle dead": (lambda r: r.settle_dead("w1", dead, NOW, worker="tag-1"), False),
+        "renew": (lambda r: r.renew(["w1"], NOW + 2 * LOCK, NOW + 3 * LOCK), False),
+        "expired": (lambda r: r.expired(NOW, 10), True),
+        "writable": (lambda r: r.writable() or True, True),
+        "reclaim": (
+            lambda r: [r.reclaim(seen, lambda claim, owner: released(claim), NOW) for seen in r.expired(NOW, 10)],
+            False,
+        ),
+        "cancels": (lambda r: r.cancels(), True),
+        "glance": (lambda r: r.glance(WANTED, NOW), True),
+        "depth": (lambda r: r.depth(WANTED, NOW, 100).oldest, True),
+        "unhandled": (lambda r: r.unhandled(["tag"]), True),
+        "unfinished": (lambda r: r.unfinished(Wanted(("nothing",)), NOW), True),
+        "holding": (lambda r: r.holding("s1"), True),
+        "progress": (lambda r: r.progress_of(["tag"], T0), True),
+        "controls": (lambda r: r.controls(), True),
+        "prune": (lambda r: r.prune(0, 100, T0 - 10, T0 - 10), False),
+        "revive": (lambda r: r.revive(Wanted(("end0",)), 1, Mark(0.0, 0), NOW, 10, NOW)[1], False),
+        "checkpoint": (lambda r: r.checkpoint(), True),
+        "truncate": (lambda r: r.truncate_log(), True),
+        "standing": (lambda r: r.standing(NOW), True),
+        "record minutes": (
+            lambda r: (r.counted("s1"), r.record_minutes("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
+            False,
+        ),
+        "forget history": (lambda r: r.forget_history(NOW), False),
+        "inserted": (lambda r: r.inserted(), True),
+    }
+
+
+def _of_timetable() -> dict[str, tuple[Callable[[Timetable], Any], bool]]:
+    nightly = Planned("nightly", "{}", T0)
+    return {
+        "plan": (lambda r: r.plan("hourly", "{}", NOW), True),
+        "plan otherwise": (lambda r: r.plan("nightly", "{1}", NOW), True),
+        "fire": (lambda r: r.fire(nightly, [_new(), _new()], NOW + 60, NOW), False),
+    }
+
+
+def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
+    every = Filter()
+    return {
+        "list": (
+            lambda r: (
+                len(r.jobs(status=None, type=None, before=None, limit=9)),
+                len(r.page(Filter(statuses=(Status.FAILED,), error="picture"), before=None, limit=9).jobs),
+                r.some_ids(every, before=None, limit=3),
+                r.ids(every),
+                r.ids(Filter(statuses=(Status.RUNNING,))),
+                r.ids(Filter(statuses=(Status.PENDING,))),
+                r.count(every, limit=100),
+            ),
+            True,
+        ),
+        "look at one": (lambda r: (r.attempts(13), r.runs(6)), True),
+        "look at all": (
+            lambda r: (
+                r.error_groups(0.0, 9),
+                r.history(0.0),
+                r.counts(),
+                r.depth(Wanted(("mail",)), NOW, 9),
+                r.failures(0.0),
+                r.speeds(),
+                r.schedules(),
+                r.remains(NOW, 1.0, T0, T0),
+                r.unhandled(["tag"]),
+                r.controls(),
+                r.supervisors(),
+            ),
+            True,
+        ),
+        "backlog": (lambda r: r.backlog(NOW, 9)["mail"], True),
+        "retry": (lambda r: r.retry([13, 14, 1], NOW), False),
+        "cancel pending": (lambda r: r.cancel(8, NOW), False),
+        "cancel running": (lambda r: r.cancel(1, NOW), True),
+        "cancel all": (lambda r: r.cancel_all([1, 8, 9], NOW), False),
+        "delete": (lambda r: r.delete([13, 16, 1]), False),
+        "pause": (lambda r: r.pause("tag", NOW), True),
+        "resume": (lambda r: r.resume("quiet"), False),
+        "scale": (lambda r: r.scale("tag", 4, NOW), True),
+        "scale back": (lambda r: r.scale("tag", None, NOW), True),
+        "reload": (lambda r: r.request_reload(NOW), False),
+        "writing": (lambda r: r.insist_on_writing(), True),
+    }
+
+
+DEEDS = [
+    Deed(name, role, act, repeatable)
+    for role, deeds in (
+        ("intake", _of_intake()),
+        ("claims", _of_claims()),
+        ("chores", _of_chores()),
+        ("timetable", _of_timetable()),
+        ("operations", _of_operations()),
+    )
+    for name, (act, repeatable) in deeds.items()
+]
