@@ -23,7 +23,7 @@ from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, signals, tallies, tape
+from supervisor.system import child, kernel, lifeline, signals, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, events
@@ -35,7 +35,7 @@ from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
 SIGNALS = {
-    "obeyed": (signal.SIGCHLD,),
+    "obeyed": (signal.SIGCHLD, signal.SIGCONT),
     "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
 }
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
@@ -75,6 +75,7 @@ class Template:
 
     def run(self) -> int:
         """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
+        parent = os.getppid()
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
@@ -92,15 +93,16 @@ class Template:
         kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
-        self._serve(signals.Inbox(**SIGNALS))  # again: what was loaded may have handlers of its own
+        self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
         kernel.kill_children()
         return 0
 
-    def _serve(self, inbox: signals.Inbox) -> None:
+    def _serve(self, inbox: signals.Inbox, parent: int) -> None:
+        """Until the channel ends or the supervisor does: a child that it has just forked may hold its end open."""
         poll = select.epoll()
         poll.register(self._channel.fileno(), select.EPOLLIN)
         poll.register(inbox.fileno(), select.EPOLLIN)
-        while not self._channel.closed:
+        while not self._channel.closed and os.getppid() == parent:
             poll.poll()
             if inbox.take():
                 self._reap()
@@ -251,7 +253,8 @@ def _exec_worker(order: Order, board: Path) -> NoReturn:
     os.lseek(file, 0, os.SEEK_SET)
     for descriptor in (order.nest.wakes[order.pool.name], order.nest.news, order.log, file):
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file)])  # noqa: S606
+    line = str(lifeline.keep_over_exec())
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file), line])  # noqa: S606
 
 
 def _enlarge(pipe: int) -> None:

@@ -37,8 +37,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`, for a process that has descendants of its own to end first."""
-    _prctl(_PR_SET_PDEATHSIG, 0)
+    """Undo `die_with_parent`, for a process that has descendants of its own to end first: it gets SIGCONT instead,
+    so that it sees the parent's end for itself even if it has been stopped.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def become_subreaper() -> None:
