@@ -25,7 +25,7 @@ from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, lifeline, signals, tallies, tape
 from supervisor.system.channel import Channel, Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
 from supervisor.worker.loader import AnyHandler, HandlerError
@@ -229,8 +229,7 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        leave = partial(os.kill, os.getpid(), signals.DRAIN)
-        handler = Bridge(pool, nest.folder, leave=leave, lost=slot.lose, recorder=recorder)
+        handler = Bridge(pool, nest.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder)
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
@@ -244,6 +243,11 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
         device=order.device,
     )
     return worker.run()
+
+
+def _ask_to_leave(slot: Slot) -> None:
+    slot.request_drain()
+    os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
 
 
 def _exec_worker(order: Order, board: Path) -> NoReturn:
