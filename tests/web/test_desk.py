@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from pathlib import Path
@@ -27,12 +26,12 @@ def engine(tmp_path: Path) -> Engine:
 def open_files(folder: Path) -> list[str]:
     """What this process has open in a folder."""
     found = []
-    for number in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{number}")
+            target = str(entry.readlink())
         except OSError:
             continue
-        if target.startswith(str(folder)):
+        if target.startswith(f"{folder}/"):
             found.append(target)
     return found
 
