@@ -199,7 +199,9 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
     import time
 
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time)
-    return WorkerRecord(incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time())
+    pid = os.getpid()
+    started = kernel.start_ticks(pid)
+    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, policy.encode(), time.time(), started)
 
 
 @dataclass(frozen=True, slots=True)
