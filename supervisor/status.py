@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from supervisor.domain.history import QUIET, Hour, by_type
 from supervisor.domain.job import Status
-from supervisor.maintenance.roster import PRESENT, pool_of
+from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.sparing import Sparing
 from supervisor.store.base import Depth, Engine, Operations, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.system.kernel import memory_of
