@@ -59,6 +59,7 @@ class Worker:
         row: Row,
         handler: AnyHandler | None = None,
         device: str | None = None,
+        cautious: bool = False,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -133,6 +134,8 @@ class Worker:
         if self._backoff:
             self._recovered()
         if settlements:
+            self._settled = getattr(self, "_settled", 0) + len(settlements)
+            self._slot.settle(self._settled)  # TEMPORARY
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
         self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
@@ -213,6 +216,8 @@ class Worker:
             self._counter.store_failed(error)
             self._log.warning("hand_back_failed", error=str(error))
             return
+        self._aside = getattr(self, "_aside", 0) + len(settlements)
+        self._slot.settle_aside(self._aside)  # TEMPORARY
         # The last of them was over when the slow one began.
         self._counter.settled(settlements, exchange.lost, now - self._pulse.busy_for)
         self._report_lost(exchange.lost)
