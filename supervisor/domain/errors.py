@@ -82,3 +82,9 @@ class Fail(Exception):
 
     def __init__(self, reason: str = "the handler gave up") -> None:
         super().__init__(reason)
+
+
+class ContextClosed(RuntimeError):
+    """A handler's context was used where it stands for no run: after the run's end, outside of a job, or in a
+    process that the handler has forked.
+    """

@@ -26,8 +26,18 @@ from supervisor.system import kernel
 from supervisor.system.scoreboard import State, Worn
 
 OVER_MEMORY = "over max_memory"
-_WORN = {Worn.OLD: "near max_jobs_per_worker", Worn.LARGE: OVER_MEMORY}
-_REASONS = {_WORN[Worn.OLD]: "max_jobs_per_worker", _WORN[Worn.LARGE]: "max_memory"}
+_WORN = {
+    Worn.OLD: "near max_jobs_per_worker",
+    Worn.LARGE: OVER_MEMORY,
+    Worn.LEAKY: "many files left open by its jobs",
+    Worn.CHANGED: "its process was changed by a job",
+}
+_REASONS = {
+    _WORN[Worn.OLD]: "max_jobs_per_worker",
+    _WORN[Worn.LARGE]: "max_memory",
+    _WORN[Worn.LEAKY]: "open_files",
+    _WORN[Worn.CHANGED]: "process_changed",
+}
 _NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
 _FAR_OVER = 1.1  # times max_memory: then it leaves before its successor is ready

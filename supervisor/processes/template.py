@@ -26,7 +26,7 @@ from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, signals, tallies, tape
 from supervisor.system.channel import Channel, Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
 from supervisor.worker.loader import AnyHandler, HandlerError
@@ -241,8 +241,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        leave = partial(os.kill, os.getpid(), signals.DRAIN)
-        handler = Bridge(pool, template.folder, leave=leave, lost=slot.lose, recorder=recorder)
+        handler = Bridge(pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder)
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
@@ -257,6 +256,11 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         cautious=spec.cautious,
     )
     return worker.run()
+
+
+def _ask_to_leave(slot: Slot) -> None:
+    slot.request_drain()
+    os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
 
 
 def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:

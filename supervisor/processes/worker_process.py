@@ -130,6 +130,7 @@ class WorkerProcess:
         """Let it finish its job and leave."""
         if self.stage < Stage.DRAINING:
             self.stage = Stage.DRAINING
+            self.slot.request_drain()
             self.signal(signals.DRAIN)
 
     def kill(self, reason: str, run: Run | None = None) -> None:

@@ -49,6 +49,8 @@ class Worn(IntEnum):
     NOT = 0
     OLD = 1  # near max_jobs_per_worker
     LARGE = 2  # over max_memory
+    LEAKY = 3  # many descriptors stay open after its jobs
+    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
 
 
 class Cancel(IntEnum):
@@ -82,6 +84,7 @@ _NAME = (168, 80)
 _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
+_DRAIN = 66  # it shall leave
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
@@ -140,6 +143,10 @@ class Slot:
     def clear(self) -> None:
         self._bytes[:] = bytes(SLOT_BYTES)
 
+    def request_drain(self) -> None:
+        """Let the worker finish the job at hand and leave; a signal wakes it. The worker itself may ask, too."""
+        self._ints[_DRAIN] = 1
+
     # The worker
 
     def occupy(self, pid: int) -> None:
@@ -148,6 +155,18 @@ class Slot:
 
     def beat(self) -> None:
         self._floats[_BEAT] = time.monotonic()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the slot is the worker's, and ours from now on nobody's."""
+        Slot.__init__(self, memoryview(bytearray(SLOT_BYTES)))
+
+    @property
+    def memory(self) -> memoryview:
+        return self._bytes
+
+    @property
+    def drain_requested(self) -> bool:
+        return bool(self._ints[_DRAIN])
 
     @property
     def watched(self) -> bool:
@@ -280,7 +299,7 @@ class Slot:
             unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
             last_job=ints[_LAST_JOB],
             last_token=ints[_LAST_TOKEN],
-            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.LARGE else Worn.NOT,
+            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
             lost=bool(ints[_LOST]),
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
