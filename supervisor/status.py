@@ -82,6 +82,15 @@ class AdminView:
 
 
 @dataclass(frozen=True, slots=True)
+class DutyView:
+    """A duty of the maintainer's that fails: its latest error, and since when (Unix seconds) it has done so."""
+
+    name: str
+    since: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorView:
     """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
     `visible`, because its scoreboard cannot be read, pools and workers are unknown."""
@@ -98,6 +107,7 @@ class SupervisorView:
     stopping: str
     trouble: str
     admin: AdminView | None
+    duties: list[DutyView] = field(default_factory=list)  # those that fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ def _supervisor(
         stopping=bulletin.get("stopping", ""),
         trouble=bulletin.get("trouble", ""),
         admin=AdminView(**bulletin["admin"]) if bulletin.get("admin") else None,
+        duties=[DutyView(name, **failing) for name, failing in bulletin.get("duties", {}).items()],
     )
 
 

@@ -67,6 +67,9 @@ def _supervisors(overview: Overview) -> None:
     for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
         state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
         line(f"admin process {clean(state)}")
+    for supervisor in overview.supervisors:
+        for duty in supervisor.duties:
+            line(clean(f"failing for {span(overview.time - duty.since)}: {duty.name}: {duty.error}", " "))
 
 
 def _state(supervisor: SupervisorView) -> str:

@@ -83,6 +83,7 @@ class Supervisor:
         self._lost = ""  # why the database is gone for good
         self._posted: dict[str, Any] = {}
         self._unhandled: set[str] = set()
+        self._duties: dict[str, Any] = {}  # of the maintainer's, those that fail
 
     def run(self) -> int:
         """Until told to stop, or until the burst is over. Returns the exit code.
@@ -195,6 +196,9 @@ class Supervisor:
             self._heed(message)
         elif "depths" in message:
             self._obey_depths(message["depths"])
+        elif "duties" in message:
+            self._duties = message["duties"]
+            self._next_tick = 0.0  # news for `status`
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
@@ -325,6 +329,7 @@ class Supervisor:
                 "admin": self._reception.bulletin(),
                 "stopping": self._stopping,
                 "trouble": self._storage.trouble,
+                "duties": self._duties,
                 "templates": self._workforce.templates(),
                 "pools": {name: pool.bulletin() for name, pool in self._pools.items()},
             }
