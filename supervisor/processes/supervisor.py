@@ -90,6 +90,7 @@ class Supervisor:
         self._posted: dict[str, Any] = {}
         self._unhandled: set[str] = set()
         self._outcome = ReloadOutcome()
+        self._duties: dict[str, Any] = {}  # of the maintainer's, those that fail
         self._timers = self._all_timers()
 
     def _all_timers(self) -> Timers:
@@ -206,6 +207,9 @@ class Supervisor:
             self._heed(message)
         elif "depths" in message:
             self._pools.take_depths(message["depths"])
+        elif "duties" in message:
+            self._duties = message["duties"]
+            self._next_tick = 0.0  # news for `status`
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
@@ -318,6 +322,7 @@ class Supervisor:
                 "admin": self._admin_process.bulletin(),
                 "stopping": self._stopping,
                 "trouble": self._storage.trouble,
+                "duties": self._duties,
                 "templates": self._workers.templates.pids(),
                 "pools": {name: pool.bulletin(now) for name, pool in self._pools.items()},
                 "reload": self._outcome.follow(self._pools, now),
