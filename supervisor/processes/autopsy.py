@@ -22,6 +22,8 @@ SHUTDOWN = "shutdown"
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
 UNWATCHED = "unwatched"
+HELD_DATABASE = "held_database"
+HELD_EARLIER = "held_database_earlier"  # through one of the runs before the one that it was killed in
 
 OUT_OF_MEMORY = "out_of_memory"  # the kernel's own reason
 
@@ -34,6 +36,8 @@ _CHARGES: dict[str, Charge] = {
     STARTUP: "nothing",
     TEMPLATE: "nothing",
     UNWATCHED: "nothing",
+    HELD_DATABASE: "crash",
+    HELD_EARLIER: "nothing",
 }
 
 
@@ -95,6 +99,15 @@ def examine(
     )
 
 
+def blamed(slot: Snapshot, killed_for: str) -> tuple[int, int]:
+    """The job and the token that a death is charged to, (0, 0) for none: the run that had begun, or of a worker that
+    was killed for what its last run had left behind, that one.
+    """
+    if killed_for == HELD_DATABASE and slot.job == 0 and slot.unsettled == 1:
+        return slot.last_job, slot.last_token
+    return slot.job, slot.token
+
+
 def _cause(
     slot: Snapshot, code: int | None, number: int | None, killed_for: str, timeout: float
 ) -> tuple[str, str, str]:
@@ -109,6 +122,10 @@ def _cause(
         STARTUP: "the worker was not set up within startup_timeout; it was killed",
         TEMPLATE: "the template that it was forked from died",
         OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
+        HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
+        if slot.job == 0
+        else "it held the database's write lock for longer than its time limit: a transaction was not committed",
+        HELD_EARLIER: "an earlier run in the same worker had left a transaction on the database open",
         UNWATCHED: "the supervisor may open no more files, so it could not be watched",
     }
     if killed_for in words:

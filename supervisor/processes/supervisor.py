@@ -262,6 +262,7 @@ class Supervisor:
                 pool.measure_rate(now)
             self._workforce.look_around(now)
             self._workforce.spare_memory(now)
+            self._storage.keep_ownership(self._owner)
             self._storage.free_writers(self._workforce.living(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
@@ -395,6 +396,6 @@ class Supervisor:
             self._workforce.reap()
             time.sleep(0.002)
         kernel.kill_children()
-        self._owner.release()
+        self._owner.release(registered=self._upkeep.recovered)
         self._board.remove()
         self._log.info("stopped", why=self._stopping)

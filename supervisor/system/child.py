@@ -110,4 +110,3 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):
             continue
     os._exit(code)
-

@@ -106,7 +106,7 @@ def test_set_up_code_that_signals_its_process_group_ends_nobody(make_site: MakeS
 @pytest.mark.fault(47)
 def test_a_program_that_kills_its_process_group_ends_itself_alone(make_site: MakeSite) -> None:
     command = json.dumps(["sh", "-c", "read hello; kill -9 0"])
-    site = make_site(f"[pools.program]\ncommand = {command}\n[pools.work]\nhandler = \"jobs:work\"\nworkers = 1\n")
+    site = make_site(f'[pools.program]\ncommand = {command}\n[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
     supervisor = site.start(wait=False)
     wait_for(lambda: site.event("worker_died", pool="program") or site.event("pool_broken", pool="program"), "its end")
     site.done(site.queue.enqueue("work"))

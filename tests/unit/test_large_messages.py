@@ -112,9 +112,7 @@ def test_what_the_kernel_has_no_room_for_is_sent_later(
     assert pumped(ours, theirs, 2) == [{"n": 1}, {"n": 2}]
 
 
-def refuse_pieces(
-    end: Channel, monkeypatch: pytest.MonkeyPatch, code: int, refused: Callable[[bytes], bool]
-) -> None:
+def refuse_pieces(end: Channel, monkeypatch: pytest.MonkeyPatch, code: int, refused: Callable[[bytes], bool]) -> None:
     """Have the kernel refuse some datagrams of an end, as it does with little memory or small buffers."""
 
     class Refusing:
