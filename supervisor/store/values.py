@@ -211,3 +211,13 @@ class Holder:
 
     pid: int
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHolder:
+    """Who holds the database's own write lock; pid 0 is a process of another container. As long as `commits` stays
+    the same, nobody has committed anything.
+    """
+
+    pid: int
+    commits: bytes

@@ -115,9 +115,13 @@ class Connection:
         except sqlite3.Error as error:
             self._raw.close()
             raise translated(error, place.database) from None
+        except StoreError:
+            self._raw.close()
+            raise
 
     def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
         driver = _connection_type()
+        self.place.refuse_strange_folder()  # before anything is made
         if self.place.pinned not in (None, self.place.identity()):
             raise self.place.gone()
         new = not self.place.database.exists()
