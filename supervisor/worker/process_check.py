@@ -54,10 +54,10 @@ class ProcessCheck:
 
     def look(self, done: int) -> Changes:
         """Put back what handlers have changed. Raises Ruined."""
-        changes = self._state.restore() if self._state is not None else Changes()
         number = self._descriptors.changed()
         if number is not None:
             raise Ruined(f"a handler has closed or replaced descriptor {number}, which is the worker's own")
+        changes = self._state.restore() if self._state is not None else Changes()
         self._looked, self._done = monotonic(), done
         self.leaking = self._descriptors.leaking()
         return changes
