@@ -49,6 +49,7 @@ class WorkerView:
 class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
+    `problem` says what is wrong, `broken` that nobody works for it.
     `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
     """
 
@@ -70,6 +71,7 @@ class PoolView:
     problem: str | None
     paused: list[str]
     memory: int
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,7 @@ def _pool(
         rate=news["rate"],
         deaths=news["deaths"],
         problem=news["problem"] or None,
+        broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
     )

@@ -95,7 +95,9 @@ def _pools(overview: Overview) -> None:
 
 
 def _why(pool: PoolView) -> str:
-    return f"BROKEN: {pool.problem}" if pool.problem else pool.why
+    if pool.problem:
+        return f"BROKEN: {pool.problem}" if pool.broken else pool.problem
+    return pool.why
 
 
 def _workers(overview: Overview) -> None:

@@ -18,13 +18,13 @@ def main() -> int:
     """Read the order that the template left in an anonymous file, and work."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that nobody else can reach.
-        order, path = pickle.load(file)  # noqa: S301
+        spec, path = pickle.load(file)  # noqa: S301
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
-    prepare(order.nest)
+    prepare(spec.template)
     failpoints.become("worker")
-    return work(order, board)
+    return work(spec, board)
 
 
 if __name__ == "__main__":
