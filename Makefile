@@ -13,7 +13,9 @@ BENCH ?=
 # The tests start a thousand processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install packages demo test coverage faults model deploy-test long lint types soak bench screenshots clean
+NEWEST = tests/web tests/store tests/processes tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
+
+.PHONY: install packages demo test newest newest-tests coverage faults model deploy-test long lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -38,7 +40,17 @@ demo: $(VENV)/.installed-ml
 test: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
-# The same, with what no test reaches; every process is traced, so it takes twice as long.
+# The admin, store and process tests on the newest Python that the machine has, where that is not the usual one.
+newest: $(VENV)/.installed
+	@newest=$$(tests/newest.sh $(BIN)/python); \
+	if [ -z "$$newest" ]; then echo "newest: this machine has no newer Python than $$($(BIN)/python -V)"; else \
+	  echo "newest: $$($$newest -V), $$newest" && \
+	  $(MAKE) --no-print-directory newest-tests PYTHON=$$newest VENV=$(VENV)-newest; fi
+
+newest-tests: $(VENV)/.installed
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NEWEST)
+
+# `make test` with what no test reaches; every process is traced, so it takes twice as long.
 coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal tests
@@ -82,4 +94,4 @@ bench: $(VENV)/.installed-ml
 	$(BIN)/python bench/run.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-newest .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

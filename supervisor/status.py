@@ -5,23 +5,31 @@ Nothing here knows the engine; times are seconds, memory is bytes.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.domain.history import QUIET, Hour, by_type
 from supervisor.domain.job import Status
-from supervisor.maintenance.roster import PRESENT, pool_of
+from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.sparing import Sparing
 from supervisor.store.base import Depth, Engine, Operations, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import Scoreboard, Snapshot
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
+MOST_TYPES = 200  # that are told one by one; what else there is, is added up
+MOST_NAMED = 50  # types without a pool, and paused ones, by name
+MOST_SCHEDULES = 200
+_NAME = 200  # characters of a name from a row; ours have 100 at most
+_SENTENCE = 1000  # characters of a reason that a supervisor posts
 HOUR = 3600.0
+
+Named = TypeVar("Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,11 @@ class AdminView:
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
     """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
-    `visible`, because its scoreboard cannot be read, pools and workers are unknown."""
+    `visible`, because its scoreboard cannot be read, pools and workers are unknown.
+
+    `duties` are those of its maintainer that fail, each with its error; `database_holder` says who keeps the
+    database's write lock for so long that others wait.
+    """
 
     id: str
     pid: int
@@ -98,6 +110,8 @@ class SupervisorView:
     stopping: str
     trouble: str
     admin: AdminView | None
+    duties: dict[str, str] = field(default_factory=dict)
+    database_holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +146,12 @@ class ScheduleView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything at one moment. `handled` of a type says whether a pool of a living supervisor takes it."""
+    """Everything at one moment. `handled` of a type says whether a pool of a living supervisor takes it.
+
+    `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
+    backlog; `more_types` others are added up in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
+    `unhandled_types` is how many types no pool takes.
+    """
 
     database: str
     time: float
@@ -146,6 +165,9 @@ class Overview:
     failures_last_hour: dict[str, int]
     slowest: list[dict[str, Any]]
     schedules: list[ScheduleView]
+    unhandled_types: int = 0
+    more_types: int = 0
+    other_types: TypeView | None = None
 
     @property
     def running(self) -> bool:
@@ -199,32 +221,37 @@ def _overview(
     handled: set[str],
     paused: frozenset[str],
 ) -> Overview:
-    failures = costs.failures.answer(lambda: dict(operations.failures(now - HOUR)))
-    speeds = {speed.type: speed for speed in costs.speeds.answer(operations.speeds)}
-    backlog = operations.backlog(now, COUNT_LIMIT)
-    hour = by_type(operations.history(now - HOUR))
+    failures = _by_name_of(costs.failures.answer(lambda: dict(operations.failures(now - HOUR))))
+    speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.speeds)}
+    backlog = _by_name_of(operations.backlog(now, COUNT_LIMIT))
+    hour = _by_name_of(by_type(operations.history(now - HOUR)))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
     for type_, status, count in costs.open.answer(operations.open_counts) + costs.closed.answer(
         operations.closed_counts
     ):
-        counts[type_][status.value] = count
+        of_type = counts[text_of(type_)]
+        of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
+    kept = {text_of(type_) for type_ in paused}
+    # Without a supervisor nothing is handled, which says nothing about any one type.
+    unhandled = [text_of(type_) for type_ in operations.unhandled(handled)] if pools else []
     types = [
         TypeView(
             type_,
             counts.get(type_, {}),
-            type_ in paused,
+            type_ in kept,
             type_ in handled,
             failures.get(type_, 0),
-            speeds[type_].mean if type_ in speeds else None,
-            speeds[type_].longest if type_ in speeds else None,
+            _finite(speeds[type_].mean) if type_ in speeds else None,
+            _finite(speeds[type_].longest) if type_ in speeds else None,
             backlog.get(type_, Depth()).due,
             _age(backlog.get(type_, Depth()).oldest, now),
             hour.get(type_, QUIET),
         )
-        for type_ in sorted(counts.keys() | paused | handled)
+        for type_ in sorted(counts.keys() | kept | handled)
     ]
+    types, others = _foremost(types)
     return Overview(
         database=engine.url,
         time=now,
@@ -233,12 +260,65 @@ def _overview(
         workers=sorted(workers, key=_by_name),
         jobs=totals,
         types=types,
-        paused=sorted(paused),
-        # Without a supervisor nothing is handled, which says nothing about any one type.
-        unhandled=operations.unhandled(handled) if pools else [],
-        failures_last_hour=failures,
-        slowest=[asdict(speed) for speed in speeds.values()],
-        schedules=[ScheduleView(s.name, s.next_at - now, s.last_at, s.last_job) for s in operations.schedules()],
+        paused=sorted(kept)[:MOST_NAMED],
+        unhandled=unhandled[:MOST_NAMED],
+        failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
+        slowest=[
+            {"type": name, "count": speed.count, "mean": _finite(speed.mean), "longest": _finite(speed.longest)}
+            for name, speed in speeds.items()
+        ],
+        schedules=[
+            ScheduleView(text_of(s.name), s.next_at - now, _finite(s.last_at), s.last_job)
+            for s in operations.schedules()[:MOST_SCHEDULES]
+        ],
+        unhandled_types=len(unhandled),
+        more_types=len(others),
+        other_types=_together(others) if others else None,
+    )
+
+
+def text_of(value: object, limit: int = _NAME) -> str:
+    """A text from a row or a bulletin, which any program may have written, of a bounded length."""
+    text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
+    return {text_of(type_): value for type_, value in found.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
+    """Those that are told one by one, in their order, and the others."""
+    if len(types) <= MOST_TYPES:
+        return types, []
+
+    def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
+        backlog = -view.due, -sum(view.jobs.values())
+        return not view.handled, not view.paused, *backlog, view.type
+
+    ordered = sorted(types, key=interest)
+    return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]
+
+
+def _together(views: Sequence[TypeView]) -> TypeView:
+    """One view for all of these types; what is no sum is left out."""
+    jobs: Counter[str] = Counter()
+    for view in views:
+        jobs.update(view.jobs)
+    return TypeView(
+        type="",
+        jobs=dict(jobs),
+        paused=any(view.paused for view in views),
+        handled=any(view.handled for view in views),
+        failures_last_hour=sum(view.failures_last_hour for view in views),
+        mean_seconds=None,
+        longest_seconds=max((view.longest_seconds for view in views if view.longest_seconds is not None), default=None),
+        due=sum(view.due for view in views),
+        oldest_age=max((view.oldest_age for view in views if view.oldest_age is not None), default=None),
     )
 
 
@@ -248,17 +328,36 @@ def _supervisor(
     return SupervisorView(
         id=record.id,
         pid=record.pid,
-        host=record.host,
+        host=text_of(record.host),
         alive=alive,
         visible=visible,
         started_at=record.started_at,
-        version=record.version,
-        config=record.config,
+        version=text_of(record.version),
+        config=text_of(record.config, _SENTENCE),
         maintainer=bulletin.get("maintainer"),
-        stopping=bulletin.get("stopping", ""),
-        trouble=bulletin.get("trouble", ""),
-        admin=AdminView(**bulletin["admin"]) if bulletin.get("admin") else None,
+        stopping=text_of(bulletin.get("stopping") or "", _SENTENCE),
+        trouble=text_of(bulletin.get("trouble") or "", _SENTENCE),
+        admin=_admin(bulletin.get("admin")),
+        duties=_duties(bulletin.get("duties")),
+        database_holder=text_of(bulletin.get("database_holder") or "", _SENTENCE),
     )
+
+
+def _admin(news: Any) -> AdminView | None:
+    if not isinstance(news, Mapping):
+        return None
+    problem = news.get("problem")
+    return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, _SENTENCE) if problem else None)
+
+
+def _duties(news: Any) -> dict[str, str]:
+    """The failing duties as the maintainer tells of them: `{name: {"error": ...}}`."""
+    if not isinstance(news, Mapping):
+        return {}
+    return {
+        text_of(name): text_of(told.get("error", "") if isinstance(told, Mapping) else told, _SENTENCE)
+        for name, told in list(news.items())[:MOST_NAMED]
+    }
 
 
 def _pool(
@@ -280,23 +379,27 @@ def _pool(
         capabilities=news["capabilities"],
         size=news["size"],
         target=news["target"],
-        why=news["why"],
+        why=text_of(news["why"], _SENTENCE),
         min_workers=news["min_workers"],
         max_workers=news["max_workers"],
         fixed=news["fixed"],
         due=depth.due,
         oldest_age=_age(depth.oldest, now),
-        next_due_in=None if depth.next_due is None else max(0.0, depth.next_due - now),
+        next_due_in=_ahead(depth.next_due, now),
         rate=news["rate"],
         deaths=news["deaths"],
-        problem=news["problem"] or None,
+        problem=text_of(news["problem"], _SENTENCE) if news["problem"] else None,
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
     )
 
 
 def _age(since: float | None, now: float) -> float | None:
-    return None if since is None else max(0.0, now - since)
+    return None if since is None or not math.isfinite(since) else max(0.0, now - since)
+
+
+def _ahead(at: float | None, now: float) -> float | None:
+    return None if at is None or not math.isfinite(at) else max(0.0, at - now)
 
 
 def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:

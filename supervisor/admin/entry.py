@@ -39,6 +39,8 @@ def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, lis
     gc.collect()
     gc.freeze()  # what has just been imported stays
     # No runner: it would wait for threads that hang in a question; this process leaves without them.
-    asyncio.new_event_loop().run_until_complete(server.serve(sockets=[listening]))
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(server.serve(sockets=[listening]))
     desk.close()
+    loop.close()
     return 0

@@ -26,9 +26,10 @@ STATES = ("starting", "idle", "busy", "draining")
 
 def families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
     """Everything at one moment."""
-    labels = _labels(overview.types, numbers)
+    types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
+    labels = _labels(types, numbers)
     yield from _supervisors(overview)
-    yield from _jobs(overview.types, labels)
+    yield from _jobs(types, labels, _unhandled(overview))
     yield from _runs(numbers, labels)
     yield from _pools(overview)
     yield from _workers(overview, numbers)
@@ -59,17 +60,21 @@ def _supervisors(overview: Overview) -> Iterator[Metric]:
     )
 
 
-def _jobs(types: Iterable[TypeView], labels: dict[str, str]) -> Iterator[Metric]:
+def _unhandled(overview: Overview) -> int:
+    others = overview.other_types
+    more = overview.more_types if others is not None and others.due and not others.handled else 0
+    return more + sum(bool(view.due and not view.handled) for view in overview.types)
+
+
+def _jobs(types: Iterable[TypeView], labels: dict[str, str], unhandled: int) -> Iterator[Metric]:
     counts: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(map(str, Status), 0)))
     oldest: dict[str, float] = {}
     paused: dict[str, bool] = {}
-    unhandled = 0
     for view in types:
         label = labels[view.type]
         counts[label].update(view.jobs)
         oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
         paused[label] = paused.get(label, False) or view.paused
-        unhandled += bool(view.due and not view.handled)
     jobs = GaugeMetricFamily(
         "supervisor_jobs",
         "Rows of the jobs table. In a large table the finished ones may be a little old.",

@@ -20,7 +20,7 @@ from supervisor.cli.options import (
     Yes,
     confirm,
 )
-from supervisor.cli.output import document, line
+from supervisor.cli.output import document, line, write
 from supervisor.domain.job import Status
 
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        line(context.get_help())
+        write(context.get_help() + "\n")
 
 
 def list_jobs(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.plain import plain
+from supervisor.domain.printable import clean, clean_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,8 +43,14 @@ def write(text: str) -> None:
         raise ReaderGone from None
 
 
-def line(text: str) -> None:
-    write(text + "\n")
+def line(text: object) -> None:
+    """One line, whatever stands in it."""
+    write(clean(text) + "\n")
+
+
+def lines(text: object) -> None:
+    """A text of several lines, indented."""
+    write(clean_lines(text) + "\n")
 
 
 def document(value: Any) -> None:
@@ -86,20 +93,6 @@ def show(*renderables: RenderableType) -> None:
     for renderable in renderables:
         console.print(renderable)
     write("".join(text.rstrip() + "\n" for text in buffer.getvalue().splitlines()))
-
-
-def clean(text: object, newline: str = "\\n") -> str:
-    """Text from anywhere, safe on a terminal: no control characters, no lone surrogates."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else newline if char == "\n" else ascii(char)[1:-1] for char in str(text))
-
-
-def clean_lines(text: object) -> str:
-    """The same for a text of several lines, like a traceback."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    return "\n".join(clean(part.expandtabs()) for part in str(text).split("\n"))
 
 
 def silence() -> None:

@@ -11,7 +11,7 @@ from typer.main import get_command
 from supervisor.cli import enqueue, jobs, running, setup, status, steering, upkeep
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
-from supervisor.cli.output import ReaderGone, line, prepare, silence
+from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 from supervisor.cli.top import command as top
 
 # The base of the parser's errors, wherever this version of typer keeps it.
@@ -40,7 +40,7 @@ def root(
         line(f"job-supervisor {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        line(context.get_help())
+        write(context.get_help() + "\n")
 
 
 for module in (setup, running, enqueue, jobs, status, top, steering, upkeep):

@@ -12,6 +12,7 @@ from supervisor.cli.output import document, line
 if TYPE_CHECKING:
     from supervisor.status import Overview, PoolView, SupervisorView
 
+_MOST_NAMED = 20  # types without a pool that get a line each
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
@@ -41,22 +42,22 @@ def status(
 
 
 def _print(overview: Overview) -> None:
-    from supervisor.cli.output import clean
-
     counts = ", ".join(f"{count} {state}" for state, count in overview.jobs.items() if count)
-    line(clean(overview.database))
+    line(overview.database)
     line(counts or "no jobs")
     _supervisors(overview)
     _pools(overview)
     _workers(overview)
     _types(overview)
     _schedules(overview)
-    for type_ in overview.unhandled:
-        line(f"no pool takes {clean(type_)}: its jobs wait until one does")
+    for type_ in overview.unhandled[:_MOST_NAMED]:
+        line(f"no pool takes {type_}: its jobs wait until one does")
+    if (more := overview.unhandled_types - _MOST_NAMED) > 0:
+        line(f"nor {more} other types")
 
 
 def _supervisors(overview: Overview) -> None:
-    from supervisor.cli.output import clean, show
+    from supervisor.cli.output import show
     from supervisor.cli.tables import heading, span, table
 
     if not overview.supervisors:
@@ -64,9 +65,14 @@ def _supervisors(overview: Overview) -> None:
         return
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
+    for supervisor in overview.supervisors:
+        if supervisor.database_holder:
+            line(f"the database's write lock is kept by {supervisor.database_holder}")
+        for duty, error in supervisor.duties.items():
+            line(f"supervisor {supervisor.pid}: its duty {duty} fails: {error}")
     for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
         state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
-        line(f"admin process {clean(state)}")
+        line(f"admin process {state}")
 
 
 def _state(supervisor: SupervisorView) -> str:
@@ -99,7 +105,7 @@ def _why(pool: PoolView) -> str:
 
 
 def _workers(overview: Overview) -> None:
-    from supervisor.cli.output import clean, show
+    from supervisor.cli.output import show
     from supervisor.cli.tables import NOTHING, heading, percent, span, table
     from supervisor.domain.duration import human_size
 
@@ -112,7 +118,7 @@ def _workers(overview: Overview) -> None:
             if worker.progress is not None:
                 doing += f", {percent(worker.progress)} {worker.text}".rstrip()
         elif worker.text:
-            doing = clean(worker.text)
+            doing = worker.text
         elif worker.leaving:
             doing = f"to be replaced: {worker.leaving}"
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
@@ -161,6 +167,8 @@ def _types(overview: Overview) -> None:
             "longest",
         )
         show(heading("Types, slowest first"), table(columns, rows))
+    if overview.more_types:
+        line(f"and {overview.more_types} more types")
 
 
 def _schedules(overview: Overview) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from supervisor.cli.output import clean, clean_lines, compact, line, show
+from supervisor.cli import output
+from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
+from supervisor.domain.printable import CELL, VALUE, clean
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,15 +51,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: boo
             overflow="fold" if last and wrap else "ellipsis",
             ratio=1 if last else None,
         )
+    limit = VALUE if wrap else CELL
     for row in rows:
-        grid.add_row(*(Text(cell := clean(value), style=_COLOURS.get(cell, "")) for value in row))
+        grid.add_row(*(Text(cell := clean(value, limit=limit), style=_COLOURS.get(cell, "")) for value in row))
     return grid
 
 
 def heading(text: str) -> Any:
     from rich.text import Text
 
-    return Text(f"\n{text}", style="bold")
+    return Text(f"\n{clean(text)}", style="bold")
 
 
 def when(value: object) -> str:
@@ -70,11 +74,11 @@ def when(value: object) -> str:
 
 
 def span(value: float | None) -> str:
-    return NOTHING if value is None else human(max(0.0, value))
+    return NOTHING if value is None or not math.isfinite(value) else human(max(0.0, value))
 
 
 def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.0f}%"
+    return NOTHING if value is None or not 0 <= value <= 1 else f"{100 * value:.0f}%"
 
 
 def jobs(found: Iterable[Job], now: float) -> None:
@@ -98,7 +102,7 @@ def _remark(job: Job, now: float) -> str:
         return NOTHING if job.result is None else compact(job.result)
     words = []
     if job.status == "pending" and job.scheduled_at > now:
-        words.append(f"due in {human(job.scheduled_at - now)}")
+        words.append(f"due in {span(job.scheduled_at - now)}")
     if job.status == "running":
         words.append("stopping" if job.cancel_requested_at else f"for {span(_since(job, now))}")
     if job.last_error:
@@ -173,11 +177,11 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     """What the runs have said: the end of the latest log, or the `whole` of all."""
     spoken = [run for run in found if run.log]
     for run in spoken if whole else spoken[-1:]:
-        lines = clean_lines(_final(run.log)).split("\n")
-        hidden = 0 if whole else max(0, len(lines) - _LAST_LINES)
+        said = _final(run.log).split("\n")
+        hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
         before = f" ({_counted(hidden)} before: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
-        line("\n".join(lines[hidden:]))
+        output.lines("\n".join(said[hidden:]))
 
 
 def _final(text: str | bytes | None) -> str:
@@ -197,21 +201,21 @@ def attempts(found: Iterable[Attempt]) -> None:
 
 
 def _attempt(attempt: Attempt) -> None:
-    how = [attempt.kind]
+    how = [clean(attempt.kind, limit=CELL)]
     if attempt.exit_code is not None:
         how.append(f"exit code {attempt.exit_code}")
     if attempt.signal:
-        how.append(attempt.signal)
+        how.append(clean(attempt.signal, limit=CELL))
     if attempt.duration is not None:
         how.append(f"after {span(attempt.duration)}")
     if attempt.worker:
-        how.append(f"in {attempt.worker}")
-    lines = [heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {clean(', '.join(how))}")]
-    show(*lines)
+        how.append(f"in {clean(attempt.worker, limit=CELL)}")
+    show(heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {', '.join(how)}"))
     text = attempt.traceback or attempt.message
-    line(clean_lines(text.rstrip()))  # never wrapped: paths and code are there to be copied
+    output.lines(text.rstrip())  # never wrapped: paths and code are there to be copied
     if attempt.stderr:
-        line("stderr:\n" + clean_lines(attempt.stderr.rstrip()))
+        line("stderr:")
+        output.lines(attempt.stderr.rstrip())
 
 
 def findings(found: Iterable[Finding]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, OnlyType, Target, Yes, confirm
-from supervisor.cli.output import clean, document, line
+from supervisor.cli.output import document, line
 from supervisor.domain.job import Status
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def _print_adoption(report: AdoptReport) -> None:
     if report.recovered:
         line(f"{report.recovered} that were running are pending again")
     if report.extra_columns:
-        line(clean(f"kept: {', '.join(report.extra_columns)}"))
+        line(f"kept: {', '.join(report.extra_columns)}")
     for note in report.notes:
-        line(clean(f"note: {note}", " "))
+        line(f"note: {note}")
     for change in report.needing_change:
-        line(clean(f"needs a change: {' '.join(change.statement.split())}: {change.reason}", " "))
+        line(f"needs a change: {' '.join(change.statement.split())}: {change.reason}")
 
 
 def backup(
@@ -176,6 +176,6 @@ def restore(
     if as_json:
         document({"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept})
         return
-    line(clean(f"{engine.url}: {report.jobs} {'job' if report.jobs == 1 else 'jobs'} of {file}", " "))
+    line(f"{engine.url}: {report.jobs} {'job' if report.jobs == 1 else 'jobs'} of {file}")
     if kept is not None:
-        line(clean(f"the database before: {kept}"))
+        line(f"the database before: {kept}")

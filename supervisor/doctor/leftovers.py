@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import supervisor
@@ -13,10 +13,12 @@ from supervisor.doctor.finding import Finding, fault, good, note, warning
 from supervisor.domain.duration import human_size
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
+from supervisor.status import text_of
 from supervisor.store.base import Engine, Operations, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
 
 _LATE = 60.0  # seconds after which an expired claim should have been taken back, and clocks should agree
+_MOST_NAMED = 20  # types and pools that a finding names
 _SLACK = 86400.0  # seconds past retention after which the pruner must have come by
 
 
@@ -75,7 +77,7 @@ def _living(record: SupervisorRecord) -> Iterator[Finding]:
     if record.version != supervisor.__version__:
         yield note(
             "supervisors",
-            f"supervisor {record.pid} is of version {record.version}, this is {supervisor.__version__}",
+            f"supervisor {record.pid} is of version {text_of(record.version)}, this is {supervisor.__version__}",
             "restart it when it suits you: running jobs may finish",
         )
     if Scoreboard.open(Path(record.scoreboard)) is None:
@@ -139,7 +141,7 @@ def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status
         )
     controls = operations.controls()
     if controls.paused:
-        yield note("jobs", f"paused: {', '.join(sorted(controls.paused))}", "`supervisor resume TYPE` lets them go on")
+        yield note("jobs", f"paused: {_some(controls.paused)}", "`supervisor resume TYPE` lets them go on")
     if settings is None:
         return
     handled = {type_ for pool in settings.pools.values() for type_ in pool.types}
@@ -147,16 +149,24 @@ def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status
     if unhandled:
         yield warning(
             "jobs",
-            f"no pool of this configuration takes {', '.join(unhandled)}, of which jobs are pending",
+            f"no pool of this configuration takes {_some(unhandled)}, of which jobs are pending",
             "add a pool, or cancel them; another configuration's supervisor may take them",
         )
-    strangers = sorted(set(controls.sizes) - set(settings.pools))
+    strangers = set(controls.sizes) - set(settings.pools)
     if strangers:
         yield note(
             "jobs",
-            f"sizes are set for pools that are not in this configuration: {', '.join(strangers)}",
+            f"sizes are set for pools that are not in this configuration: {_some(strangers)}",
             "`supervisor scale POOL auto` forgets one",
         )
+
+
+def _some(names: Iterable[object]) -> str:
+    """The first of these names, which rows may hold in any number and of any length."""
+    known = sorted({text_of(name) for name in names})
+    return ", ".join(known[:_MOST_NAMED]) + (
+        f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    )
 
 
 def _jobs_that(count: int, one: str, more: str) -> str:

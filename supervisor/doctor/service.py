@@ -121,7 +121,7 @@ def _keeping(keys: Service) -> Iterator[Finding]:
             "RuntimeDirectoryPreserve=yes",
         )
     if keys.get("Restart", "no") == "no":
-        yield warning("systemd", "Restart is not set: a supervisor that dies stays dead", "Restart=on-failure")
+        yield warning("systemd", "Restart is not set: a supervisor that dies stays dead", "Restart=always")
     if keys.get("Type") != "notify":
         advice = "Type=notify: the supervisor says when it is ready, and with WatchdogSec= that it lives"
         yield note("systemd", f"Type is {keys.get('Type', 'simple')}", advice)

@@ -36,11 +36,15 @@ class StoreError(QueueError):
     """The database cannot be used; the message says why and what to do. Exit code 3 on the command line."""
 
 
-class StoreBusy(StoreError):
+class StoreUnavailable(StoreError):
+    """Nothing can be done with the database just now, as when its disk is full or it is read-only."""
+
+
+class StoreBusy(StoreUnavailable):
     """Another program held the write lock for longer than the time allowed; trying again is right."""
 
 
-class StoreGone(StoreError):
+class StoreGone(StoreUnavailable):
     """The file that was opened no longer has the database's name, so nothing more is written into it.
 
     `replaced`: another file has the name now. Else nobody has it, and the file may come back.
@@ -82,3 +86,9 @@ class Fail(Exception):
 
     def __init__(self, reason: str = "the handler gave up") -> None:
         super().__init__(reason)
+
+
+class ContextClosed(RuntimeError):
+    """A handler's context was used where it stands for no run: after the run's end, outside of a job, or in a
+    process that the handler has forked.
+    """

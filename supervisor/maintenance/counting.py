@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.settlement import Settlement
 from supervisor.domain.tally import ended
 from supervisor.system.tallies import Row
@@ -30,6 +29,5 @@ class Counter:
         self._row.reclaimed(1)
         self.settled(settlements, len(settlements), now)
 
-    def store_failed(self, error: StoreError) -> None:
-        if isinstance(error, StoreBusy):
-            self._row.busy()
+    def store_was_busy(self) -> None:
+        self._row.busy()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.domain.job import Claim
 from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
-from supervisor.domain.settlement import Failure
+from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.counting import Counter
+from supervisor.maintenance.dead_claims import DeadClaims
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores
-from supervisor.system import tape
+from supervisor.system import failpoints, tape
+from supervisor.system.channel import Message
+
+_BOUND = 2.0  # seconds a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +43,78 @@ class DeathReport:
         return asdict(self)
 
 
-class Deaths:
+@dataclass(frozen=True, slots=True)
+class Settled(Result):
+    deaths: int = 0
+    jobs: int = 0
+
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
+
+
+class Deaths(Duty):
     """Settling a report twice is harmless: the second finds nothing held.
 
-    `tapes` is where workers leave what their runs had said.
+    `tapes` is where workers leave what their runs had said; `send` takes the acknowledgement of each report.
     """
 
-    def __init__(self, chores: Chores, tapes: Path | None = None, counter: Counter | None = None) -> None:
-        self._chores = chores
+    name = "deaths"
+    every = 60.0  # seconds; a report makes it run at once
+    needs = Needs.WRITING
+
+    def __init__(
+        self,
+        chores: Chores,
+        tapes: Path | None = None,
+        counter: Counter | None = None,
+        send: Callable[[Message], None] = lambda _: None,
+    ) -> None:
+        self._claims = DeadClaims(chores, counter or Counter())
         self._tapes = tapes
-        self._counter = counter or Counter()
+        self._send = send
+        self._reports: dict[int, Mapping[str, Any]] = {}
+        self._failing: Items[int] = Items("worker")
+
+    def report(self, number: int, report: Mapping[str, Any]) -> None:
+        """Keep a report until it is settled. It is read only then: a bad one must not hold up the others."""
+        self._reports[number] = report
+
+    @property
+    def unsettled(self) -> int:
+        """How many reports are still kept."""
+        return len(self._reports)
+
+    def next_at(self, now: float) -> float | None:
+        return self._failing.next_try(now)
+
+    def run(self, now: float) -> Settled:
+        began, deaths, jobs = time.monotonic(), 0, 0
+        for number, report in list(self._reports.items()):
+            if not self._failing.ready(number):
+                continue
+            if time.monotonic() - began > _BOUND:
+                return Settled(deaths, jobs, problem=self._failing.problem, more=True)
+            with self._failing.attempt(number, report.get("worker")):
+                failpoints.reach("death.received")
+                settled = self.settle(DeathReport(**report), now)
+                failpoints.reach("death.settled")
+                self._send({"ack": number, "jobs": settled})
+                del self._reports[number]
+                deaths, jobs = deaths + 1, jobs + settled
+        return Settled(deaths, jobs, problem=self._failing.problem)
 
     def settle(self, report: DeathReport, now: float) -> int:
-        """One transaction; returns how many claims went back or ended. `now` is Unix seconds."""
+        """Returns how many claims went back or ended. `now` is Unix seconds."""
         begun = (report.job, report.token) if report.job else None
-        settlements = settle_held(
-            self._chores.held_by(report.incarnation),
-            begun,
-            report.charge,
-            Failure(**report.failure) if report.failure else Failure("crash", "the worker died"),
-            JobPolicy.decode(report.policy),
-            random.random(),
-            report.batch,
-        )
-        if begun is not None and self._tapes is not None:
-            settlements = with_log(settlements, begun, tape.said(self._tapes, report.slot, *begun))
-        count = self._chores.settle_dead(report.incarnation, settlements, now, worker=report.worker)
-        self._counter.settled(settlements, count, now)
+
+        def decide(held: list[Claim]) -> list[Settlement]:
+            failure = Failure(**report.failure) if report.failure else Failure("crash", "the worker died")
+            policy = JobPolicy.decode(report.policy)
+            decided = settle_held(held, begun, report.charge, failure, policy, random.random(), report.batch)
+            if begun is None or self._tapes is None:
+                return decided
+            return with_log(decided, begun, tape.said(self._tapes, report.slot, *begun))
+
+        count, _ = self._claims.settle(report.incarnation, report.worker, decide, now)
         return count

@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from supervisor.maintenance.duty import Duty, Result
+from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.messages import chunks
 from supervisor.store.base import Chores, Depth, Wanted
+from supervisor.system.channel import Message
 
 COUNT_LIMIT = 10_000  # due jobs counted a pool: more makes no difference to any decision
-SETTLE = 0.1  # seconds between two measurements while the queue is changing
+_LATE = 0.0005  # seconds after the time of a delayed job, so that it is due by then
+_POOLS = 200  # in one message
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Result):
     depths: Mapping[str, Depth]
+    changed: bool = False
+
+    @property
+    def news(self) -> bool:
+        """A delayed job becomes due without anybody's commit."""
+        return self.changed and any(depth.due for depth in self.depths.values())
 
 
-class DepthGauge:
-    """Measures when told that something changed, but not more often than every SETTLE seconds."""
+class DepthGauge(Duty):
+    """Measures at changes, while anything waits, and when the next delayed job becomes due."""
 
-    every = 1.0  # seconds, when nothing tells it to
+    name = "depths"
+    rest = 0.1
+    quiet = True
 
-    def __init__(
-        self, chores: Chores, pools: Mapping[str, Wanted], report: Callable[[Mapping[str, Depth]], None]
-    ) -> None:
+    def __init__(self, chores: Chores, pools: Mapping[str, Wanted], send: Callable[[Message], None]) -> None:
         self._chores = chores
         self._pools = pools
-        self._report = report
+        self._send = send
         self._depths: dict[str, Depth] = {}
-        self._dirty = True
-        self._measured_at = 0.0
+        self._failing: Items[str] = Items("pool")
+        self.every = 1.0
 
-    def changed(self) -> None:
-        self._dirty = True
+    def next_at(self, now: float) -> float | None:
+        times = [depth.next_due + _LATE for depth in self._depths.values() if depth.next_due is not None]
+        again = self._failing.next_try(now)
+        return min([*times, *([] if again is None else [again])], default=None)
 
-    @property
-    def next_due(self) -> float | None:
-        """When the next delayed job becomes due, in Unix seconds."""
-        return min((d.next_due for d in self._depths.values() if d.next_due is not None), default=None)
+    def run(self, now: float) -> Measured:
+        measured = dict(self._depths)
+        for name, wanted in self._pools.items():
+            if self._failing.ready(name):
+                with self._failing.attempt(name):
+                    measured[name] = self._chores.depth(wanted, now, COUNT_LIMIT)
+        changed = measured != self._depths
+        if changed:
+            for part in chunks(measured.items(), _POOLS):
+                self._send({"depths": {name: _told(depth, now) for name, depth in part}})
+            self._depths = measured
+        # Beside jobs that are due already others become so without a timer of their own.
+        self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
+        return Measured(measured, changed, problem=self._failing.problem)
 
-    @property
-    def settled_at(self) -> float:
-        """The earliest time for another measurement, in monotonic seconds."""
-        return self._measured_at + SETTLE
 
-    def run_once(self, now: float) -> Measured:
-        """Measure if something may have changed. `now` is Unix seconds."""
-        waiting = any(depth.due for depth in self._depths.values())
-        passed = self.next_due is not None and self.next_due <= now
-        if self._dirty or waiting or passed:
-            self._dirty = False
-            self._measured_at = time.monotonic()
-            measured = {name: self._chores.depth(wanted, now, COUNT_LIMIT) for name, wanted in self._pools.items()}
-            if measured != self._depths:
-                self._depths = measured
-                self._report(measured)
-        return Measured(self._depths)
+def _told(depth: Depth, now: float) -> dict[str, float]:
+    return {"due": depth.due, "oldest_age": 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)}

@@ -1,4 +1,5 @@
-"""The maintainer: the one process that does the database's chores. It starts, stops and signals nobody.
+"""The maintainer: the one process that does the database's chores. It starts nobody, and ends only what a dead
+supervisor has left.
 
 Its first duty is start-up recovery; the supervisor forks no worker before it has reported that done.
 """
@@ -9,37 +10,43 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
+from supervisor.maintenance.burst import BurstWatch
+from supervisor.maintenance.changes import CommitWatch
 from supervisor.maintenance.checkpointer import Checkpointer
+from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
 from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.courtesy import Courtesy
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
-from supervisor.maintenance.historian import Historian
-from supervisor.maintenance.presence import Presence
+from supervisor.maintenance.duty import Duty
+from supervisor.maintenance.file_check import FileCheck
+from supervisor.maintenance.foreign_writers import ForeignWriterMonitor
+from supervisor.maintenance.history import HistoryRecorder
+from supervisor.maintenance.messages import failing_duties, trouble_of
 from supervisor.maintenance.pruner import Pruner
-from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
-from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.maintenance.reclaimer import Reclaimer
+from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.renewer import LockTimes, Renewer
-from supervisor.maintenance.reviver import Revived, Reviver, SecondChance
-from supervisor.maintenance.roster import Roster
-from supervisor.maintenance.schedules import Schedules
-from supervisor.maintenance.steering import BurstWatch, Steering
+from supervisor.maintenance.reviver import Redriver, SecondChance
+from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
+from supervisor.maintenance.schedules import Connected, FireSchedule
+from supervisor.maintenance.slot_reader import SlotReader
+from supervisor.maintenance.start import StartUp
 from supervisor.maintenance.waker import Waker
-from supervisor.store.base import Chores, Depth, Engine, SupervisorRecord, Wanted
-from supervisor.system import failpoints, signals, tallies
-from supervisor.system.channel import Channel, Message
+from supervisor.store.base import Engine, SupervisorRecord, Wanted
+from supervisor.system import signals, tallies
+from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 
+__all__ = ["Maintainer", "Orders", "Ward", "trouble_of"]
+
 BEAT = 1.0  # seconds between two stamps at most
 _COARSE = 0.01  # seconds; below it a millisecond more or less matters
-_LONGEST_BACKOFF = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,139 +76,86 @@ class Orders:
     since: float  # Unix seconds: when the supervisor started
 
 
-class Duty(Protocol):
-    """One chore: bounded in rows and time, `every` seconds."""
-
-    @property
-    def every(self) -> float: ...
-
-    def run_once(self, now: float) -> object: ...
-
-
 class Maintainer:
     """Made in its own process. `run` returns when the supervisor is gone or says so."""
 
     def __init__(self, orders: Orders, engine: Engine, channel: Channel, board: Scoreboard) -> None:
         self._orders = orders
         self._channel = channel
+        self._board = board
         self._slot = board.slot(MAINTAINER_SLOT)
         self._log = events(process="maintainer")
-        self._failing = 0.0
-        self._told = trouble_of(None)
+        self._told_trouble = trouble_of(None)
+        self._told_failing: dict[str, Failing] | None = None
         self._leaving = False
-        self._unsettled: dict[int, DeathReport] = {}
-        self._chores: Chores = engine.chores()
-        self._build(engine, board)
-
-    def _build(self, engine: Engine, board: Scoreboard) -> None:
-        orders, chores = self._orders, self._chores
-        roster = Roster(board)
-        wanted = {name: ward.wanted for name, ward in orders.wards.items()}
-        types = tuple(sorted({t for w in wanted.values() for t in w.types}))
+        self._chores = engine.chores()
+        self._feed = engine.changes()
+        self._timetable = Connected(engine.timetable)
         self._counter = Counter(tallies.shared(board.tallies, MAINTAINER_SLOT))
-        self._deaths = Deaths(chores, board.tapes, self._counter)
-        self._recovery = Recovery(chores, orders.record.id, self._counter)
-        self._historian = Historian(chores, orders.record.id, board.tallies)
-        self._gauge = DepthGauge(chores, wanted, self._report_depths)
-        self._courtesy = Courtesy(chores)
-        self._schedules = Schedules(engine.timetable, () if orders.burst else orders.schedules)
-        self._steering = Steering(chores, types, self._channel.send)
-        self._waker = Waker(
-            chores,
-            roster,
-            {name: (ward.wanted, ward.wake) for name, ward in orders.wards.items()},
-            engine.watched,
-            engine.watch_prefix,
-            self._changed,
-        )
-        shortest = min((ward.locks.lock_time for ward in orders.wards.values()), default=60.0)
-        duties: list[Duty] = [
-            Presence(chores),
-            self._waker,
-            self._gauge,
-            self._schedules,
-            self._steering,
-            self._courtesy,
-            Renewer(chores, roster, {name: ward.locks for name, ward in orders.wards.items()} | dict(orders.leaving)),
-            Reclaimer(chores, shortest, counter=self._counter),
-            self._recovery,
-            self._historian,
-            Checkpointer(chores),
-            Pruner(chores, orders.keep_done, orders.keep_failed),
-        ]
-        chances = [ward.chance for ward in orders.wards.values() if ward.chance.every > 0]
-        if chances and not orders.burst:  # a burst ends when nothing is left to do
-            duties.append(Reviver(chores, chances))
-        if orders.burst:
-            duties.append(
-                BurstWatch(chores, roster, tuple(wanted.values()), orders.record.id, orders.since, self._channel.send)
-            )
-        self._next = dict.fromkeys(duties, 0.0)
+        self._watch = CommitWatch(self._feed)
+        self._deaths = Deaths(self._chores, board.tapes, self._counter, channel.send)
+        self._recovery = Recovery(self._chores, orders.record.id, self._counter)
+        self._history = HistoryRecorder(self._chores, orders.record.id, board.tallies)
+        self._start_up = StartUp(self._chores, orders.record, self._recovery, channel.send)
+        self._starting = self._scheduler(self._start_up)
+        self._scheduler_of_duties = self._scheduler(*self._duties())
+
+    def _duties(self) -> Iterator[Duty]:
+        """All of them, in the order in which they run when several are due."""
+        orders, chores, send = self._orders, self._chores, self._channel.send
+        slots = SlotReader(self._board)
+        wards = orders.wards
+        wanted = {name: ward.wanted for name, ward in wards.items()}
+        types = tuple(sorted({t for w in wanted.values() for t in w.types}))
+        locks = {name: ward.locks for name, ward in wards.items()}
+        chances = [ward.chance for ward in wards.values() if ward.chance.every > 0]
+
+        yield self._deaths
+        yield FileCheck(chores)
+        yield self._watch
+        yield Waker(chores, slots, {name: (ward.wanted, ward.wake) for name, ward in wards.items()}, self._watch)
+        yield DepthGauge(chores, wanted, send)
+        yield Renewer(chores, slots, locks | dict(orders.leaving))
+        yield ControlPoller(chores, wanted, send)
+        yield CancelPoller(chores, orders.record.id, send)
+        yield UnhandledTypes(chores, types, send)
+        yield ForeignWriterMonitor(chores)
+        if orders.burst:  # it ends when nothing is left to do
+            pools = tuple(wanted.values())
+            yield BurstWatch(chores, slots, pools, orders.record.id, orders.since, send)
+        else:
+            for schedule in orders.schedules:
+                yield FireSchedule(self._timetable, schedule)
+            if chances:
+                yield Redriver(chores, chances)
+        yield self._recovery
+        shortest = min((times.lock_time for times in locks.values()), default=60.0)
+        yield Reclaimer(chores, shortest, counter=self._counter)
+        yield self._history
+        yield Checkpointer(chores)
+        yield Pruner(chores, orders.keep_done, orders.keep_failed)
+
+    def _scheduler(self, *duties: Duty) -> Scheduler:
+        return Scheduler(duties, between=self._slot.beat, failed=self._count)
 
     def run(self) -> int:
         """Recover, report, then see to the duties until told to leave."""
         self._listen()
         self._slot.occupy(os.getpid())
-        while not self._leaving and not self._recovered():
-            self._wait(time.monotonic() + self._failing)
-            self._hear()
+        while not self._leaving and not self._start_up.done:
+            self._turn(self._starting)
         while not self._leaving:
-            self._wait(self._due())
-            self._slot.beat()
-            self._hear()
-            self._perform()
-            self._channel.flush()
-        self._part()
+            self._turn(self._scheduler_of_duties)
+        self._leave()
         return 0
 
-    def _recovered(self) -> bool:
-        try:
-            self._chores.register(self._orders.record)
-            recovered = self._recovery.run_once(time.time())
-        except StoreError as error:
-            self._trouble(error)
-            return False
-        self._channel.send({"recovered": asdict(recovered)})
-        self._well()
-        return True
-
-    def _perform(self) -> None:
-        """Settle what could not be settled before, then run every duty whose time has come."""
-        if not self._bury():
-            return
-        at, now = time.monotonic(), time.time()
-        for duty, due in self._next.items():
-            if due > at:
-                continue
-            self._next[duty] = at + duty.every
-            try:
-                result = duty.run_once(now)
-                if isinstance(result, (Recovered, Reclaimed, Revived)) and result.jobs:
-                    self._returned()
-            except StoreError as error:
-                self._next[duty] = at  # again as soon as the database can be used
-                self._trouble(error)
-                return
-        self._well()
-
-    def _trouble(self, error: StoreError) -> None:
-        self._counter.store_failed(error)
-        if not self._failing:
-            self._log.error("store_failed", error=str(error))
-        self._failing = min(max(self._failing * 2, 0.1), _LONGEST_BACKOFF)
-        self._tell(trouble_of(error))
-
-    def _well(self) -> None:
-        if self._failing:
-            self._failing = 0.0
-            self._log.info("store_recovered")
-            self._tell(trouble_of(None))
-
-    def _tell(self, trouble: Message) -> None:
-        """The supervisor opens no database, so it must hear from us whether there is one to work with."""
-        if trouble != self._told:
-            self._told = trouble
-            self._channel.send(trouble)
+    def _turn(self, scheduler: Scheduler) -> None:
+        self._wait(scheduler)
+        self._slot.beat()
+        self._hear()
+        scheduler.perform()
+        self._tell(scheduler)
+        self._channel.flush()
 
     # Sleeping and hearing
 
@@ -211,124 +165,90 @@ class Maintainer:
         signals.unblock_all()
         self._poll = select.epoll()
         self._poll.register(self._channel.fileno(), select.EPOLLIN)
-        self._watch = self._waker.fileno()
+        self._hints = self._watch.fileno()
         self._hearing = False
+        if self._feed.problem:
+            self._log.warning("inotify_unavailable", error=self._feed.problem, poll_seconds=self._watch.every)
 
-    def _wait(self, until: float) -> None:
-        now = time.monotonic()
-        self._attend(not self._failing and self._waker.listening(now))
-        patience = max(0.0, min(until - now, BEAT))
+    def _wait(self, scheduler: Scheduler) -> None:
+        """Until the next duty is due, the supervisor says something, or somebody may have committed."""
+        self._heed_hints(scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch))
+        patience = max(0.0, min(scheduler.next_at() - time.monotonic(), BEAT))
         if patience < _COARSE:  # epoll counts in whole milliseconds
             select.select([self._poll.fileno()], [], [], patience)
             patience = 0.0
         for descriptor, _ in self._poll.poll(patience):
-            if descriptor == self._watch:
-                self._waker.heard(time.monotonic())
-                self._next[self._waker] = 0.0
+            if descriptor == self._hints:
+                self._watch.heard()
+                scheduler.hasten(self._watch)
 
-    def _attend(self, hearing: bool) -> None:
-        """Let inotify end our sleep, or not: events keep while there is nobody to wake."""
-        if self._watch is None or hearing == self._hearing:
+    def _heed_hints(self, able: bool) -> None:
+        """Let them end our sleep, or not: they keep while there is nobody to wake."""
+        hearing = able and self._watch.listening()
+        if self._hints is None or hearing == self._hearing:
             return
         self._hearing = hearing
         if hearing:
-            self._poll.register(self._watch, select.EPOLLIN)
+            self._poll.register(self._hints, select.EPOLLIN)
         else:
-            self._poll.unregister(self._watch)
-
-    def _due(self) -> float:
-        """When something has to be done next, in monotonic seconds."""
-        if self._failing:
-            return time.monotonic() + self._failing
-        now, at = time.time(), time.monotonic()
-        if self._waker.due_at is not None:
-            self._next[self._waker] = min(self._next[self._waker], self._waker.due_at)
-        for duty in (self._gauge, self._schedules):
-            if duty.next_due is not None:
-                # An exact timer for the next delayed job or schedule; a little late, so that it is due by then.
-                exact = at + max(0.0, duty.next_due - now) + 0.0005
-                self._next[duty] = min(self._next[duty], exact)
-        return min(self._next.values())
+            self._poll.unregister(self._hints)
 
     def _hear(self) -> None:
         for message, _ in self._channel.receive():
-            self._obey(message)
+            if "death" in message:
+                self._deaths.report(message["id"], message["death"])
+                self._scheduler_of_duties.hasten(self._deaths)
+            elif "leave" in message:
+                self._leaving = True
         if self._channel.closed:
             self._leaving = True
 
-    def _obey(self, message: Message) -> None:
-        if "death" in message:
-            self._unsettled[message["id"]] = DeathReport(**message["death"])
-            if not self._failing:
-                self._bury()
-        elif "leave" in message:
-            self._leaving = True
+    # What the supervisor is told
 
-    def _bury(self) -> bool:
-        """Settle and acknowledge what deaths were reported. False: the rest is kept for the next try."""
-        for number, report in list(self._unsettled.items()):
-            failpoints.reach("death.received")
-            try:
-                settled = self._deaths.settle(report, time.time())
-                failpoints.reach("death.settled")
-                del self._unsettled[number]
-                self._channel.send({"ack": number, "jobs": settled})
-                self._returned()
-            except StoreError as error:
-                self._trouble(error)
-                return False
-        return True
+    def _tell(self, scheduler: Scheduler) -> None:
+        """It opens no database, so it must hear from us whether there is one to work with, and what fails."""
+        trouble = trouble_of(scheduler.trouble)
+        if trouble != self._told_trouble:
+            self._channel.send(trouble)
+            self._told_trouble = trouble
+        failing = scheduler.failing
+        if failing != self._told_failing:
+            self._channel.send(failing_duties(failing))
+            self._told_failing = failing
 
-    def _returned(self) -> None:
-        """Jobs went back by our own hand, which the database's version does not show to us."""
-        self._waker.look(time.time())
-        self._changed()
+    def _count(self, error: Exception) -> None:
+        if isinstance(error, StoreBusy):
+            self._counter.store_was_busy()
 
-    # What the duties report
+    # The end
 
-    def _changed(self) -> None:
-        at = time.monotonic()
-        for duty in (self._gauge, self._steering, self._courtesy):
-            duty.changed()
-            # At once after a quiet time, else when the duty has settled from its last run.
-            self._next[duty] = min(self._next[duty], max(at, duty.settled_at))
-
-    def _report_depths(self, depths: Mapping[str, Depth]) -> None:
-        now = time.time()
-        if any(depth.due for depth in depths.values()):
-            self._waker.look(now)
-        self._channel.send(
-            {
-                "depths": {
-                    name: {
-                        "due": depth.due,
-                        "oldest_age": 0.0 if depth.oldest is None else max(0.0, now - depth.oldest),
-                    }
-                    for name, depth in depths.items()
-                }
-            }
-        )
-
-    def _part(self) -> None:
+    def _leave(self) -> None:
         """The supervisor is done with its workers: strike it from the registry, if that is why we leave."""
         if self._channel.closed:
             return  # it died: recovery needs the registry
+        if self._attempt(self._settle_the_rest):
+            self._attempt(self._strike)
+        self._attempt(self._chores.checkpoint)
+        for close in (self._timetable.close, self._feed.close, self._chores.close):
+            self._attempt(close)
+
+    def _settle_the_rest(self) -> None:
+        """What was reported, and what nobody could report."""
+        self._scheduler_of_duties.finish(self._deaths)
+        if self._deaths.unsettled:
+            raise StoreError(f"{self._deaths.unsettled} deaths could not be settled; the next supervisor recovers them")
+        for record in self._chores.workers_of(self._orders.record.id):
+            report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
+            self._deaths.settle(report, time.time())
+
+    def _strike(self) -> None:
+        self._history.close(time.time())
+        self._chores.forget_supervisor(self._orders.record.id)
+
+    def _attempt(self, step: Callable[[], object]) -> bool:
         try:
-            self._bury()
-            for record in self._chores.workers_of(self._orders.record.id):
-                self._deaths.settle(
-                    DeathReport(record.incarnation, record.name, "nothing", policy=record.policy), time.time()
-                )
-            self._historian.close(time.time())
-            self._chores.forget_supervisor(self._orders.record.id)
-            self._chores.checkpoint()
-        except StoreError as error:
-            self._log.warning("registry_left", error=str(error))
-        self._schedules.close()
-        self._chores.close()
-
-
-def trouble_of(error: StoreError | None) -> Message:
-    """What the supervisor is told of the database: why it cannot be used, or an empty text."""
-    gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
-    return {"trouble": "" if error is None else str(error), "gone": gone}
+            step()
+        except Exception as error:
+            self._log.warning("registry_left", error=error_text(error))
+            return False
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.store.base import Chores
 
 _STRETCH = 2000  # rows looked at a pass
@@ -11,15 +12,17 @@ _NEVER = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Result):
     jobs: int = 0
     reached: int = 0
 
 
-class Pruner:
+class Pruner(Duty):
     """Walks the table from the oldest id on and starts again at its end. `done`, `failed`: seconds or None."""
 
+    name = "pruning"
     every = 30.0
+    needs = Needs.WRITING
 
     def __init__(self, chores: Chores, done: float | None, failed: float | None) -> None:
         self._chores = chores
@@ -27,7 +30,7 @@ class Pruner:
         self._failed = failed
         self._reached = 0
 
-    def run_once(self, now: float) -> Pruned:
+    def run(self, now: float) -> Pruned:
         """`now` is Unix seconds."""
         if self._done is None and self._failed is None:
             return Pruned()

@@ -13,24 +13,35 @@ from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.domain.vigil import Vigil, patience
 from supervisor.maintenance.counting import Counter
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores, Expired
 from supervisor.telemetry import events
 
-_BOUND = 500  # rows a pass
+_ROWS = 500  # a pass
+_BOUND = 2.0  # seconds a pass
 _PROMPT = 0.5  # seconds: a write that takes longer says that owners may not have been able to renew
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed:
+class Reclaimed(Result):
     jobs: int = 0
     watched: int = 0
 
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
 
-class Reclaimer:
+
+class Reclaimer(Duty):
     """A row is lost to its owner only after it has been watched, expired and unchanged, for as long as two
     renewals take, on our own monotonic clock and while writing was possible. So neither a jump of the wall
     clock nor a suspend nor a blocked database moves a lock.
     """
+
+    name = "reclaiming of locks"
+    needs = Needs.WRITING
+    quiet = True
 
     def __init__(
         self,
@@ -47,17 +58,27 @@ class Reclaimer:
         self._nobodys = JobPolicy(lock_time=lock_time)  # who is not registered renews nothing
         self._vigil: Vigil[Expired] = Vigil(self.every)
         self._clocks = Clocks()
+        self._failing: Items[int] = Items("job", clock)
         self._log = events()
 
-    def run_once(self, now: float) -> Reclaimed:
+    def run(self, now: float) -> Reclaimed:
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
-        rows = [row for row in self._chores.expired(now, _BOUND) if self._has_expired(row)]
+        # So many more as fail: they must not stand in the way of those behind them.
+        found = self._chores.expired(now, _ROWS + len(self._failing))
+        self._failing.keep({row.job_id for row in found})
+        rows = [row for row in found if self._failing.ready(row.job_id) and self._has_expired(row)]
         writable = not rows or self._can_write()
         self._vigil = self._vigil.look(rows, self._clock(), writable=writable)
         policies = {owner: self._policy_of(owner) for owner in {row.owner for row in rows}}
-        taken = sum(self._take(row, policies[row.owner], now) for row in rows if self._ripe(row, policies[row.owner]))
-        return Reclaimed(taken, len(rows) - taken)
+        ripe = [row for row in rows if self._ripe(row, policies[row.owner])]
+        taken, stop_by = 0, self._clock() + _BOUND
+        for row in ripe:
+            if self._clock() >= stop_by:
+                return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem, more=True)
+            with self._failing.attempt(row.job_id):
+                taken += self._take(row, policies[row.owner], now)
+        return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem)
 
     def _has_expired(self, row: Expired) -> bool:
         """A foreign claim is never renewed, so what counts is the time that it has really had."""

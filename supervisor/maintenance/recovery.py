@@ -2,92 +2,130 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.domain.job import Status
+from supervisor.domain.job import Claim, Status
 from supervisor.domain.policy import JobPolicy, settle_interrupted, with_log
-from supervisor.domain.settlement import released
+from supervisor.domain.settlement import Settlement, released
+from supervisor.maintenance import leftovers
 from supervisor.maintenance.counting import Counter
+from supervisor.maintenance.dead_claims import DeadClaims
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
 from supervisor.system import tape
-from supervisor.system.scoreboard import Scoreboard, tallies_of, tapes_of
+from supervisor.system.scoreboard import Scoreboard, tapes_of
 from supervisor.telemetry import events
 
-_PASSES = 3  # in which a buried worker is looked for again: nothing outlives its supervisor by a second
+_BOUND = 2.0  # seconds a run
+_PASSES = 3  # in which a worker is looked for again whose claims were given back
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Result):
     supervisors: int = 0
     jobs: int = 0
     quarantined: int = 0
 
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
 
-class Recovery:
+
+class StillAlive(Exception):
+    """A dead supervisor's worker that cannot be ended. What it runs is not anybody else's yet."""
+
+
+class Recovery(Duty):
     """Finds supervisors that are certainly dead; nobody else's jobs are touched.
 
-    A worker may outlive its supervisor for some milliseconds, and claim once more after it has been buried.
-    It stands in no registry then, so whoever buried it remembers it for a few passes.
+    Their workers are ended first, where this machine can tell which processes they are. Where it cannot, one may live
+    on for some milliseconds and claim once more after its row is gone, so it is remembered for a few passes.
     """
 
+    name = "recovery"
     every = 1.0  # seconds: a living peer recovers at once
+    needs = Needs.WRITING
 
     def __init__(self, chores: Chores, own: str, counter: Counter | None = None) -> None:
         self._chores = chores
-        self._counter = counter or Counter()
+        self._claims = DeadClaims(chores, counter or Counter())
         self._own = own
-        self._buried: dict[str, int] = {}  # incarnations, and how many passes they are still remembered
+        self._given_back: dict[str, int] = {}  # incarnations, and in how many passes they are still looked for
+        self._failing: Items[str] = Items("dead worker")
         self._log = events()
 
-    def run_once(self, now: float) -> Recovered:
+    def run(self, now: float) -> Recovered:
         """One pass over the registry. `now` is Unix seconds."""
+        stop_by = time.monotonic() + _BOUND
         total = Recovered(jobs=self._look_again(now))
-        for record in self._chores.supervisors():
-            if record.id != self._own and self._chores.owner_lives(record) is False:
-                jobs, quarantined = self._bury(record, now)
-                total = Recovered(total.supervisors + 1, total.jobs + jobs, total.quarantined + quarantined)
-                self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=jobs)
-        return total
+        records = self._chores.supervisors()
+        own = next((record for record in records if record.id == self._own), None)
+        for record in records:
+            if record.id != self._own and self._failing.ready(record.id) and time.monotonic() < stop_by:
+                with self._failing.attempt(record.id):
+                    if self._chores.owner_lives(record) is False:
+                        total = _added(total, self._recover(record, own, now, stop_by))
+        return replace(total, problem=self._failing.problem, more=time.monotonic() >= stop_by)
 
     def _look_again(self, now: float) -> int:
-        """Give back what the buried have claimed since, uncharged: their death has been charged already."""
+        """Give back what they have claimed since, uncharged: their death has been charged already."""
         jobs = 0
-        for incarnation in self._buried:
+        for incarnation in list(self._given_back):
             held = [released(claim) for claim in self._chores.held_by(incarnation)]
             if held:
-                jobs += self._chores.settle_dead(incarnation, held, now)
-        self._buried = {incarnation: passes - 1 for incarnation, passes in self._buried.items() if passes > 1}
+                with self._failing.attempt(incarnation):
+                    jobs += self._chores.settle_dead(incarnation, held, now)
+        self._given_back = {one: passes - 1 for one, passes in self._given_back.items() if passes > 1}
         return jobs
 
-    def _bury(self, record: SupervisorRecord, now: float) -> tuple[int, int]:
-        board = Scoreboard.open(Path(record.scoreboard))
-        tapes, tallies = tapes_of(Path(record.scoreboard)), tallies_of(Path(record.scoreboard))
-        jobs = quarantined = 0
-        for worker in self._chores.workers_of(record.id):
-            held = self._chores.held_by(worker.incarnation)
-            begun, batch = self._begun(board, worker)
-            policy = JobPolicy.decode(worker.policy)
-            settlements = settle_interrupted(held, begun, policy, random.random(), batch)
-            if begun is not None:
-                settlements = with_log(settlements, begun, tape.said(tapes, worker.slot, *begun))
-            settled = self._chores.settle_dead(worker.incarnation, settlements, now, worker=worker.name)
-            self._counter.settled(settlements, settled, now)
-            jobs += settled
-            quarantined += sum(s.status is Status.QUARANTINED for s in settlements)
-            self._buried[worker.incarnation] = _PASSES
+    def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, stop_by: float) -> Recovered:
+        """Settle its workers one by one, each for itself, and tidy up when that is done."""
+        board = leftovers.scoreboard(record)
+        workers = [worker for worker in self._chores.workers_of(record.id) if self._failing.ready(worker.incarnation)]
+        alive = leftovers.end_processes(record, workers, board, own)
+        total = Recovered()
+        for worker in workers:
+            if time.monotonic() >= stop_by:
+                break
+            with self._failing.attempt(worker.incarnation, worker.name):
+                if worker.pid in alive:
+                    raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
+                total = _added(total, self._settle(record, worker, board, now))
+                self._given_back[worker.incarnation] = _PASSES
+        if self._chores.workers_of(record.id):
+            return total  # to be tried again
+        leftovers.remove_files(record)
         self._chores.forget_supervisor(record.id)
-        with contextlib.suppress(OSError):
-            tapes.unlink(missing_ok=True)
-            tallies.unlink(missing_ok=True)
-        return jobs, quarantined
+        self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
+        return replace(total, supervisors=1)
 
-    def _begun(self, board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
-        """The run that had begun, and of how many jobs; None if the scoreboard does not tell."""
-        slot = board.find(worker.incarnation, worker.slot) if board is not None else None
-        if slot is None:
-            return None, 1
-        # Without a run this is (0, 0), which no claim matches: nothing had begun.
-        return (slot.job, slot.token if slot.job else 0), slot.batch if slot.job else 1
+    def _settle(
+        self, record: SupervisorRecord, worker: WorkerRecord, board: Scoreboard | None, now: float
+    ) -> Recovered:
+        begun, batch = _begun(board, worker)
+
+        def decide(held: list[Claim]) -> list[Settlement]:
+            decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
+            if begun is None:
+                return decided
+            return with_log(decided, begun, tape.said(tapes_of(Path(record.scoreboard)), worker.slot, *begun))
+
+        jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now)
+        return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))
+
+
+def _added(one: Recovered, other: Recovered) -> Recovered:
+    return Recovered(one.supervisors + other.supervisors, one.jobs + other.jobs, one.quarantined + other.quarantined)
+
+
+def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
+    """The run that had begun, and of how many jobs; None if the scoreboard does not tell."""
+    slot = board.find(worker.incarnation, worker.slot) if board is not None else None
+    if slot is None:
+        return None, 1
+    # Without a run this is (0, 0), which no claim matches: nothing had begun.
+    return (slot.job, slot.token if slot.job else 0), slot.batch if slot.job else 1

@@ -6,9 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.liveness import Signs, Verdict, judge
 from supervisor.domain.vigil import renewal_interval
-from supervisor.maintenance.roster import Roster, pool_of
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.slot_reader import SlotReader, pool_of
 from supervisor.store.base import Chores
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.scoreboard import Snapshot
@@ -23,37 +26,59 @@ class LockTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(Result):
     locks: int = 0
     withheld: int = 0
 
 
-class Renewer:
-    """Renews what has used up a third of its time, unless its worker is stopped or stuck."""
+class Renewer(Duty):
+    """Renews what has used up a third of its time, unless its worker is stopped or stuck.
 
-    def __init__(self, chores: Chores, roster: Roster, pools: Mapping[str, LockTimes]) -> None:
+    Locks of the same duration are renewed together; where that is refused, each worker's for themselves.
+    """
+
+    name = "renewal of locks"
+    needs = Needs.WRITING
+    quiet = True
+
+    def __init__(self, chores: Chores, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
         self._chores = chores
-        self._roster = roster
+        self._slots = slots
         self._pools = pools
         self._late: dict[str, Signs] = {}
+        self._failing: Items[str] = Items("worker")
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
-    def run_once(self, now: float) -> Renewed:
-        """`now` is Unix seconds."""
-        owners: dict[float, list[str]] = {}
+    def run(self, now: float) -> Renewed:
+        owners: dict[float, list[Snapshot]] = {}
         withheld = 0
-        for _, worker in self._roster.workers():
+        for _, worker in self._slots.workers():
             times = self._pools.get(pool_of(worker.name))
             if times is None or not (worker.claims or worker.job):
                 continue
             if self._verdict(worker, times.heartbeat_timeout) in (Verdict.STOPPED, Verdict.STUCK):
                 withheld += 1
             else:
-                owners.setdefault(times.lock_time, []).append(worker.incarnation)
-        locks = sum(
-            self._chores.renew(names, now + lock_time * 2 / 3, now + lock_time) for lock_time, names in owners.items()
-        )
-        return Renewed(locks, withheld)
+                owners.setdefault(times.lock_time, []).append(worker)
+        self._failing.keep({worker.incarnation for workers in owners.values() for worker in workers})
+        # The shortest first: they are in the greatest hurry.
+        locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
+        return Renewed(locks, withheld, problem=self._failing.problem)
+
+    def _renew(self, workers: list[Snapshot], lock_time: float, now: float) -> int:
+        times = now + lock_time * 2 / 3, now + lock_time
+        sound = [worker for worker in workers if not self._failing.fails(worker.incarnation)]
+        try:
+            locks = self._chores.renew([worker.incarnation for worker in sound], *times) if sound else 0
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            sound, locks = [], 0
+        for worker in workers:
+            if worker not in sound and self._failing.ready(worker.incarnation):
+                with self._failing.attempt(worker.incarnation, worker.name):
+                    locks += self._chores.renew([worker.incarnation], *times)
+        return locks
 
     def _verdict(self, worker: Snapshot, heartbeat_timeout: float) -> Verdict:
         at = time.monotonic()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores, Mark, Wanted
 from supervisor.telemetry import events
 
@@ -22,28 +24,41 @@ class SecondChance:
 
 
 @dataclass(frozen=True, slots=True)
-class Revived:
+class Redriven(Result):
     jobs: int = 0
 
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
 
-class Reviver:
+
+class Redriver(Duty):
     """Walks the failed jobs in the order of their failures, each once it has rested long enough.
 
-    It never goes back: what fails again stands at the end anew. A new maintainer walks from the beginning.
+    It never goes back: what fails again stands at the end once more. A new maintainer walks from the beginning.
     """
+
+    name = "retries of failed jobs"
+    needs = Needs.WRITING
 
     def __init__(self, chores: Chores, chances: Iterable[SecondChance]) -> None:
         self._chores = chores
         self._reached = dict.fromkeys(chances, _START)
+        self._failing: Items[SecondChance] = Items("types")
         self._log = events(process="maintainer")
         # Punctual to a twentieth of the time that is asked for; a look costs one seek.
         self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
 
-    def run_once(self, now: float) -> Revived:
+    def run(self, now: float) -> Redriven:
         """`now` is Unix seconds."""
-        return Revived(sum(self._revive(chance, now) for chance in self._reached))
+        jobs = 0
+        for chance in self._reached:
+            if self._failing.ready(chance):
+                with self._failing.attempt(chance, " ".join(chance.wanted.types)):
+                    jobs += self._redrive(chance, now)
+        return Redriven(jobs, problem=self._failing.problem)
 
-    def _revive(self, chance: SecondChance, now: float) -> int:
+    def _redrive(self, chance: SecondChance, now: float) -> int:
         rested, reached = now - chance.every, self._reached[chance]
         if reached.failed_at > rested:
             reached = _START  # the clock was put back: what fails now stands before what we have seen

@@ -76,7 +76,7 @@ class Attended:
         if self._channel is None:
             return []
         self._channel.flush()
-        return [message for message, _ in self._channel.receive()]
+        return self._channel.hear()
 
     def oversee(self, now: float) -> bool:
         """Tidy up after one that has ended, and set its successor's time; kill one that hangs. True: it has ended."""
@@ -113,6 +113,7 @@ class Attended:
         self._drop()
 
     def _bury(self, now: float) -> None:
+        self.kill()  # the channel may have ended before the process
         self._drop()
         if self._leave_by is not None:
             self._not_before = now  # it was asked to go

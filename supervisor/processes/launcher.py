@@ -6,13 +6,16 @@ import os
 import signal
 from typing import Any, Protocol
 
+from supervisor.domain.settlement import clipped
 from supervisor.processes.template import Nest, Template
 from supervisor.store.base import Engine
 from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import events
 
 _DESCRIPTORS = 2  # that come with a worker: its pidfd and the end of its stderr
+_LONGEST_REASON = 4000  # characters of an error's text that are shown
 PATIENCE = 10.0  # seconds for a ready template to answer; then it is stuck
 
 
@@ -79,13 +82,20 @@ class Launcher:
         """Pass on what the template says."""
         self._channel.flush()
         for message, descriptors in self._channel.receive():
-            self._pass_on(message, descriptors, listener)
+            try:
+                self._pass_on(message, descriptors, listener)
+            except (LookupError, TypeError, ValueError) as error:
+                # The handler's code shares the template's process, and may have written into the channel.
+                events(process="supervisor").error("message_garbled", of=f"template {self.pid}", error=repr(error))
 
     def _pass_on(self, message: dict[str, Any], descriptors: list[int], listener: Listener) -> None:
         if "forked" in message:
             self.asked.pop(message["forked"], None)
-            self._take(message["forked"], message["pid"], descriptors, listener)
-        elif "exited" in message:
+            self._take(message["forked"], int(message["pid"]), descriptors, listener)
+            return
+        for descriptor in descriptors:  # only a worker comes with some
+            os.close(descriptor)
+        if "exited" in message:
             listener.exited(self, message["exited"], message["status"], message["peak_memory"])
         elif "unforked" in message:
             self.asked.pop(message["unforked"], None)
@@ -95,8 +105,8 @@ class Launcher:
             # Its patience starts now: importing may have taken minutes.
             self.asked = dict.fromkeys(self.asked, 0.0)
         elif "broken" in message:
-            self.why_broken = message["broken"]
-            listener.broken(self, message["broken"])
+            self.why_broken = clipped(str(message["broken"]), _LONGEST_REASON)
+            listener.broken(self, self.why_broken)
 
     def _take(self, incarnation: str, pid: int, descriptors: list[int], listener: Listener) -> None:
         if len(descriptors) == _DESCRIPTORS:

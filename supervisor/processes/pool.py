@@ -22,8 +22,18 @@ from supervisor.store.base import Wanted
 from supervisor.system import kernel
 from supervisor.system.scoreboard import State, Worn
 
-_WORN = {Worn.OLD: "near max_jobs_per_worker", Worn.LARGE: "over max_memory"}
-_REASONS = {_WORN[Worn.OLD]: "max_jobs_per_worker", _WORN[Worn.LARGE]: "max_memory"}
+_WORN = {
+    Worn.OLD: "near max_jobs_per_worker",
+    Worn.LARGE: "over max_memory",
+    Worn.LEAKY: "many files left open by its jobs",
+    Worn.CHANGED: "its process was changed by a job",
+}
+_REASONS = {
+    _WORN[Worn.OLD]: "max_jobs_per_worker",
+    _WORN[Worn.LARGE]: "max_memory",
+    _WORN[Worn.LEAKY]: "open_files",
+    _WORN[Worn.CHANGED]: "process_changed",
+}
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
 
 

@@ -1,6 +1,7 @@
 """The start of a worker in a fresh interpreter, for `start = "spawn"`.
 
-Run by the template as `python -m supervisor.processes.spawned FD`.
+Run by the template as `python -m supervisor.processes.spawned FD LINE`: the order's descriptor, and that by which
+the kernel tells of the supervisor's end.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import pickle
 import sys
 
 from supervisor.processes.template import prepare, work
-from supervisor.system import child, failpoints
+from supervisor.system import child, failpoints, lifeline
 from supervisor.system.scoreboard import Scoreboard
 
 
 def main() -> int:
     """Read the order that the template left in an anonymous file, and work."""
+    lifeline.taken_over(int(sys.argv[2]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that nobody else can reach.
         order, path = pickle.load(file)  # noqa: S301

@@ -24,7 +24,7 @@ from supervisor.processes.storage import Storage
 from supervisor.processes.upkeep import Upkeep
 from supervisor.processes.workforce import Workforce
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
-from supervisor.system import kernel, signals
+from supervisor.system import kernel, lifeline, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Cancel, Scoreboard
@@ -112,6 +112,7 @@ class Supervisor:
 
     def _start(self) -> None:
         kernel.become_subreaper()
+        lifeline.hold()
         self._inbox = signals.Inbox(
             obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
             ignored=(signal.SIGUSR1, signal.SIGUSR2),

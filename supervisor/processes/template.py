@@ -23,9 +23,9 @@ from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, signals, tallies, tape
+from supervisor.system import child, kernel, lifeline, signals, tallies, tape
 from supervisor.system.channel import Channel, Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
 from supervisor.worker.loader import AnyHandler, HandlerError
@@ -35,7 +35,7 @@ from supervisor.worker.worker import Worker
 
 EXIT_BROKEN = 70
 SIGNALS = {
-    "obeyed": (signal.SIGCHLD,),
+    "obeyed": (signal.SIGCHLD, signal.SIGCONT),
     "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
 }
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
@@ -75,6 +75,7 @@ class Template:
 
     def run(self) -> int:
         """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
+        parent = os.getppid()
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
@@ -92,15 +93,16 @@ class Template:
         kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
-        self._serve(signals.Inbox(**SIGNALS))  # again: what was loaded may have handlers of its own
+        self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
         kernel.kill_children()
         return 0
 
-    def _serve(self, inbox: signals.Inbox) -> None:
+    def _serve(self, inbox: signals.Inbox, parent: int) -> None:
+        """Until the channel ends or the supervisor does: a child that it has just forked may hold its end open."""
         poll = select.epoll()
         poll.register(self._channel.fileno(), select.EPOLLIN)
         poll.register(inbox.fileno(), select.EPOLLIN)
-        while not self._channel.closed:
+        while not self._channel.closed and os.getppid() == parent:
             poll.poll()
             if inbox.take():
                 self._reap()
@@ -199,7 +201,9 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
     import time
 
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time)
-    return WorkerRecord(incarnation, supervisor, pool.name, name, os.getpid(), slot, policy.encode(), time.time())
+    pid = os.getpid()
+    started = kernel.start_ticks(pid)
+    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, policy.encode(), time.time(), started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +231,7 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        leave = partial(os.kill, os.getpid(), signals.DRAIN)
-        handler = Bridge(pool, nest.folder, leave=leave, lost=slot.lose, recorder=recorder)
+        handler = Bridge(pool, nest.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder)
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
@@ -244,6 +247,11 @@ def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> 
     return worker.run()
 
 
+def _ask_to_leave(slot: Slot) -> None:
+    slot.request_drain()
+    os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
+
+
 def _exec_worker(order: Order, board: Path) -> NoReturn:
     """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
     file = os.memfd_create("worker", 0)
@@ -251,7 +259,8 @@ def _exec_worker(order: Order, board: Path) -> NoReturn:
     os.lseek(file, 0, os.SEEK_SET)
     for descriptor in (order.nest.wakes[order.pool.name], order.nest.news, order.log, file):
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file)])  # noqa: S606
+    line = str(lifeline.keep_over_exec())
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file), line])  # noqa: S606
 
 
 def _enlarge(pipe: int) -> None:

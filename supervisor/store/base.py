@@ -40,6 +40,7 @@ from supervisor.store.values import (
 
 __all__ = [
     "AdoptReport",
+    "ChangeFeed",
     "Chores",
     "Claims",
     "Controls",
@@ -127,7 +128,13 @@ class Chores(Protocol):
     def held_by(self, owner: str) -> list[Claim]: ...
 
     def settle_dead(
-        self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        forget: bool = True,
     ) -> int: ...
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int: ...
@@ -138,7 +145,7 @@ class Chores(Protocol):
 
     def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool: ...
 
-    def cancels(self) -> list[tuple[int, int, str]]: ...
+    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]: ...
 
     def glance(self, wanted: Wanted, now: float) -> bool: ...
 
@@ -177,6 +184,32 @@ class Chores(Protocol):
     def inserted(self) -> int: ...
 
     def yield_to_others(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ChangeFeed(Protocol):
+    """Says that somebody has committed, whoever it was.
+
+    Its descriptor is a hint, never the truth: what a hint is about may be seen some time later only, which is why
+    one looks again and again at the `window`'s distances after it. Where there are no hints, `problem` says why.
+    """
+
+    @property
+    def window(self) -> Sequence[float]: ...
+
+    @property
+    def problem(self) -> str: ...
+
+    def fileno(self) -> int | None: ...
+
+    def drain(self) -> bool: ...
+
+    def version(self) -> int: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -328,6 +361,8 @@ class Engine(Protocol):
     def claims(self) -> Claims: ...
 
     def chores(self) -> Chores: ...
+
+    def changes(self) -> ChangeFeed: ...
 
     def timetable(self) -> Timetable: ...
 

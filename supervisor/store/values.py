@@ -52,7 +52,10 @@ class SupervisorRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead."""
+    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead.
+
+    `pid_started` is when the kernel started its process, in clock ticks since the boot; None where nobody knows.
+    """
 
     incarnation: str
     supervisor: str
@@ -62,6 +65,7 @@ class WorkerRecord:
     slot: int
     policy: str
     started_at: float
+    pid_started: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,23 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from supervisor.system import failpoints, signals
+from supervisor.system import failpoints, lifeline, signals
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent
 
 STANDARD = (0, 1, 2)
+_LAST_WORDS = 5.0  # seconds for what a child has said to go over, before it leaves
 
 
 def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int, int]:
     """Fork and run `run` in the child, which ends with its return value as exit code. `role` is what it will be.
 
-    The child starts with every signal blocked: `run` installs its handlers and unblocks. It holds only
-    the standard descriptors and those in `keep`, and dies with this process. Returns (pid, pidfd). Raises
-    OSError, with no child left, where no process or no descriptor can be had.
+    The child starts in a session of its own, so that signals to its process group reach nobody else, and with
+    every signal blocked: `run` installs its handlers and unblocks. It holds only the standard descriptors and
+    those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, where no
+    process or no descriptor can be had.
     """
-    kept = {*STANDARD, *keep}
+    kept = {*STANDARD, *keep, *lifeline.inherited()}
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -35,7 +37,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
         if pid == 0:
             failpoints.reach(f"fork_{role}.child")
             failpoints.become(role)
-            _become_child(run, kept, parent)
+            _become_child(run, kept, parent, role)
         failpoints.reach(f"fork_{role}")
         return pid, _open_pidfd(pid)
     finally:
@@ -45,8 +47,14 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
 def fork_with_channel(run: Callable[[Channel], int], *, role: str, keep: Iterable[int]) -> tuple[Channel, int, int]:
     """As `fork`, for a child that talks to us: `run` gets its end. Returns (our end, pid, pidfd)."""
     ours, theirs = Channel.pair()
+
+    def talk() -> int:
+        code = run(theirs)
+        theirs.drain(_LAST_WORDS)
+        return code
+
     try:
-        pid, pidfd = fork(lambda: run(theirs), role=role, keep=(theirs.fileno(), *keep))
+        pid, pidfd = fork(talk, role=role, keep=(theirs.fileno(), *keep))
     except OSError:
         ours.close()
         raise
@@ -65,14 +73,17 @@ def _open_pidfd(pid: int) -> int:
         raise
 
 
-def _become_child(run: Callable[[], int], kept: set[int], parent: int) -> NoReturn:
+def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str) -> NoReturn:
     code = 1
     try:
+        os.setsid()
         die_with_parent(parent)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         close_all_but(kept)
+        if role == "worker":  # the others are children of the supervisor, or of a worker, and die with that
+            lifeline.arm()
         gc.freeze()  # what is shared with the parent stays shared
         code = run()
     except BaseException:
@@ -99,12 +110,3 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):
             continue
     os._exit(code)
-
-
-def reap(pid: int) -> int | None:
-    """The wait status of a child that has ended; None while it lives or if it is not ours."""
-    try:
-        done, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return status if done else None

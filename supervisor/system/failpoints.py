@@ -204,7 +204,7 @@ def reach_receiving(end: socket.socket) -> None:
             data = end.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
             return  # there is none: the caller will see for itself
-        reach(f"channel.receive.{_kind_of(data)}")
+        reach(f"channel.receive.{_kind_of(data[1:])}")  # behind the mark of the datagram
 
 
 def _kind_of(data: bytes) -> str:

@@ -37,8 +37,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`, for a process that has descendants of its own to end first."""
-    _prctl(_PR_SET_PDEATHSIG, 0)
+    """Undo `die_with_parent`, for a process that has descendants of its own to end first: it gets SIGCONT instead,
+    so that it sees the parent's end for itself even if it has been stopped.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def become_subreaper() -> None:
@@ -170,10 +172,32 @@ def _family(pid: int) -> Iterator[int]:
         ahead += children(member)
 
 
+def start_ticks(pid: int) -> int | None:
+    """When a process was started, in clock ticks since the boot; None if it is gone or a zombie.
+
+    No two processes with the same number have it in common.
+    """
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def parent_of(pid: int) -> int:
+    """The pid of a process's parent; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third, the state, on; none if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def cpu_and_state(pid: int) -> tuple[float, str]:
     """(CPU seconds used, state letter) of a process; (0, "") if it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    fields = _stat(pid)
+    if not fields:
         return 0.0, ""
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]

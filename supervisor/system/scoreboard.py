@@ -27,6 +27,7 @@ MAX_SLOTS = 1024
 BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _BULLETIN_AT + BULLETIN_BYTES
+_FIXED = (0, 2)  # levels of the bulletin whose keys are fixed: its own, and each pool's
 
 # Slot 0 is the maintainer's, the end of the header the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
@@ -49,6 +50,8 @@ class Worn(IntEnum):
     NOT = 0
     OLD = 1  # near max_jobs_per_worker
     LARGE = 2  # over max_memory
+    LEAKY = 3  # many descriptors stay open after its jobs
+    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
 
 
 class Cancel(IntEnum):
@@ -82,6 +85,7 @@ _NAME = (168, 80)
 _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
+_DRAIN = 66  # it shall leave
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
@@ -140,6 +144,10 @@ class Slot:
     def clear(self) -> None:
         self._bytes[:] = bytes(SLOT_BYTES)
 
+    def request_drain(self) -> None:
+        """Let the worker finish the job at hand and leave; a signal wakes it. The worker itself may ask, too."""
+        self._ints[_DRAIN] = 1
+
     # The worker
 
     def occupy(self, pid: int) -> None:
@@ -148,6 +156,18 @@ class Slot:
 
     def beat(self) -> None:
         self._floats[_BEAT] = time.monotonic()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the slot is the worker's, and ours from now on nobody's."""
+        Slot.__init__(self, memoryview(bytearray(SLOT_BYTES)))
+
+    @property
+    def memory(self) -> memoryview:
+        return self._bytes
+
+    @property
+    def drain_requested(self) -> bool:
+        return bool(self._ints[_DRAIN])
 
     @property
     def watched(self) -> bool:
@@ -280,7 +300,7 @@ class Slot:
             unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
             last_job=ints[_LAST_JOB],
             last_token=ints[_LAST_TOKEN],
-            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.LARGE else Worn.NOT,
+            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
             lost=bool(ints[_LOST]),
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
@@ -380,10 +400,11 @@ class Scoreboard:
         return snapshot if snapshot.incarnation == incarnation else None
 
     def post(self, bulletin: dict[str, Any]) -> None:
-        """The supervisor's own news, for `status`. A length of 0 stands while it is being written."""
-        data = json.dumps(bulletin).encode()
-        if len(data) > BULLETIN_BYTES - 8:
-            return
+        """The supervisor's own news, for `status`. A length of 0 stands while it is being written.
+
+        What is too much is cut: long texts first, then what there are most of. `clipped` says so.
+        """
+        data = _fitting(bulletin)
         at = _BULLETIN_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data
@@ -405,3 +426,30 @@ class Scoreboard:
         self.path.unlink(missing_ok=True)
         self.tapes.unlink(missing_ok=True)
         self.tallies.unlink(missing_ok=True)
+
+
+def _fitting(bulletin: dict[str, Any]) -> bytes:
+    """The bulletin as JSON, with as much of it as there is room for."""
+    most = BULLETIN_BYTES - 8
+    data = json.dumps(bulletin).encode()
+    longest, widest = 4096, 1 << 16
+    while len(data) > most:
+        data = json.dumps(_cut(bulletin, longest, widest) | {"clipped": True}).encode()
+        longest, widest = max(16, longest // 4), max(1, widest // 4)
+        if longest == 16 and widest == 1:
+            return data if len(data) <= most else b'{"clipped": true}'
+    return data
+
+
+def _cut(value: Any, longest: int, widest: int, depth: int = 0) -> Any:
+    """The same with texts of at most so many characters and, below the pools' own level, so many items."""
+    if isinstance(value, str):
+        return value if len(value) <= longest else value[: longest - 1] + "…"
+    if isinstance(value, list):
+        return [_cut(item, longest, widest, depth + 1) for item in value[:widest]]
+    if isinstance(value, dict):
+        items = list(value.items())
+        # Whoever reads it counts on the fields of the bulletin and of each pool.
+        kept = items if depth in _FIXED else items[:widest]
+        return {key: _cut(item, longest, widest, depth + 1) for key, item in kept}
+    return value

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from types import FrameType
 
 # What the supervisor tells its workers, always through a pidfd. TERM and INT are not among them: those
-# also arrive from a terminal or a cgroup, and mean the supervisor.
-DRAIN = signal.SIGUSR1  # finish the job at hand, then leave
-INTERRUPT = signal.SIGUSR2  # the job named in your slot's cancel request must stop
+# also arrive from a terminal or a cgroup, and mean the supervisor. Nor are USR1 and USR2: handlers and their
+# libraries take those for themselves.
 DUMP_STACKS = signal.SIGRTMIN + 1  # faulthandler writes every thread's stack to stderr
+DRAIN = signal.SIGRTMIN + 2  # look at your slot: finish the job at hand, then leave
+INTERRUPT = signal.SIGRTMIN + 3  # the job named in your slot's cancel request must stop
 
 EVERY = frozenset(signal.valid_signals())
 
@@ -38,7 +39,7 @@ class Inbox:
         for number in obeyed:
             signal.signal(number, self._record)
         for number in ignored:
-            signal.signal(number, _swallow)
+            signal.signal(number, swallow)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
@@ -62,14 +63,19 @@ class Inbox:
         taken, self._arrived = self._arrived, []
         return taken
 
+    @property
+    def wakeup(self) -> int:
+        """The descriptor that signals are written to."""
+        return self._writer
+
     def close(self) -> None:
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
 
 
-def _swallow(number: int, frame: FrameType | None) -> None:
-    return
+def swallow(number: int, frame: FrameType | None) -> None:
+    """The handler of a signal that is not meant for this process."""
 
 
 def name_of(number: int) -> str:

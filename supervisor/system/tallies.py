@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.system.forkmark import keep_from_forks
 from supervisor.system.region import mapped
 
 # Upper bounds of the histograms' buckets, in seconds; one more bucket is for everything above.
@@ -88,6 +89,10 @@ class Row:
         used = range(self._ints[_USED])
         self._entries = {_name(self._bytes, number): _entry(number) for number in used}
 
+    def detach(self) -> None:
+        """In a process that a handler has forked: the row is the worker's, and ours from now on nobody's."""
+        Row.__init__(self)
+
     def ran(self, type_: str, run: float | None, wait: float | None, *, failed: bool = False) -> None:
         """A run has ended. `run` and `wait` are its seconds, None for what nobody knows."""
         ints, floats = self._ints, self._floats
@@ -137,7 +142,10 @@ class Row:
 def shared(path: Path, slot: int) -> Row:
     """The row of a slot; where there is no room for the file, one that nobody else can read."""
     memory = mapped(path, slot * _REGION, _BYTES)
-    return Row() if memory is None else Row(memoryview(memory))
+    if memory is None:
+        return Row()
+    keep_from_forks(memoryview(memory))
+    return Row(memoryview(memory))
 
 
 def read(path: Path) -> Tallies:

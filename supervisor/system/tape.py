@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from supervisor.system.forkmark import keep_from_forks
 from supervisor.system.region import mapped
 
 HEAD_BYTES = 16 * 1024  # where what went wrong first stands
@@ -80,6 +81,7 @@ class Tape:
     def forget_in_child(self) -> None:
         """In a process that a handler has forked: what is said there is no part of the run."""
         self._lock = threading.RLock()  # whoever held the other one is not here
+        self._memory = memoryview(bytearray(_BYTES))
         self.run = None
 
 
@@ -89,6 +91,7 @@ def shared(path: Path, slot: int) -> memoryview | None:
     if memory is None:
         return None
     _WORDS.pack_into(memory, 0, 0, 0, 0)  # what a predecessor has said
+    keep_from_forks(memoryview(memory))
     return memoryview(memory)
 
 

@@ -11,11 +11,14 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from supervisor.domain.printable import clean, clean_lines
+
 __all__ = ["configure", "events"]
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are, where the others may need quotes
 _OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps itself, or that are ours
 
 
@@ -33,16 +36,17 @@ def configure(
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty()) if console else structlog.processors.JSONRenderer()
-    )
+    renderer: Any = structlog.processors.JSONRenderer()
+    if console:
+        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             *(() if keep is None else (_keeper(keep),)),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not console),
-            *(() if console else (structlog.processors.format_exc_info,)),
+            structlog.processors.format_exc_info,
+            *((_printable,) if console else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -58,6 +62,17 @@ def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
         return event
 
     return kept
+
+
+def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The event for a terminal: no field of it, whoever wrote that, can begin a line or command the terminal."""
+    shown: dict[str, Any] = {}
+    for name, value in event.items():
+        if name in ("exception", "stack"):
+            shown[name] = clean_lines(value)
+        else:
+            shown[clean(name)] = clean(value) if name in _PLAIN else clean(_value(value))
+    return shown
 
 
 class _Forgiving:

@@ -7,8 +7,8 @@ until the one that fails or kills is alone and can be charged.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from time import monotonic, time
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
@@ -23,6 +23,8 @@ class BatchWorker(Worker):
     _limits: Mapping[int, int] = {}
 
     def _want(self) -> int:
+        if self._cautious:
+            return 1
         return min(self._pool.batch_size, self._pool.max_jobs_per_worker - self._done)
 
     def _execute(self, claims: list[Claim]) -> None:
@@ -36,12 +38,12 @@ class BatchWorker(Worker):
 
     def _gather(self, claims: list[Claim]) -> list[Claim]:
         """Wait up to batch_wait for a fuller batch. Idle meanwhile, so that new jobs wake us."""
-        until = time.monotonic() + self._pool.batch_wait
+        until = monotonic() + self._pool.batch_wait
         self._slot.state(State.IDLE)
         while len(claims) < self._want() and not self._draining:
             claims += self._exchange(self._want() - len(claims))
             self._slot.hold(len(claims))
-            left = until - time.monotonic()
+            left = until - monotonic()
             if left <= 0 or len(claims) >= self._want():
                 break
             self._sleep(left)
@@ -58,7 +60,13 @@ class BatchWorker(Worker):
                 self._wait_out(error)
 
     def _run_next(self) -> int:
-        """Run the next batch in hand. Returns how many jobs that were."""
+        """Run the next batch in hand. Returns how many jobs that were.
+
+        What has succeeded before is committed first: the next part may be the one that kills.
+        """
+        while self._hand.finished and self._hand.waiting and not self._draining:
+            self._exchange(0)
+            self._slot.hold(self._hand.waiting)
         batch: list[Claim] = []
         most = self._pool.batch_size
         while len(batch) < most and (claim := self._hand.next()) is not None:
@@ -79,9 +87,10 @@ class BatchWorker(Worker):
             self._running = None
         except JobInterrupted as error:
             # Raised in the instant after the handler had returned.
-            settlements = self._executor.batch_failed(batch, error, time.time())
+            settlements = self._executor.batch_failed(batch, error, time())
             self._running = None
         self._done += len(batch)
         self._slot.finish(self._done)
         for settlement in settlements:
             self._hand.finish(settlement)
+        self._look_after(settlements[0])

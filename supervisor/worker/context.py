@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from supervisor.domain.duration import seconds
+from supervisor.domain.errors import ContextClosed
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Claim, NewJob
 
@@ -27,6 +28,9 @@ class JobInterrupted(BaseException):
 class Board(Protocol):
     """What a context needs of the outside: where progress and log lines go and what it asks about its own run."""
 
+    def check(self, what: str) -> None:
+        """Raises ContextClosed where this may not be done: `what` names it."""
+
     def keep(self, line: str) -> None: ...
 
     def progress(self, fraction: float, text: str) -> None: ...
@@ -39,6 +43,10 @@ class Board(Protocol):
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
 
+    It ends with its run: what is used of it later, by a thread that was left behind, raises ContextClosed, and what
+    is logged is no part of any run. In a process that the handler forks `progress` is ignored, and what asks for
+    something raises.
+
     `attempt` counts from 1, `token` names this very claim, `capabilities` are the pool's, `options` its
     table of that name, `device` the id of the worker's own among the pool's `gpus`, None without these; `log` is
     a structlog logger that carries job and type.
@@ -46,14 +54,14 @@ class Context:
 
     __slots__ = (
         "_board",
+        "_children",
         "_log",
+        "_reported",
         "attempt",
         "capabilities",
-        "children",
         "device",
         "job_id",
         "options",
-        "reported",
         "token",
         "type",
     )
@@ -76,8 +84,18 @@ class Context:
         self.capabilities = capabilities
         self.options = options
         self.device = device
-        self.children: list[NewJob] = []
-        self.reported: float | None = None
+        self._children: list[NewJob] = []
+        self._reported: float | None = None
+
+    @property
+    def children(self) -> list[NewJob]:
+        """The jobs that were enqueued so far."""
+        return list(self._children)
+
+    @property
+    def reported(self) -> float | None:
+        """The last progress."""
+        return self._reported
 
     @property
     def log(self) -> Any:
@@ -85,13 +103,17 @@ class Context:
         if self._log is None:
             from supervisor.telemetry import events
 
-            self._log = events(keep=self._board.keep, job=self.job_id, type=self.type, attempt=self.attempt)
+            self._log = events(keep=self._keep, job=self.job_id, type=self.type, attempt=self.attempt)
         return self._log
+
+    def _keep(self, line: str) -> None:
+        self._board.keep(line)
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the job is: `fraction` is 0…1 and clamped to it. Cheap enough for every step."""
-        self.reported = min(max(float(fraction), 0.0), 1.0)
-        self._board.progress(self.reported, text)
+        reported = min(max(float(fraction), 0.0), 1.0)
+        self._board.progress(reported, text)
+        self._reported = reported
 
     @property
     def cancelled(self) -> bool:
@@ -118,18 +140,37 @@ class Context:
 
         Validated at once (raises InvalidJob), inserted with the completion; so it has no id yet.
         """
-        self.children.append(
-            new_job(
-                type,
-                payload,
-                priority=priority,
-                delay=delay,
-                at=at,
-                requires=requires,
-                max_attempts=max_attempts,
-                unique_key=unique_key,
-            )
+        self._board.check("enqueue")
+        child = new_job(
+            type,
+            payload,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
         )
+        children = self._children
+        children.append(child)
+        if self._board is RUN_ENDED:
+            # The run's end came in between. Either it has taken the child, or we take it back: a pop is atomic.
+            try:
+                children.remove(child)
+            except ValueError:
+                return
+            self._board.check("enqueue")
+
+    def close(self) -> tuple[NewJob, ...]:
+        """The run has ended: from now on everything raises. Returns what was enqueued, each child once."""
+        self._board = RUN_ENDED
+        taken, children = [], self._children
+        while children:
+            try:
+                taken.append(children.pop(0))
+            except IndexError:  # another thread has taken it back
+                break
+        return tuple(taken)
 
 
 class BatchContext(Context):
@@ -150,16 +191,40 @@ class BatchContext(Context):
         if self._log is None:
             from supervisor.telemetry import events
 
-            self._log = events(keep=self._board.keep, jobs=[job.job_id for job in self.jobs])
+            self._log = events(keep=self._keep, jobs=[job.job_id for job in self.jobs])
         return self._log
 
     @property
     def cancelled(self) -> bool:
         """Whether the batch as a whole must stop. Of a single job `jobs` tells."""
+        self._board.check("cancelled")
         return False
 
     def enqueue(self, *args: Any, **kwargs: Any) -> None:
         raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that one")
+
+
+class _RunEnded:
+    """The board of every context whose run is over."""
+
+    def check(self, what: str) -> None:
+        raise ContextClosed(f"ctx.{what}: the run that this context belongs to has ended")
+
+    def keep(self, line: str) -> None:
+        return  # it goes to the log, and is no part of the run that is on now
+
+    def progress(self, fraction: float, text: str) -> None:
+        self.check("progress")
+
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+
+    def cancelled(self, job: int, token: int) -> bool:
+        self.check("cancelled")
+        return True
+
+
+RUN_ENDED = _RunEnded()
 
 
 class NoBoard:
@@ -167,6 +232,9 @@ class NoBoard:
 
     def __init__(self) -> None:
         self.extended_to: float | None = None
+
+    def check(self, what: str) -> None:
+        return
 
     def keep(self, line: str) -> None:
         return

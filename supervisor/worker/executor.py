@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import random
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+# By name, here and in all that a worker does between two handlers: one that replaces time.time or json.loads
+# must not reach the jobs after it.
+from json import loads
+from random import random
+from time import time
+from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
 from supervisor.domain.duration import human
@@ -15,8 +18,22 @@ from supervisor.domain.errors import Fail, InvalidJob, Retry
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released, suspected
-from supervisor.worker.context import BatchContext, Board, Context, JobInterrupted
+from supervisor.domain.settlement import (
+    MAX_MESSAGE,
+    MAX_TEXT,
+    Failure,
+    Settlement,
+    cancelled,
+    clipped,
+    crashed,
+    done,
+    failed,
+    released,
+    suspected,
+)
+from supervisor.system.forkmark import ALWAYS, Mark
+from supervisor.worker import forked
+from supervisor.worker.context import RUN_ENDED, BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
@@ -24,7 +41,8 @@ from supervisor.worker.recorder import WORTH, Recorder
 
 class Executor:
     """A handler with what it needs around it. `timeout` is seconds, for messages only; `exhausted` is called
-    when a handler has met the limit of its memory. `recorder` keeps what runs use and say.
+    when a handler has met the limit of its memory, and `out_of_files` tells whether an error is owed to descriptors
+    that others have left open. `recorder` keeps what runs use and say. `mark` tells the worker from a fork of it.
     """
 
     def __init__(
@@ -39,8 +57,10 @@ class Executor:
         timeout: float = 0.0,
         timed_out: Any = None,
         exhausted: Callable[[], None] = lambda: None,
+        out_of_files: Callable[[BaseException], bool] = lambda error: False,
         max_crashes: int = 3,
         recorder: Recorder | None = None,
+        mark: Mark = ALWAYS,
     ) -> None:
         self._handler = handler
         self._board = board
@@ -50,6 +70,8 @@ class Executor:
         self._device = device
         self._timeout = timeout
         self._exhausted = exhausted
+        self._out_of_files = out_of_files
+        self._mark = mark
         self._max_crashes = max_crashes
         self._recorder = recorder or Recorder()
         self._tape = self._recorder.tape
@@ -62,20 +84,26 @@ class Executor:
 
     def run(self, claim: Claim) -> Settlement:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
-        started_at = time.time()
+        started_at = time()
         ctx = self.context(claim)
         tape = self._tape
         tape.run = claim
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)
+            if not self._mark[0]:
+                forked.end()
             result = None if value is None else encode("result", value)
         except BaseException as error:
+            if not self._mark[0]:
+                forked.end(error)
             return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
-        children = tuple(ctx.children) if ctx.children else ()
+        finally:
+            ctx._board = RUN_ENDED
+        children = ctx.close() if ctx._children else ()
         settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
         tape.run = None
-        if time.time() - started_at < WORTH and not tape.size:
+        if time() - started_at < WORTH and not tape.size:
             return settlement
         return self._recorded(settlement, started_at)
 
@@ -91,7 +119,7 @@ class Executor:
         """The same for several jobs together. What nobody's payload explains is charged to nobody: the jobs go
         back, to be run in smaller batches.
         """
-        started_at = time.time()
+        started_at = time()
         payloads: list[Any] = []
         taken: list[Claim] = []
         settlements: list[Settlement] = []
@@ -108,11 +136,19 @@ class Executor:
     def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
         contexts = [self.context(claim) for claim in claims]
         assert isinstance(self._handler, Handler)  # a program is never given a batch
+        batch = BatchContext(self._board, contexts)
         self._tape.run = claims[0]
         try:
-            values = self._handler.handle_batch(payloads, BatchContext(self._board, contexts))
+            values = self._handler.handle_batch(payloads, batch)
+            if not self._mark[0]:
+                forked.end()
         except BaseException as error:
+            if not self._mark[0]:
+                forked.end(error)
             return self.batch_failed(claims, error, started_at)
+        finally:
+            for ctx in (batch, *contexts):
+                ctx._board = RUN_ENDED
         together = zip(claims, contexts, values, strict=True)
         return self._shared(
             [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at
@@ -121,7 +157,7 @@ class Executor:
     def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
         """Each job's part of what its batch used; what the batch has said is everybody's."""
         self._tape.run = None
-        worth = time.time() - started_at >= WORTH or self._tape.size
+        worth = time() - started_at >= WORTH or self._tape.size
         if not worth and all(settlement.simple for settlement in settlements):
             return settlements
         usage = self._recorder.usage(started_at)
@@ -133,13 +169,16 @@ class Executor:
         """What becomes of the jobs of a batch that has raised. A wish to retry is meant for all of them."""
         if len(claims) == 1 or isinstance(error, Retry):
             return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
+        if self._out_of_files(error):
+            return self._shared([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # most batches succeed
 
+        message, stack = _described(error)
         events().warning(
             "batch_failed",
             jobs=[claim.job_id for claim in claims],
-            error=_message(error) or type(error).__name__,
-            stack=_stack(error),
+            error=message,
+            stack=stack,
             hint="uncharged; they run again in smaller batches, until the one is found that fails alone",
         )
         if isinstance(error, MemoryError):
@@ -154,38 +193,51 @@ class Executor:
             result = None if value is None else encode("result", value)
         except BaseException as error:
             return self._unsuccessful(claim, error, started_at)
-        return done(claim, result, started_at=started_at, progress=ctx.reported, children=tuple(ctx.children))
+        return done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+        try:
+            return self._judged(claim, error, started_at)
+        except JobInterrupted:
+            raise
+        except BaseException as worse:
+            # An exception may be anything: its class, its words and its attributes are the handler's code.
+            failure = Failure("exception", _undescribed(error, worse), duration=time() - started_at)
+            return failed(claim, failure, self._policy, chance=random(), started_at=started_at)
+
+    def _judged(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self.interrupted(claim, error, started_at)
         if isinstance(error, NotBegun):
             return released(claim)
         if isinstance(error, Crashed):
-            failure = replace(error.failure, duration=time.time() - started_at)
-            return crashed(claim, failure, self._policy, self._max_crashes, chance=random.random())
+            failure = replace(error.failure, duration=time() - started_at)
+            return crashed(claim, failure, self._policy, self._max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self._make_room(error)
+        elif self._out_of_files(error):
+            return released(claim)
         kind = _kind(error)
+        message, stack = _described(error)
         return failed(
             claim,
             Failure(
                 kind,
-                _message(error),
-                traceback=None if isinstance(error, (Fail, _BadPayload)) else _stack(error),
+                message,
+                traceback=stack,
                 stderr=error.stderr if isinstance(error, Reported) else None,
-                duration=time.time() - started_at,
+                duration=time() - started_at,
             ),
             self._policy,
-            chance=random.random(),
+            chance=random(),
             permanent=kind in ("permanent", "payload"),
-            after=error.after if isinstance(error, (Retry, Reported)) else None,
+            after=_after(error),
             started_at=started_at,
         )
 
     def _make_room(self, error: MemoryError) -> None:
         # What the handler had filled the memory with is still in its frames; writing this up takes some.
-        traceback.clear_frames(error.__traceback__)
+        clear_frames(error.__traceback__)
         self._exhausted()
 
     def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
@@ -194,9 +246,9 @@ class Executor:
             return self._recorded(cancelled(claim, started_at=started_at), started_at)
         message = f"over its time limit of {human(self._timeout)}"
         failure = Failure(
-            "timeout", message, traceback=_stack(error), stderr=error.stderr, duration=time.time() - started_at
+            "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=time() - started_at
         )
-        settlement = failed(claim, failure, self._policy, chance=random.random(), started_at=started_at)
+        settlement = failed(claim, failure, self._policy, chance=random(), started_at=started_at)
         return self._recorded(settlement, started_at)
 
 
@@ -213,7 +265,7 @@ def _decoded(payload: str | bytes) -> Any:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise _BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
     try:
-        return json.loads(payload)
+        return loads(payload)
     except (ValueError, RecursionError) as error:
         raise _BadPayload(f"the payload is no JSON: {error}") from None
 
@@ -234,18 +286,49 @@ def _kind(error: BaseException) -> str:
     return "memory" if isinstance(error, MemoryError) else "exception"
 
 
+def _after(error: BaseException) -> float | None:
+    """The seconds until another attempt that the error asks for; None for no wish, or none that could be granted."""
+    after = error.after if isinstance(error, (Retry, Reported)) else None
+    return after if isinstance(after, (int, float)) and after >= 0 else None
+
+
+def _described(error: BaseException) -> tuple[str, str | None]:
+    """(message, traceback) within the bounds of what is kept."""
+    try:
+        return clipped(_message(error), MAX_MESSAGE), _clipped_stack(error)
+    except JobInterrupted:
+        raise
+    except BaseException as worse:
+        return _undescribed(error, worse), None
+
+
+def _undescribed(error: BaseException, worse: BaseException) -> str:
+    return f"{_name(error)}; describing it failed with {_name(worse)}"
+
+
+def _name(error: BaseException) -> str:
+    return str(type.__dict__["__name__"].__get__(type(error)))  # whatever its metaclass says
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, (Fail, Retry, Reported, _BadPayload)):
-        return str(error)
+        return "".join((str(error),))  # of a subclass of str a plain one
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
-    text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return text or type(error).__name__
+    text = "".join(format_exception_only(type(error), error)).strip()
+    return text or _name(error)
+
+
+def _clipped_stack(error: BaseException) -> str | None:
+    stack = _stack(error)
+    return None if stack is None else clipped(stack, MAX_TEXT)
 
 
 def _stack(error: BaseException) -> str | None:
+    if isinstance(error, (Fail, _BadPayload)):
+        return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback
     # Our own frame that called the handler says nothing to its author.
     inner = error.__traceback__.tb_next if error.__traceback__ else None
-    return "".join(traceback.format_exception(type(error), error, inner))
+    return "".join(format_exception(type(error), error, inner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released
@@ -18,7 +18,8 @@ class Hand:
 
     def __init__(self) -> None:
         self._waiting: deque[Claim] = deque()
-        self._finished: deque[Settlement] = deque()
+        self._finished: deque[Settlement] = deque()  # of runs that have ended
+        self._returned: deque[Settlement] = deque()  # of what has not begun
 
     def take(self, claims: Iterable[Claim]) -> None:
         self._waiting.extend(claims)
@@ -39,24 +40,44 @@ class Hand:
     def finish(self, settlement: Settlement) -> None:
         self._finished.append(settlement)
 
-    def put_back(self, settlements: Iterable[Settlement]) -> None:
-        """Settlements that could not be written yet."""
-        self._finished.extend(settlements)
+    def put_back(self, settlements: Sequence[Settlement], runs: int) -> None:
+        """What `collect` gave, and could not be written yet."""
+        self._finished.extend(settlements[:runs])
+        self._returned.extend(settlements[runs:])
 
     def release(self) -> None:
         """Turn what has not begun into settlements that give it back."""
         while (claim := self.next()) is not None:
-            self._finished.append(released(claim))
+            self._returned.append(released(claim))
 
-    def collect(self) -> list[Settlement]:
-        """Everything that is ready to be settled; whoever calls first gets it."""
-        settlements = []
-        while self._finished:
-            try:
-                settlements.append(self._finished.popleft())
-            except IndexError:
-                break
-        return settlements
+    def collect(self) -> tuple[list[Settlement], int]:
+        """Everything that is ready to be settled, and how many of these, the first, are of runs that have ended.
+        Whoever calls first gets it.
+        """
+        settlements: list[Settlement] = []
+        _move(self._finished, settlements)
+        runs = len(settlements)
+        if self._returned:
+            _move(self._returned, settlements)
+        return settlements, runs
+
+    @property
+    def waiting(self) -> int:
+        """Claims whose run has not begun."""
+        return len(self._waiting)
+
+    @property
+    def finished(self) -> int:
+        """Runs that have ended, and are not committed."""
+        return len(self._finished)
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._finished)
+        return bool(self._waiting or self._finished or self._returned)
+
+
+def _move(settlements: deque[Settlement], to: list[Settlement]) -> None:
+    while settlements:
+        try:
+            to.append(settlements.popleft())
+        except IndexError:
+            break

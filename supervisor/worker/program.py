@@ -149,7 +149,6 @@ def _execute(
     """In the child: become the program. Its descriptors are 0 to 3 and no others."""
     trouble = fcntl.fcntl(trouble, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
     try:
-        os.setsid()
         os.chdir(folder)
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in (stdin, output, output, replies)]
         for number, end in zip((0, 1, 2, REPLIES), ends, strict=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 
 from supervisor.system import signals
 from supervisor.system.scoreboard import Slot
+from supervisor.telemetry import events
 
 PATIENCE = 0.05  # seconds that claims may wait behind a running job
 REST = 2.0  # seconds without a batch after which the thread sleeps between beats
@@ -30,6 +32,9 @@ class Pulse(threading.Thread):
         self._batch_began = 0.0
         self._resting = True
         self._stopped = False
+        self._handing_back = threading.Lock()
+        self._ceased = False
+        self._failed = ""
 
     def batch(self, now: float) -> None:
         """Several claims were taken at `now` (monotonic seconds). Cheap: thousands of calls a second."""
@@ -45,7 +50,13 @@ class Pulse(threading.Thread):
     @property
     def busy_for(self) -> float:
         """Seconds for which the handler has been running that now does."""
-        return time.monotonic() - self._batch_began if self._batch_began else 0.0
+        return monotonic() - self._batch_began if self._batch_began else 0.0
+
+    def cease(self) -> None:
+        """Hand back nothing more, and wait until what is being handed back is committed or in hand again."""
+        self._ceased = True
+        with self._handing_back:
+            pass
 
     def stop(self) -> None:
         self._stopped = True
@@ -55,11 +66,29 @@ class Pulse(threading.Thread):
     def run(self) -> None:
         signals.block_all()  # signals are the main thread's, or they would not interrupt a handler
         while not self._stopped:
-            self._slot.beat()
-            now = time.monotonic()
-            began = self._batch_began
-            if began and now - began >= PATIENCE:
-                self._hand_back()
-            self._resting = now - self._last_batch > REST
-            self._wake.wait(self._interval if self._resting else PATIENCE / 2)
-            self._wake.clear()
+            try:
+                self._beat()
+            except Exception as error:
+                # Whatever it is: without a beat the worker would be killed as stuck, and its job charged.
+                self._say(error)
+                sleep(PATIENCE)
+
+    def _beat(self) -> None:
+        self._slot.beat()
+        now = monotonic()
+        began = self._batch_began
+        if began and now - began >= PATIENCE:
+            with self._handing_back:
+                if not self._ceased:
+                    self._hand_back()
+        self._resting = now - self._last_batch > REST
+        self._wake.wait(self._interval if self._resting else PATIENCE / 2)
+        self._wake.clear()
+
+    def _say(self, error: Exception) -> None:
+        """Each kind of error once, not with every beat."""
+        kind = type(error).__name__
+        if kind != self._failed:
+            self._failed = kind
+            with contextlib.suppress(Exception):
+                events(process="worker").error("heartbeat_failed", error=repr(error), exc_info=True)

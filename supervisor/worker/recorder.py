@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+from time import monotonic, time
 
 from supervisor.domain.settlement import Usage
 from supervisor.system.meter import Meter, own_cpu
@@ -58,15 +58,15 @@ class Recorder:
         """A run has ended, however it did."""
         tape, memory = self.tape, self._program or self._own
         tape.run = None
-        usage = Usage(
-            started_at,
-            duration=max(0.0, time.time() - started_at),
-            cpu_time=None if self._own is None else max(0.0, self._used() - self._cpu),
-            peak_memory=None if memory is None else memory.peak(),
-            log=tape.text(),
-        )
+        cpu_time = peak_memory = None
+        try:
+            cpu_time = None if self._own is None else max(0.0, self._used() - self._cpu)
+            peak_memory = None if memory is None else memory.peak()
+            self._restart(monotonic())
+        except (OSError, ValueError, IndexError):
+            self._own = None  # a handler has closed its files, or others stand in their place
+        usage = Usage(started_at, max(0.0, time() - started_at), cpu_time, peak_memory, tape.text())
         tape.forget()
-        self._restart(time.monotonic())
         return usage
 
     def _restart(self, now: float) -> None:

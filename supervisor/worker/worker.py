@@ -7,19 +7,25 @@ import faulthandler
 import os
 import select
 import signal
-import time
 import traceback
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from supervisor.domain.errors import StoreError
+# By name, as in the executor: a handler that replaces them must not reach the loop.
+from os import _exit, eventfd_read
+from time import monotonic, time
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from supervisor.domain.errors import ContextClosed, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
+from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
-from supervisor.system import failpoints, signals
+from supervisor.system import failpoints, forkmark, signals
 from supervisor.system.scoreboard import Cancel, Slot, State, Worn
 from supervisor.system.tallies import Row
 from supervisor.telemetry import events
+from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
@@ -27,6 +33,7 @@ from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
+from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined
 from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
 
@@ -37,13 +44,15 @@ SAFETY_NET = 5.0  # seconds after which an idle worker looks for itself
 MOST_BACKOFF = 5.0  # seconds between tries while the database cannot be used
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to get a successor ready
 EXIT_LEFT, EXIT_BROKEN = 0, 70
+EXIT_RUINED = 71  # a handler has made the process unfit; the slot's text says how
 
 
 class Worker:
     """One worker process, from its set-up to its end. Made after the fork, in the main thread.
 
     `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
-    its slot has changed. `recorder` keeps what runs use and say, `row` counts them.
+    its slot has changed. `recorder` keeps what runs use and say, `row` counts them. A `cautious` one claims a single
+    job at a time, and looks at its process and commits before the next, so that a death tells which job it was.
     """
 
     def __init__(
@@ -59,6 +68,7 @@ class Worker:
         row: Row,
         handler: AnyHandler | None = None,
         device: str | None = None,
+        cautious: bool = False,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -67,7 +77,9 @@ class Worker:
         self._wake = wake
         self._news = news
         self._recorder = recorder
+        self._row = row
         self._counter = Counter(row, pool.types)
+        self._cautious = cautious
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
@@ -76,6 +88,7 @@ class Worker:
         self._growth = Growth(pool.max_memory)
         self._hand = Hand()
         self._done = 0
+        self._settled = self._settled_aside = 0  # of these: committed, by the main thread and by the pulse
         self._draining = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
@@ -84,18 +97,28 @@ class Worker:
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
+        self._mark = forkmark.fork_mark()
         self._slot.occupy(os.getpid())
+        forkmark.keep_from_forks(self._slot.memory)
         self._listen()
+        os.register_at_fork(before=forked.flush, after_in_child=self._detach)
         pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
         pulse.start()
         try:
             self._set_up()
-        except (HandlerError, StoreError) as error:
+        except (HandlerError, StoreError, Ruined) as error:
+            self._end_fork(error)
             return self._broken(str(error))
         except BaseException as error:
+            self._end_fork(error)
             traceback.print_exc()
             return self._broken(f"set-up failed: {type(error).__name__}: {error}")
-        self._work()
+        try:
+            self._work()
+        except BaseException as error:
+            # Nothing is raised here while the process is sound, whatever a handler or a row does.
+            self._end_fork(error)
+            self._leave_ruined(error)
         self._tear_down()
         pulse.stop()
         self._slot.state(State.LEFT)
@@ -111,55 +134,70 @@ class Worker:
             if claims:
                 self._execute(claims)
             elif not self._draining:
+                if not self._check.seen(self._done):
+                    self._look()
                 self._sleep()
         self._slot.state(State.DRAINING)
+        self._pulse.cease()
         while self._hand:
             self._exchange(0)
 
     def _want(self) -> int:
+        if self._cautious:
+            return 1
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
     def _exchange(self, want: int) -> list[Claim]:
         """Settle what is finished and claim what comes next. While the database fails, wait and keep all."""
-        settlements, now = self._hand.collect(), time.time()
+        if not self._mark[0]:
+            forked.end()
+        if self._closed():  # else SQLite might write to what a handler has opened in place of its files
+            raise Ruined("a handler has closed all descriptors, the worker's own with them")
+        (settlements, runs), now = self._hand.collect(), time()
         try:
             exchange = self._store.exchange(
                 self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, now
             )
         except StoreError as error:
-            self._hand.put_back(settlements)
+            self._hand.put_back(settlements, runs)
+            self._look()  # it may be our own process that cannot use it
             self._wait_out(error)
             return []
         if self._backoff:
             self._recovered()
         if settlements:
+            if runs:
+                self._settled += runs
+                self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
-        self._report_lost(exchange.lost)
+            self._report_lost(exchange.lost)
         self._slot.hold(len(exchange.claims))
         return exchange.claims
 
     def _execute(self, claims: list[Claim]) -> None:
         slot, hand, pulse = self._slot, self._hand, self._pulse
         slot.state(State.BUSY)
-        began = time.monotonic()
+        began = monotonic()
         if len(claims) > 1:
             pulse.batch(began)
         self._recorder.hand(began)
         hand.take(claims)
         count = 0
-        if self._inbox.pending:  # told to leave between claim and start
+        if slot.drain_requested:  # between claim and start
             self._heed()
         while ran := self._run_next():
             count += ran
-            if self._inbox.pending:
+            if slot.drain_requested:
                 self._heed()
         pulse.job(0.0)
-        now = time.monotonic()
+        now = monotonic()
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
             self._wear_out(Worn.OLD)
         elif self._growth.beyond_limit(began, now):
             self._wear_out(Worn.LARGE)
+        if self._check.due(self._done, now):
+            self._look()
 
     def _wear_out(self, why: Worn) -> None:
         """Ask for a successor; we go on until it is ready."""
@@ -176,30 +214,64 @@ class Worker:
 
     def _begin(self, claim: Claim, batch: int = 1) -> None:
         """Show that a run begins: of a job, or of a batch of so many whose first it is."""
-        started = time.monotonic()
+        started = monotonic()
         self._slot.forget_progress()
         self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch)
         self._pulse.job(started)
         self._running = claim
 
-    def _run_one(self, claim: Claim) -> Any:
+    def _run_one(self, claim: Claim) -> Settlement:
         self._begin(claim)
         try:
             settlement = self._executor.run(claim)
             self._running = None
         except JobInterrupted as error:
             # Raised in the instant after the handler had returned.
-            settlement = self._executor.interrupted(claim, error, time.time())
+            settlement = self._executor.interrupted(claim, error, time())
             self._running = None
         self._done += 1
         self._slot.finish(self._done)
+        if settlement.failure is not None or settlement.usage is not None or self._cautious:
+            self._look_after(settlement)
         return settlement
+
+    def _look_after(self, settlement: Settlement) -> None:
+        """Look at the process after a run that may have harmed it, or that took so long that it costs little."""
+        usage = settlement.usage
+        if settlement.failure is not None or self._cautious or (usage and (usage.duration or 0.0) >= SLOW):
+            self._look()
+
+    def _look(self) -> None:
+        """Put back what handlers have changed for their neighbours. Raises Ruined for what ends the process."""
+        changes = self._check.look(self._done)
+        if changes.restored:
+            self._log.warning("process_restored", what=", ".join(changes.restored))
+        if changes.lasting:
+            self._log.warning("process_changed", what=", ".join(changes.lasting), hint="the worker is replaced")
+            self._wear_out(Worn.CHANGED)
+            self._leave_soon()
+        elif self._check.leaking:
+            self._wear_out(Worn.LEAKY)
+
+    def _leave_soon(self) -> None:
+        """Begin nothing more here; what has not begun is for others."""
+        self._draining = True
+        self._hand.release()
+
+    def _out_of_files(self, error: BaseException) -> bool:
+        """Whether an error is owed to descriptors that earlier jobs have left open: then a fresh worker takes over."""
+        if not self._check.out_of_files(error, self._done):
+            return False
+        self._log.warning("descriptors_exhausted", hint="the worker is replaced, its job runs again uncharged")
+        self._wear_out(Worn.LEAKY)
+        self._leave_soon()
+        return True
 
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
         self._counter.flush()
         self._hand.release()
-        settlements, now = self._hand.collect(), time.time()
+        (settlements, runs), now = self._hand.collect(), time()
         if not settlements:
             return
         try:
@@ -209,10 +281,15 @@ class Worker:
                 self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now
             )
         except StoreError as error:
-            self._hand.put_back(settlements)
+            self._hand.put_back(settlements, runs)
             self._counter.store_failed(error)
             self._log.warning("hand_back_failed", error=str(error))
             return
+        except BaseException:
+            self._hand.put_back(settlements, runs)
+            raise
+        self._settled_aside += runs
+        self._slot.settle_aside(self._settled_aside)
         # The last of them was over when the slow one began.
         self._counter.settled(settlements, exchange.lost, now - self._pulse.busy_for)
         self._report_lost(exchange.lost)
@@ -221,10 +298,15 @@ class Worker:
     # Sleeping and signals
 
     def _listen(self) -> None:
-        self._inbox = signals.Inbox(
-            obeyed=(signals.DRAIN,), ignored=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-        )
-        signal.signal(signals.INTERRUPT, self._interrupt)
+        ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+        self._own_signals: dict[int, Callable[[int, FrameType | None], None]] = {
+            **dict.fromkeys(ignored, signals.swallow),
+            signals.DRAIN: self._note_drain,
+            signals.INTERRUPT: self._interrupt,
+        }
+        self._inbox = signals.Inbox(obeyed=())
+        for number, handler in self._own_signals.items():
+            signal.signal(number, handler)
         faulthandler.register(signals.DUMP_STACKS, all_threads=True)
         # EXCLUSIVE: one post wakes one worker, not all of the pool.
         self._poll = select.epoll()
@@ -237,7 +319,7 @@ class Worker:
         for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
+                    eventfd_read(self._wake)
         self._obey()
 
     def _wait_out(self, error: StoreError) -> None:
@@ -257,8 +339,13 @@ class Worker:
             self._log.info("store_recovered")
 
     def _obey(self) -> None:
-        if signals.DRAIN in self._inbox.take():
+        self._inbox.take()
+        if self._slot.drain_requested:
             self._draining = True
+
+    def _note_drain(self, number: int, frame: FrameType | None) -> None:
+        # The slot's word is what counts, and the signal only wakes: a handler may hold signals back.
+        self._slot.request_drain()
 
     def _heed(self) -> None:
         """Told to leave, give back what has not begun."""
@@ -279,12 +366,14 @@ class Worker:
 
     def _set_up(self) -> None:
         self._store = self._registered()
+        self._check = ProcessCheck()
+        self._closed = self._check.closed
         handler = self._handler or load(self._pool.handler)
         if self._pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
         self._executor = Executor(
             handler,
-            _SlotBoard(self._slot, self._recorder),
+            _SlotBoard(self._slot, self._recorder, self._mark),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
@@ -292,14 +381,20 @@ class Worker:
             timeout=self._pool.timeout,
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._make_room,
+            out_of_files=self._out_of_files,
+            mark=self._mark,
             max_crashes=self._pool.max_crashes,
             recorder=self._recorder,
         )
         self._handler = handler
         failpoints.reach("set_up.before")
-        handler.setup(self._executor.context())
+        ctx = self._executor.context()
+        handler.setup(ctx)
+        self._end_fork()
+        ctx.close()
         failpoints.reach("set_up")
         check_memory(self._pool.max_memory)
+        self._check.set_up(self._own_signals, self._inbox.wakeup)
         self._wait_to_be_watched()
         self._slot.state(State.IDLE)
         self._tell()
@@ -335,18 +430,41 @@ class Worker:
     def _make_room(self) -> None:
         """A handler has met the limit of this process's memory: a fresh one takes its place."""
         self._log.warning("memory_exhausted", hint="the worker is replaced")
-        self._draining = True
-        self._hand.release()
+        self._leave_soon()
 
     def _broken(self, why: str) -> int:
         self._slot.give_up(why)
         return EXIT_BROKEN
 
+    def _leave_ruined(self, error: BaseException) -> NoReturn:
+        """The process is unfit for anything more. What is not committed is the supervisor's affair."""
+        why = str(error) if isinstance(error, Ruined) else f"{type(error).__name__}: {error}"
+        self._slot.tell(why)
+        try:
+            if not isinstance(error, Ruined):
+                traceback.print_exception(error)
+            self._log.error("worker_ruined", error=why)
+        finally:
+            _exit(EXIT_RUINED)
+
+    def _end_fork(self, error: BaseException | None = None) -> None:
+        """Go on only if this is the worker and no process that a handler has forked."""
+        if not self._mark[0]:
+            forked.end(error)
+
+    def _detach(self) -> None:
+        """In a process that a handler forks: let go of all that it shares with the worker."""
+        self._slot.detach()
+        self._row.detach()
+        forked.reset_signals(self._own_signals)
+
     def _tear_down(self) -> None:
         assert self._handler is not None
         try:
             self._handler.teardown(self._executor.context())
+            self._end_fork()
         except BaseException as error:
+            self._end_fork(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         self._store.close()
 
@@ -361,18 +479,27 @@ class Worker:
 class _SlotBoard:
     """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
 
-    def __init__(self, slot: Slot, recorder: Recorder) -> None:
+    def __init__(self, slot: Slot, recorder: Recorder, mark: forkmark.Mark) -> None:
         self._slot = slot
         self._tape = recorder.tape
+        self._mark = mark
+
+    def check(self, what: str) -> None:
+        if not self._mark[0]:
+            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process was forked from it")
 
     def keep(self, line: str) -> None:
-        self._tape.line(line)
+        if self._mark[0]:
+            self._tape.line(line)
 
     def progress(self, fraction: float, text: str) -> None:
-        self._slot.progress(fraction, text)
+        if self._mark[0]:
+            self._slot.progress(fraction, text)
 
     def extend(self, seconds: float) -> None:
-        self._slot.extend(time.monotonic() + seconds)
+        self.check("extend")
+        self._slot.extend(monotonic() + seconds)
 
     def cancelled(self, job: int, token: int) -> bool:
+        self.check("cancelled")
         return self._slot.cancel_for(job, token) is not Cancel.NONE

@@ -19,7 +19,7 @@ PACKAGES = ("supervisor", "handlers")
 ALLOWED: dict[str, set[str]] = {
     "domain": set(),
     "system": set(),  # the edge to Linux: it knows no job and no database
-    "telemetry": set(),
+    "telemetry": {"domain"},
     "helper": set(),  # it runs in interpreters that have none of the others
     "config": {"domain"},
     "store": {"domain", "system"},

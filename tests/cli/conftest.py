@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,20 +116,31 @@ def command(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedP
     return subprocess.run([COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options)
 
 
+@contextmanager
+def interrupted_by(disposition: signal.Handlers) -> Iterator[None]:
+    """Programs started meanwhile find SIGINT so, whatever the caller of the tests (nohup, a script's `&`) has set."""
+    usual = signal.signal(signal.SIGINT, disposition)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
 @pytest.fixture
 def started(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts commands that go on; whatever still runs at the end is stopped."""
+    """Starts commands that go on, with the usual SIGINT unless told; whatever still runs at the end is stopped."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [COMMAND, *arguments],
-            cwd=project,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(*arguments: str, interrupt: signal.Handlers = signal.SIG_DFL) -> subprocess.Popen[str]:
+        with interrupted_by(interrupt):
+            process = subprocess.Popen(
+                [COMMAND, *arguments],
+                cwd=project,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         processes.append(process)
         return process
 

@@ -51,7 +51,7 @@ def service() -> dict[str, list[str]]:
         ("KillMode", "mixed"),
         ("KillSignal", "SIGTERM"),
         ("ExecReload", "/bin/kill -HUP $MAINPID"),
-        ("Restart", "on-failure"),
+        ("Restart", "always"),  # TERM from a handler is an orderly end
         ("RuntimeDirectory", "job-supervisor"),
         ("RuntimeDirectoryMode", "0750"),  # a reverse proxy in the group reaches the socket of [admin]
         ("RuntimeDirectoryPreserve", "yes"),  # recovery reads the scoreboard of the run before

@@ -49,12 +49,14 @@ class StoreMachine(Processes):
         except (Conflict, JobNotFound):
             status = None
         assert status == ground.table.cancel(job_id, ground.now)
-        wanted = {
-            (r.id, r.claim_token, r.locked_by)
-            for r in self.rows(Status.RUNNING)
-            if r.cancel_requested_at and r.locked_by
-        }
-        assert set(ground.desk.chores.cancels()) == wanted
+        for name in (ground.supervisor(letter) for letter in ground.lives):
+            own = {worker.incarnation for worker in ground.desk.chores.workers_of(name)}
+            wanted = {
+                (r.id, r.claim_token, r.locked_by)
+                for r in self.rows(Status.RUNNING)
+                if r.cancel_requested_at and r.locked_by in own
+            }
+            assert set(ground.desk.chores.cancels(name, 1000)) == wanted
 
     @precondition(lambda self: self.rows(*RETRIABLE))
     @rule(which=st.lists(some, min_size=1, max_size=3), every=st.booleans())

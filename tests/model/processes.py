@@ -181,7 +181,7 @@ class Processes(RuleBasedStateMachine):
         # Registered only now: within its own process nobody can tell a living supervisor's lock from a free one.
         record = supervisor_record(name, ground.desk.engine, "/nowhere", scoreboard=str(board))
         ground.desk.chores.register(record)
-        recovered = Recovery(ground.desk.chores, "another").run_once(ground.now)
+        recovered = Recovery(ground.desk.chores, "another").run(ground.now)
         jobs = quarantined = 0
         for worker in ground.staff(letter):
             held = ground.table.held_by(worker.incarnation)
@@ -230,7 +230,7 @@ class Processes(RuleBasedStateMachine):
         ground.sightings = {row: ground.sightings.get(row, ground.clock) for row in seen}
         ground.expired |= dict.fromkeys(seen)
         ground.vigil = ground.vigil.look(seen, ground.clock, writable=True)
-        result = ground.reclaimer.run_once(ground.now)
+        result = ground.reclaimer.run(ground.now)
         ripe = [row for row in seen if ground.vigil.watched[row] >= patience]
         assert (result.jobs, result.watched) == (len(ripe), len(seen) - len(ripe))
         for row in ripe:

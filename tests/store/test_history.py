@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.domain.history import KEPT, MINUTE, Minute, Standing
 from supervisor.domain.job import Status
-from supervisor.maintenance.historian import Historian
+from supervisor.maintenance.history import HistoryRecorder
 from supervisor.system.tallies import Row, shared
 from tests.store.kit import NOW, T0, Desk, supervisor_record
 
@@ -25,11 +25,11 @@ def row(path: Path) -> Row:
     return shared(path, 1)
 
 
-def historian(desk: Desk, path: Path, name: str = "s1", begun: float = START + 1) -> Historian:
+def historian(desk: Desk, path: Path, name: str = "s1", begun: float = START + 1) -> HistoryRecorder:
     """A maintainer's, as it is after its start."""
     desk.chores.register(supervisor_record(name, desk.engine, "/nowhere"))
-    found = Historian(desk.chores, name, path)
-    assert found.run_once(begun).minutes == 0
+    found = HistoryRecorder(desk.chores, name, path)
+    assert found.run(begun).minutes == 0
     return found
 
 
@@ -44,13 +44,13 @@ class TestMinutes:
         ran(row, times=2)
         ran(row, failed=True)
 
-        assert duty.run_once(START + 59).minutes == 0
-        assert duty.run_once(START + 60).minutes == 1
+        assert duty.run(START + 59).minutes == 0
+        assert duty.run(START + 60).minutes == 1
         assert desk.operations.history(0) == [Minute(START, "tag", 2, 1, 0, 0, 1.5, 0.75)]
 
         ran(row, "mail")
-        assert duty.run_once(START + 61).minutes == 0
-        assert duty.run_once(START + 125).minutes == 1
+        assert duty.run(START + 61).minutes == 0
+        assert duty.run(START + 125).minutes == 1
         assert desk.operations.history(START + 1) == [Minute(START + 60, "mail", 1, 0, 0, 0, 0.5, 0.25)]
 
     def test_how_the_queue_stands_is_written_with_it(self, desk: Desk, path: Path, row: Row) -> None:
@@ -61,7 +61,7 @@ class TestMinutes:
         desk.put("mail", priority=5)
         desk.claim(want=1)
 
-        assert duty.run_once(START + 60).minutes == 2
+        assert duty.run(START + 60).minutes == 2
         assert desk.operations.history(0) == [
             Minute(START, "mail", waiting=1),
             Minute(START, "tag", waiting=2, running=1),
@@ -71,23 +71,23 @@ class TestMinutes:
         duty = historian(desk, path)
         ran(row)
         desk.put("tag", at=NOW + 9000)  # waits for its time, so nobody waits for it
-        duty.run_once(START + 60)
+        duty.run(START + 60)
         before = desk.operations.log_size()
 
         for minute in range(2, 20):
-            assert duty.run_once(START + 60 * minute).minutes == 0
+            assert duty.run(START + 60 * minute).minutes == 0
         assert desk.operations.log_size() == before
         assert len(desk.operations.history(0)) == 1
 
     def test_a_killed_maintainers_successor_goes_on_where_it_was(self, desk: Desk, path: Path, row: Row) -> None:
         first = historian(desk, path)
         ran(row, times=5)
-        first.run_once(START + 60)
+        first.run(START + 60)
         ran(row, times=3)
 
         second = historian(desk, path, begun=START + 70)  # the same supervisor's
         ran(row, times=2)
-        assert second.run_once(START + 120).minutes == 1
+        assert second.run(START + 120).minutes == 1
         assert [minute.done for minute in desk.operations.history(0)] == [5, 5]
 
     def test_a_successor_that_starts_in_another_minute_loses_nothing_either(
@@ -97,7 +97,7 @@ class TestMinutes:
         ran(row, times=5)
 
         second = historian(desk, path, begun=START + 190)
-        second.run_once(START + 240)
+        second.run(START + 240)
         assert sum(minute.done for minute in desk.operations.history(0)) == 5
 
     def test_whoever_dies_between_the_sums_and_the_commit_counts_nothing_twice(
@@ -106,11 +106,11 @@ class TestMinutes:
         first, second = historian(desk, path), historian(desk, path)
         ran(row, times=5)
         before = desk.chores.counted("s1")
-        first.run_once(START + 60)
+        first.run(START + 60)
 
         # What the dead one had read and would have written.
         assert desk.chores.record_minutes("s1", before, "{}", [Minute(START, "tag", 5)]) is False
-        second.run_once(START + 60)
+        second.run(START + 60)
         assert [minute.done for minute in desk.operations.history(0)] == [5]
 
     def test_a_reload_in_the_middle_of_a_minute_loses_nothing(self, desk: Desk, path: Path, row: Row) -> None:
@@ -118,16 +118,16 @@ class TestMinutes:
         ran(row, times=5)
         duty.close(START + 30)
         ran(row, times=2)
-        duty.run_once(START + 60)
+        duty.run(START + 60)
 
         assert desk.operations.history(0) == [Minute(START, "tag", 7, 0, 0, 0, 3.5, 1.75)]
 
     def test_a_clock_that_goes_back_writes_nothing_twice(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
         ran(row, times=5)
-        duty.run_once(START + 60)
+        duty.run(START + 60)
         for at in (START - 7200, START - 7100, START + 60, START + 120):
-            duty.run_once(at)
+            duty.run(at)
 
         assert sum(minute.done for minute in desk.operations.history(-1e9)) == 5
 
@@ -136,7 +136,7 @@ class TestMinutes:
         desk.chores.forget_supervisor("s1")
         ran(row)
 
-        assert duty.run_once(START + 60).minutes == 0
+        assert duty.run(START + 60).minutes == 0
         assert desk.operations.history(0) == []
 
 
@@ -151,7 +151,7 @@ class TestTwoSupervisors:
             desk.put("tag")
 
         for duty in duties:
-            duty.run_once(START + 60)
+            duty.run(START + 60)
         assert desk.operations.history(0) == [Minute(START, "tag", 6, 0, 4, 0, 3.0, 1.5)]
 
 
@@ -163,7 +163,7 @@ class TestBounds:
         for _ in range(7):
             desk.put("waits")
 
-        assert duty.run_once(START + 60).minutes == 51
+        assert duty.run(START + 60).minutes == 51
         found = {minute.type: minute for minute in desk.operations.history(0)}
         assert len(found) == 51
         assert set(found) == {f"type-{number:02}" for number in range(10, 60)} | {""}
@@ -174,12 +174,12 @@ class TestBounds:
         duty = historian(desk, path)
         for minute in range(1, 100):
             ran(row)
-            duty.run_once(START + 60 * minute)
+            duty.run(START + 60 * minute)
         kept = [minute.at for minute in desk.operations.history(0)]
         assert kept[0] >= START + 60 * 99 - KEPT
         assert len(kept) == 60
 
-        duty.run_once(START + 60 * 99 + KEPT + 1200)  # nothing has happened since
+        duty.run(START + 60 * 99 + KEPT + 1200)  # nothing has happened since
         assert desk.operations.history(0) == []
 
 

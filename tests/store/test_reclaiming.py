@@ -32,10 +32,10 @@ def clock() -> Clock:
 def look_for(reclaimer: Reclaimer, clock: Clock, seconds: float, now: float = LATER) -> Reclaimed:
     """Look as often as the reclaimer wants to, for so long. Returns what came of the last look."""
     end = clock.at + seconds
-    result = reclaimer.run_once(now)
+    result = reclaimer.run(now)
     while clock.at < end and not result.jobs:
         clock.at += reclaimer.every
-        result = reclaimer.run_once(now)
+        result = reclaimer.run(now)
     return result
 
 
@@ -88,10 +88,10 @@ def test_being_stopped_together_with_the_owner_takes_nothing(desk: Desk, clock: 
     desk.put()
     claim = desk.one()
     reclaimer = Reclaimer(desk.chores, LOCK, clock)
-    assert reclaimer.run_once(LATER) == Reclaimed(0, 1)
+    assert reclaimer.run(LATER) == Reclaimed(0, 1)
 
     clock.at += renewals * renewal_interval(LOCK)
-    assert reclaimer.run_once(LATER) == Reclaimed(0, 1)
+    assert reclaimer.run(LATER) == Reclaimed(0, 1)
     desk.chores.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
 
     assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(0, 0)

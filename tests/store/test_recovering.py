@@ -25,16 +25,16 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
     first, second = desk.put(), desk.put(priority=-1)
     late = desk.one()
     recovery = Recovery(desk.chores, "s2")
-    assert recovery.run_once(NOW) == Recovered(1, 1)
+    assert recovery.run(NOW) == Recovered(1, 1)
     assert desk.settle(done(late, None)) == [first]
     assert [claim.job_id for claim in desk.claim(want=2)] == [first, second]
 
-    assert recovery.run_once(NOW) == Recovered(0, 2)
+    assert recovery.run(NOW) == Recovered(0, 2)
 
     assert [desk.status(job_id) for job_id in (first, second)] == [Status.PENDING] * 2
     assert [(desk.job(job_id).crashes, desk.job(job_id).attempts) for job_id in (first, second)] == [(1, 0), (0, 0)]
     assert desk.job(second).scheduled_at == T0
-    assert recovery.run_once(NOW) == Recovered()
+    assert recovery.run(NOW) == Recovered()
 
 
 @pytest.mark.usefixtures("dead")
@@ -43,5 +43,5 @@ def test_another_supervisors_jobs_are_never_touched(desk: Desk) -> None:
     other = desk.one(owner="w2")
     recovery = Recovery(desk.chores, "s2")
 
-    assert [recovery.run_once(NOW) for _ in range(6)] == [Recovered(1, 0), *[Recovered()] * 5]
+    assert [recovery.run(NOW) for _ in range(6)] == [Recovered(1, 0), *[Recovered()] * 5]
     assert desk.settle(done(other, None), owner="w2") == []

@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.reviver import Reviver, SecondChance
+from supervisor.maintenance.reviver import Redriver, SecondChance
 from supervisor.store.base import Mark, Wanted
 from tests.store.kit import BROKEN, NOW, Desk
 
@@ -88,9 +88,9 @@ def test_one_whose_unique_key_has_been_taken_meanwhile_stays_and_is_not_counted(
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
-    reviver = Reviver(desk.chores, [SecondChance(TAG, 60.0, 5)])
+    reviver = Redriver(desk.chores, [SecondChance(TAG, 60.0, 5)])
     fail(desk)
-    assert reviver.run_once(NOW + 60).jobs == 1
+    assert reviver.run(NOW + 60).jobs == 1
     fail(desk, at=NOW - 7200)
 
-    assert reviver.run_once(NOW - 7200 + 60).jobs == 1
+    assert reviver.run(NOW - 7200 + 60).jobs == 1

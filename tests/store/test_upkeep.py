@@ -171,11 +171,16 @@ class TestRegistry:
         assert desk.chores.supervisors() == []
 
     def test_running_jobs_that_somebody_wants_stopped_are_listed(self, desk: Desk) -> None:
-        job_id, other = desk.put(), desk.put()
-        desk.claim(want=2)
+        job_id, second, other, *foreign = (desk.put() for _ in range(5))
+        desk.claims.register(worker_record("w1", "s1"))
+        desk.claim(want=3)
+        desk.claim(want=2, owner="somebody")
 
-        assert desk.operations.cancel(job_id, NOW) is Status.RUNNING
-        assert desk.chores.cancels() == [(job_id, 1, "w1")]
+        for cancelled in (job_id, second, *foreign):
+            assert desk.operations.cancel(cancelled, NOW) is Status.RUNNING
+        assert desk.chores.cancels("s1", 10) == [(job_id, 1, "w1"), (second, 1, "w1")]
+        assert desk.chores.cancels("s1", 1) == [(job_id, 1, "w1")]
+        assert desk.chores.cancels("s2", 10) == []
         assert desk.status(other) is Status.RUNNING
 
     def test_another_connections_commit_changes_the_version(self, desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -56,9 +57,9 @@ def scraped(made: Site) -> dict[str, set[str]]:
     made.done(job)
     # A table that was planned is enough for a schedule to be seen.
     made.rows("INSERT INTO job_schedules (name, timing, next_at) VALUES ('nightly', '[]', 1)")
-    scraper = Scraper(made.url)
-    wait_for(lambda: scraper.samples().get("supervisor_worker_restarts_total"), "the bulletin")
-    families = text_string_to_metric_families(scraper.get().text)
+    with contextlib.closing(Scraper(made.url)) as scraper:
+        wait_for(lambda: scraper.samples().get("supervisor_worker_restarts_total"), "the bulletin")
+        families = text_string_to_metric_families(scraper.get().text)
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import httpx
 import pytest
@@ -45,11 +45,17 @@ CONTRACT = {
 
 
 class Scraper:
-    """Asks one admin process's application, again and again."""
+    """Asks one admin process's application, again and again, until the test is over."""
+
+    made: ClassVar[list[Scraper]] = []
 
     def __init__(self, url: str) -> None:
-        desk = Desk(open_engine(url))
-        self._app = make_app(Office(SETTINGS, keys_of(SETTINGS), desk, Watch(desk), ()))
+        self._desk = Desk(open_engine(url))
+        self._app = make_app(Office(SETTINGS, keys_of(SETTINGS), self._desk, Watch(self._desk), ()))
+        self.made.append(self)
+
+    def close(self) -> None:
+        self._desk.close()
 
     def get(self, **headers: str) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -67,6 +73,13 @@ class Scraper:
                 values = tuple(value for _, value in sorted(sample.labels.items()))
                 found.setdefault(sample.name, {})[values] = sample.value
         return found
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while Scraper.made:
+        Scraper.made.pop().close()
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

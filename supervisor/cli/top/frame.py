@@ -10,11 +10,11 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from supervisor.cli.output import clean
 from supervisor.cli.tables import span, table
 from supervisor.cli.top.looker import Seen
 from supervisor.cli.top.panes import NAMES, Pane, Row, most_interesting, panes
 from supervisor.cli.top.view import Panes, View
+from supervisor.domain.printable import CELL, clean
 from supervisor.status import Overview, SupervisorView
 
 NARROWEST, LOWEST = 40, 10
@@ -153,7 +153,7 @@ def _last(view: View) -> str:
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text(clean(text, " "), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(clean(text, " ", limit=CELL), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from supervisor.cli.output import clean
 from supervisor.cli.tables import NOTHING, percent, span
 from supervisor.domain.duration import human_size
+from supervisor.domain.printable import CELL, clean
 from supervisor.status import COUNT_LIMIT, Overview, PoolView, TypeView, WorkerView
 
 Name = Literal["pools", "workers", "types"]
@@ -157,5 +157,5 @@ def _unique(rows: Iterable[Row]) -> tuple[Row, ...]:
     found: dict[str, Row] = {}
     for row in rows:
         if all(math.isfinite(part) for part in row.interest):
-            found.setdefault(row.key, replace(row, cells=tuple(clean(cell, " ") for cell in row.cells)))
+            found.setdefault(row.key, replace(row, cells=tuple(clean(cell, " ", limit=CELL) for cell in row.cells)))
     return tuple(found.values())

@@ -8,6 +8,7 @@ from pathlib import Path
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import AdoptReport, RestoreReport
 from supervisor.store.sqlite import owner, schema
+from supervisor.store.sqlite.changes import SqliteChanges
 from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
@@ -109,6 +110,9 @@ class SqliteEngine:
 
     def chores(self) -> SqliteChores:
         return SqliteChores(Connection(self._place, synchronous="NORMAL"))
+
+    def changes(self) -> SqliteChanges:
+        return SqliteChanges(Connection(self._place, synchronous="NORMAL"))
 
     def timetable(self) -> SqliteTimetable:
         return SqliteTimetable(Connection(self._place, synchronous="FULL"))

@@ -79,15 +79,23 @@ class SqliteChores:
         return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
 
     def settle_dead(
-        self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        forget: bool = True,
     ) -> int:
-        """Settle what a dead worker held and strike it from the registry, in one transaction.
+        """Settle what a dead worker held and, unless it is not to be forgotten yet, strike it from the registry, in
+        one transaction.
 
         Returns how many claims were settled; one that is no longer current counts for nothing.
         """
         with self._connection.write() as raw:
             lost = settle_all(raw, owner, settlements, now, worker=worker)
-            raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+            if forget:
+                raw.execute(QUERIES.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
@@ -121,10 +129,10 @@ class SqliteChores:
                 current, holder = current._replace(token=current.token + 1), "foreign"
             return not settle_all(raw, holder, [settle(current, holder)], now)
 
-    def cancels(self) -> list[tuple[int, int, str]]:
-        """(job id, token, owner) of the running jobs that somebody wants stopped."""
-        rows = self._connection.rows(QUERIES.cancels)
-        return [(job, token, owner) for job, token, owner in rows if isinstance(owner, str)]
+    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
+        """(job id, token, owner) of the jobs that this supervisor's workers run and somebody wants stopped."""
+        rows = self._connection.rows(QUERIES.cancels, {"supervisor": supervisor, "limit": limit})
+        return [(job, token, owner) for job, token, owner in rows]
 
     # Measuring
 
@@ -229,9 +237,13 @@ class SqliteChores:
         revived = []
         with self._connection.write() as raw:
             for job_id in (row[1] for row in rows if row[2]):
-                if raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount:
-                    raw.execute(QUERIES.note_second_chance, {"id": job_id})
-                    revived.append(job_id)
+                try:
+                    if raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount:
+                        raw.execute(QUERIES.note_second_chance, {"id": job_id})
+                        revived.append(job_id)
+                except sqlite3.IntegrityError:  # a rule of the application's own keeps this one where it is
+                    if not raw.in_transaction:
+                        raise
         return revived, Mark(rows[-1][0], rows[-1][1])
 
     def checkpoint(self) -> int:

@@ -17,13 +17,16 @@ from functools import partial
 from typing import Any, Literal
 
 from supervisor.domain.capability import covers
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.store.queries import Queries, load
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
 
 QUERIES: Queries = load("supervisor.store.sqlite")
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
+
+# What concerns every statement; anything else may be the fault of one row, or of one trigger of the application.
+_UNUSABLE = ("full", "readonly", "unable to open", "not a database", "disk I/O error")
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
@@ -65,7 +68,8 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
     hint = next((words for key, words in hints.items() if key in text), None)
     if "disk I/O error" in text and _is_full(path):
         hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
-    return StoreError(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
+    kind = StoreUnavailable if any(words in text for words in _UNUSABLE) else StoreError
+    return kind(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
 
 
 def _is_full(path: object) -> bool:

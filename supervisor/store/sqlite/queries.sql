@@ -240,16 +240,16 @@ FROM job_supervisors ORDER BY started_at;
 DELETE FROM job_supervisors WHERE id = :id;
 
 -- name: register_worker
-INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at)
-VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at)
+INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
+VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, :pid_started)
 ON CONFLICT (incarnation) DO NOTHING;
 
 -- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
 FROM job_workers WHERE supervisor = :supervisor;
 
 -- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
 FROM job_workers WHERE incarnation = :incarnation;
 
 -- name: forget_worker

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.store.base import Chores
 
 
-class Presence:
+class FileCheck(Duty):
     """Nobody writes into a file that has lost its name; but an idle supervisor would not notice, so this looks."""
 
+    name = "database file"
     every = 1.0  # seconds
+    needs = Needs.NOTHING
+    quiet = True
 
     def __init__(self, chores: Chores) -> None:
         self._chores = chores
 
-    def run_once(self, now: float) -> bool:
-        """True: it is there. Raises StoreGone if it is not."""
+    def run(self, now: float) -> Result:
+        """Raises StoreGone if it is not there."""
         self._chores.insist_on_file()
-        return True
+        return Result()

@@ -14,12 +14,11 @@ def pool_of(worker: str) -> str:
     return worker.rpartition("-")[0]
 
 
-class Roster:
+class SlotReader:
     """Reads slots; copies nothing that it does not need."""
 
     def __init__(self, board: Scoreboard) -> None:
         self._board = board
-        self._pools: dict[int, str] = {}
 
     def workers(self) -> list[tuple[int, Snapshot]]:
         """(slot number, copy) of every worker that is there."""

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from supervisor.maintenance.duty import Duty, Result
 from supervisor.store.base import Chores
-
-_SETTLE = 0.1  # seconds between two looks while the database is changing
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(Result):
     writing: bool = False
 
 
-class Courtesy:
+class ForeignWriterMonitor(Duty):
     """Looks whether jobs are being inserted, and if so has our writers leave more of the time free."""
 
-    every = 60.0  # seconds, when nothing tells it to look
+    name = "foreign writers"
+    every = 60.0  # seconds, when nothing changes
+    rest = 0.1
+    quiet = True
 
     def __init__(self, chores: Chores) -> None:
         self._chores = chores
-        self._dirty = True
         self._inserted: int | None = None
-        self.settled_at = 0.0  # the earliest time for another look, in monotonic seconds
 
-    def changed(self) -> None:
-        self._dirty = True
-
-    def run_once(self, now: float) -> Noticed:
-        if not self._dirty:
-            return Noticed()
-        self._dirty = False
-        self.settled_at = time.monotonic() + _SETTLE
+    def run(self, now: float) -> Noticed:
         inserted = self._chores.inserted()
         writing = self._inserted is not None and inserted > self._inserted
-        self._inserted = inserted
         if writing:
             self._chores.yield_to_others()
+        self._inserted = inserted
         return Noticed(writing)

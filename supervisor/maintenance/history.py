@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
+from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.store.base import Chores
 from supervisor.system import tallies
 
@@ -15,19 +16,21 @@ _SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a m
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Result):
     minutes: int = 0
     forgotten: int = 0
 
 
-class Historian:
+class HistoryRecorder(Duty):
     """Writes a minute when it is over, unless nothing happened in it and nothing waits.
 
     What of the tallies stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
     once: the next maintainer goes on from the note.
     """
 
-    every = 1.0  # seconds: whether the minute is over costs nothing to ask
+    name = "history"
+    every = MINUTE
+    needs = Needs.WRITING
 
     def __init__(self, chores: Chores, supervisor: str, path: Path) -> None:
         self._chores = chores
@@ -35,14 +38,17 @@ class Historian:
         self._path = path
         self._minute: float | None = None
 
-    def run_once(self, now: float) -> Recorded:
+    def next_at(self, now: float) -> float | None:
+        return None if self._minute is None else self._minute + MINUTE
+
+    def run(self, now: float) -> Recorded:
         """Write the minute before this one, if that has not been done. `now` is Unix seconds."""
         minute = minute_of(now)
         if self._minute is not None and minute > self._minute:
             written = self._write(minute - MINUTE, now)
             self._minute = minute
             return Recorded(written, self._chores.forget_history(now - KEPT - (0.0 if written else _SLACK)))
-        self._minute = minute
+        self._minute = minute  # at the start, or after the clock was put back
         return Recorded()
 
     def close(self, now: float) -> Recorded:

@@ -1,0 +1,93 @@
+"""Pass on what people want: pool sizes, reloads, cancels; and tell of types that nobody takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from supervisor.maintenance.duty import Duty, Result
+from supervisor.maintenance.messages import chunks, clipped
+from supervisor.store.base import Chores
+from supervisor.system.channel import Message
+
+_REST = 0.2  # seconds between two looks while the database is changing
+_RARELY = 60.0  # seconds between two when nothing changes
+_MOST_CANCELS = 5000  # running jobs to be cancelled at the same time; of more, the others follow when these have ended
+_CANCELS = 500  # in one message
+_TYPE = 200  # characters of a type's name that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Result):
+    told: int = 0
+
+
+class ControlPoller(Duty):
+    """What was set for our own pools, and how often a reload was asked for."""
+
+    name = "controls"
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, chores: Chores, pools: Collection[str], send: Callable[[Message], None]) -> None:
+        self._chores = chores
+        self._pools = pools
+        self._send = send
+        self._told: Message = {}
+
+    def run(self, now: float) -> Told:
+        found = self._chores.controls()
+        sizes = {name: workers for name, workers in found.sizes.items() if name in self._pools}
+        message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
+        if message == self._told:
+            return Told()
+        self._send(message)
+        self._told = message
+        return Told(1)
+
+
+class UnhandledTypes(Duty):
+    """Types with pending jobs that no pool of ours takes; the store names a few, however many there are."""
+
+    name = "unhandled types"
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, chores: Chores, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
+        self._chores = chores
+        self._types = types
+        self._send = send
+        self._told: list[str] = []
+
+    def run(self, now: float) -> Told:
+        types = [clipped(str(type_), _TYPE) for type_ in self._chores.unhandled(self._types)]
+        if types == self._told:
+            return Told()
+        self._send({"unhandled": types})
+        self._told = types
+        return Told(len(types))
+
+
+class CancelPoller(Duty):
+    """Running jobs of our own workers that somebody wants stopped."""
+
+    name = "cancels"
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, chores: Chores, own: str, send: Callable[[Message], None]) -> None:
+        self._chores = chores
+        self._own = own
+        self._send = send
+        self._told: list[tuple[int, int, str]] = []
+
+    def run(self, now: float) -> Told:
+        cancels = self._chores.cancels(self._own, _MOST_CANCELS)
+        news = cancels if cancels != self._told else []
+        for part in chunks(news, _CANCELS):
+            self._send({"cancels": [list(cancel) for cancel in part]})
+        self._told = cancels
+        return Told(len(news))

@@ -1,0 +1,100 @@
+"""Errors of single items inside a duty that has many: a row, a worker, a pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.maintenance.scheduler import FIRST_PAUSE, error_text
+from supervisor.telemetry import events
+
+Key = TypeVar("Key", bound=Hashable)
+
+LONGEST = 60.0  # seconds between two tries of an item that fails again and again
+MOST = 1000  # items that are remembered; of more, those that failed longest ago are tried again
+_SHOWN = 200  # characters of an error, so that several fit into one line
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    times: int
+    not_before: float
+    what: str
+    error: str
+
+
+class Items(Generic[Key]):
+    """Each item fails for itself, and is tried again after a pause of its own. `kind` is what they are, for people.
+
+    Only what says that the database cannot be used at all is raised: then the others need not be tried.
+    """
+
+    def __init__(self, kind: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kind = kind
+        self._clock = clock
+        self._failures: dict[Key, _Failure] = {}
+        self._log = events(process="maintainer")
+
+    def ready(self, key: Key) -> bool:
+        """Whether it may be tried now."""
+        failure = self._failures.get(key)
+        return failure is None or failure.not_before <= self._clock()
+
+    def fails(self, key: Key) -> bool:
+        return key in self._failures
+
+    @contextmanager
+    def attempt(self, key: Key, what: object = None) -> Iterator[None]:
+        """Keep an error of the block for this item; without one it is forgotten. `what` names it, else its key."""
+        try:
+            yield
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            self._note(key, str(key if what is None else what), error)
+        else:
+            self._failures.pop(key, None)
+
+    def keep(self, keys: set[Key]) -> None:
+        """Forget all but these: the others are there no longer."""
+        if self._failures:
+            self._failures = {key: failure for key, failure in self._failures.items() if key in keys}
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def next_try(self, now: float) -> float | None:
+        """When the first of those that fail may be tried again; None if none does. Both are Unix seconds."""
+        if not self._failures:
+            return None
+        return now + max(0.0, min(failure.not_before for failure in self._failures.values()) - self._clock())
+
+    @property
+    def problem(self) -> str:
+        """What fails, in one line; empty if nothing does."""
+        if not self._failures:
+            return ""
+        first = next(iter(self._failures.values()))
+        others = len(self._failures) - 1
+        return f"{self._kind} {first.what}: {first.error}" + (f" (and {others} more)" if others else "")
+
+    def _note(self, key: Key, what: str, error: Exception) -> None:
+        before = self._failures.get(key)
+        times = before.times + 1 if before else 1
+        pause = min(FIRST_PAUSE * 2.0 ** min(times - 1, 20), LONGEST)
+        text = error_text(error)[:_SHOWN]
+        self._failures[key] = _Failure(times, self._clock() + pause, what, text)
+        if len(self._failures) > MOST:
+            del self._failures[next(iter(self._failures))]
+        if before is None or before.error != text:
+            self._log.error(
+                "item_failed",
+                of=self._kind,
+                item=what,
+                error=text,
+                exc_info=not isinstance(error, StoreError),
+            )

@@ -1,0 +1,38 @@
+"""Messages to the supervisor are bounded, whatever stands in the database: the channel takes no larger ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.maintenance.scheduler import Failing
+
+Item = TypeVar("Item")
+
+_MOST_DUTIES = 20
+_MOST_TEXT = 1000  # characters
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """So many at a time. Nothing for no items."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def clipped(text: str, most: int = _MOST_TEXT) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def trouble_of(error: StoreError | None) -> dict[str, Any]:
+    """What the supervisor is told of the database: why it cannot be used, or an empty text."""
+    gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
+    return {"trouble": "" if error is None else clipped(str(error)), "gone": gone}
+
+
+def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
+    """What it is told of duties that fail, each with since when (Unix seconds) and why."""
+    told = islice(failing.items(), _MOST_DUTIES)
+    return {"duties": {clipped(name, 100): {"since": one.since, "error": one.error} for name, one in told}}

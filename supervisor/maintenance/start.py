@@ -1,0 +1,38 @@
+"""The maintainer's first duty: enter the registry and recover the dead. No worker exists before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.recovery import Recovery
+from supervisor.store.base import Chores, SupervisorRecord
+from supervisor.system.channel import Message
+
+
+class StartUp(Duty):
+    """What cannot be recovered now, a row that cannot be written for example, keeps nobody from starting."""
+
+    name = "start-up"
+    every = 60.0
+    needs = Needs.NOTHING  # it finds out by itself whether the database is there
+
+    def __init__(
+        self, chores: Chores, record: SupervisorRecord, recovery: Recovery, send: Callable[[Message], None]
+    ) -> None:
+        self._chores = chores
+        self._record = record
+        self._recovery = recovery
+        self._send = send
+        self._found = dict.fromkeys(("supervisors", "jobs", "quarantined"), 0)
+        self.done = False
+
+    def run(self, now: float) -> Result:
+        self._chores.register(self._record)
+        recovered = self._recovery.run(now)
+        for name in self._found:
+            self._found[name] += getattr(recovered, name)
+        if not recovered.more:
+            self._send({"recovered": self._found})
+            self.done = True
+        return Result(more=recovered.more)

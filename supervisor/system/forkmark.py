@@ -1,0 +1,48 @@
+"""Memory that tells a process from its forks, and memory that no fork gets: whoever makes the fork, C code included."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+_MADV_WIPEONFORK = 18  # since Linux 4.14
+
+
+class Mark(Protocol):
+    """`mark[0]` is 1 in the process that made the mark and 0 in every fork of it. Reading it is no system call."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+
+ALWAYS: Mark = b"\1"  # for processes in which a fork is somebody else's affair
+
+
+def fork_mark() -> Mark:
+    """A mark of this process. Where the kernel cannot wipe memory at a fork, only Python's own forks are told apart."""
+    mark = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mark[0] = 1
+    try:
+        mark.madvise(_MADV_WIPEONFORK)
+    except OSError:
+
+        def wipe() -> None:
+            mark[0] = 0
+
+        os.register_at_fork(after_in_child=wipe)
+    return mark
+
+
+def keep_from_forks(memory: memoryview) -> None:
+    """Have no later fork of this process get the mapping that `memory` is a part of."""
+    mapping = memory.obj
+    if isinstance(mapping, mmap.mmap):
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_DONTFORK)
+
+
+def in_forks(detach: Callable[[], None]) -> None:
+    """Call `detach` in every process that Python forks from this one, before anything else happens there."""
+    os.register_at_fork(after_in_child=detach)

@@ -1,0 +1,70 @@
+"""End processes that are not our children, each known by its pid and the time at which it was started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from supervisor.system import kernel
+
+Processes = Mapping[int, int]  # pid to start_ticks
+
+
+def resume(processes: Processes) -> None:
+    """Let those go on that are stopped."""
+    for pid, started in processes.items():
+        with _opened(pid, started) as pidfd, suppress(PermissionError):
+            if pidfd is not None:
+                kernel.send_signal(pidfd, signal.SIGCONT)
+
+
+def end(processes: Processes, patience: float) -> Processes:
+    """Kill them, and wait until they have ended, for so many seconds at most. Returns those that have not."""
+    return wait({pid: started for pid, started in processes.items() if _kill(pid, started)}, patience)
+
+
+def wait(processes: Processes, patience: float) -> Processes:
+    """Wait until all have ended, for so many seconds at most. Returns those that have not."""
+    deadline = time.monotonic() + patience
+    left = {}
+    for pid, started in processes.items():
+        with _opened(pid, started) as pidfd:
+            if pidfd is not None and not _ended(pidfd, max(0.0, deadline - time.monotonic())):
+                left[pid] = started
+    return left
+
+
+def _kill(pid: int, started: int) -> bool:
+    """Whether it may still be there."""
+    with _opened(pid, started) as pidfd:
+        if pidfd is None:
+            return False
+        try:
+            return kernel.send_signal(pidfd, signal.SIGKILL)
+        except PermissionError:
+            return True
+
+
+def _ended(pidfd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+@contextmanager
+def _opened(pid: int, started: int) -> Iterator[int | None]:
+    """A descriptor of this very process; None if it has ended, whoever has its number now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        # After it was opened: if the number still is that process's now, then it was when we opened it.
+        yield pidfd if kernel.start_ticks(pid) == started else None
+    finally:
+        os.close(pidfd)

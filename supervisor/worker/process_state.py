@@ -1,0 +1,190 @@
+"""What a handler may change for its whole process, and what its neighbours must find as it was.
+
+Taken down after the set-up, compared after jobs that took their time and now and then after quick ones, and put back.
+What cannot be put back is named, and the worker leaves.
+"""
+
+from __future__ import annotations
+
+import _locale  # without the tables of `locale`, which few programs need
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which would cost more than all the rest
+import faulthandler
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from supervisor.system import signals
+
+# By name: what restores must not be what a handler has replaced.
+_getsignal, _set_signal, _sigmask = _signal.getsignal, signal.signal, _signal.pthread_sigmask
+_getitimer, _setitimer = signal.getitimer, signal.setitimer
+_getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.umask, os.getpriority, os.setpriority
+_getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
+
+_STDERR = 2
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_FUNCTIONS: tuple[tuple[ModuleType, str], ...] = (
+    *((time, name) for name in ("time", "monotonic", "sleep")),
+    *((json, name) for name in ("dumps", "loads")),
+    *((os, name) for name in ("close", "dup", "fstat", "getpid", "kill", "open", "read", "write", "eventfd_read")),
+)
+_LIMITS = tuple(sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}))
+_HANDLED = tuple(sorted(set(signals.EVERY) - {signal.SIGKILL, signal.SIGSTOP}))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was found changed: put back, or not to be put back."""
+
+    restored: tuple[str, ...] = ()
+    lasting: tuple[str, ...] = ()
+
+
+_NONE = Changes()
+
+
+class ProcessState:
+    """The state at the time this is made. `own` are the signal handlers of the worker, which are set again each time:
+    C code may have replaced them without Python knowing. `wakeup` is the descriptor that signals wake.
+    """
+
+    def __init__(self, own: dict[int, Callable[..., Any]], wakeup: int) -> None:
+        self._own = own
+        self._wakeup = wakeup
+        self._mask = frozenset(_sigmask(signal.SIG_BLOCK, ())) - set(own)
+        self._handlers = [(number, _getsignal(number)) for number in _HANDLED if number not in own]
+        self._timers = [(timer, _getitimer(timer)[1]) for timer in _TIMERS]
+        self._cwd = _getcwd()
+        self._umask = _umask(0)
+        _umask(self._umask)
+        self._environ = os.environ
+        self._environment = dict(_raw_environment())
+        self._path, self._path_items = sys.path, list(sys.path)
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
+        self._recursion = sys.getrecursionlimit()
+        self._locale = _locale.setlocale(_locale.LC_ALL, None)
+        self._nice = _getpriority(os.PRIO_PROCESS, 0)
+        self._limits = [(number, _getrlimit(number)) for number in _LIMITS]
+        self._functions = [(module, name, getattr(module, name)) for module, name in _FUNCTIONS]
+        self._socket_timeout = _socket_timeout()
+        self._collects = gc.isenabled()
+        self.take_signals()
+
+    def take_signals(self) -> None:
+        """Have the worker's own signals again, whoever has taken them."""
+        for number, handler in self._own.items():
+            _set_signal(number, handler)
+        faulthandler.register(signals.DUMP_STACKS, file=_STDERR, all_threads=True)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+
+    def restore(self) -> Changes:
+        """Put back what differs. Costs some thirty microseconds if nothing does."""
+        if sys.getrecursionlimit() != self._recursion:  # first: all else needs room
+            sys.setrecursionlimit(self._recursion)
+        self.take_signals()
+        restored: list[str] = []
+        lasting: list[str] = []
+        for what, put_back in self._differences():
+            try:
+                put_back()
+            except (OSError, ValueError):
+                lasting.append(what)
+            else:
+                restored.append(what)
+        return Changes(tuple(restored), tuple(lasting)) if restored or lasting else _NONE
+
+    def _differences(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        for module, name, function in self._functions:
+            if getattr(module, name, None) is not function:
+                yield f"{module.__name__}.{name}", partial(setattr, module, name, function)
+        yield from self._differences_of_signals()
+        yield from self._differences_of_process()
+        yield from self._differences_of_interpreter()
+
+    def _differences_of_signals(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        for number, handler in self._handlers:
+            if _getsignal(number) is not handler and _getsignal(number) != handler:
+                yield f"the handler of {signals.name_of(number)}", partial(_set_handler, number, handler)
+        if frozenset(_sigmask(signal.SIG_BLOCK, ())) != self._mask:
+            yield "the signal mask", partial(_sigmask, signal.SIG_SETMASK, self._mask)
+        for timer, interval in self._timers:
+            if not interval and any(_getitimer(timer)):
+                yield "a timer", partial(_setitimer, timer, 0)
+
+    def _differences_of_process(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        if _umask(self._umask) != self._umask:
+            yield "the umask", partial(_umask, self._umask)
+        if self._cwd_differs():
+            yield "the working directory", partial(_chdir, self._cwd)
+        for number, limits in self._limits:
+            if _getrlimit(number) != limits:
+                yield f"the limit {_limit_name(number)}", partial(_setrlimit, number, limits)
+        if _getpriority(os.PRIO_PROCESS, 0) != self._nice:
+            yield "the nice value", partial(_setpriority, os.PRIO_PROCESS, 0, self._nice)
+
+    def _differences_of_interpreter(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        if os.environ is not self._environ or _raw_environment() != self._environment:
+            yield "the environment", self._put_environment_back
+        if sys.path is not self._path or sys.path != self._path_items:
+            yield "sys.path", self._put_path_back
+        if (sys.stdin, sys.stdout, sys.stderr) != self._streams:
+            yield "a standard stream", self._put_streams_back
+        if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
+            yield "the locale", partial(_locale.setlocale, _locale.LC_ALL, self._locale)
+        if gc.isenabled() is not self._collects:
+            yield "garbage collection", gc.enable if self._collects else gc.disable
+        if _socket_timeout() != self._socket_timeout:
+            yield "the sockets' default timeout", partial(_set_socket_timeout, self._socket_timeout)
+
+    def _cwd_differs(self) -> bool:
+        try:
+            return _getcwd() != self._cwd
+        except OSError:  # a handler has gone to a folder that is deleted now
+            return True
+
+    def _put_environment_back(self) -> None:
+        os.environ = self._environ  # noqa: B003 - the very object, whose keys reach C code, too
+        for name in _raw_environment().keys() - self._environment.keys():
+            del os.environ[os.fsdecode(name)]
+        os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in self._environment.items()})
+
+    def _put_path_back(self) -> None:
+        sys.path = self._path
+        sys.path[:] = self._path_items
+
+    def _put_streams_back(self) -> None:
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+
+
+def _raw_environment() -> dict[bytes, bytes]:
+    """What `os.environ` holds, without a decoding of each name and value."""
+    return getattr(os.environ, "_data", {})
+
+
+def _set_handler(number: int, handler: Any) -> None:
+    # None: C code's own, which Python cannot set again. The system's default is the best that is left.
+    _set_signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _limit_name(number: int) -> str:
+    return next(name for name, value in vars(resource).items() if name.startswith("RLIMIT_") and value == number)
+
+
+def _socket_timeout() -> float | None:
+    module = sys.modules.get("_socket")
+    return None if module is None else module.getdefaulttimeout()
+
+
+def _set_socket_timeout(seconds: float | None) -> None:
+    module = sys.modules.get("_socket")
+    if module is not None:
+        module.setdefaulttimeout(seconds)

@@ -1,0 +1,101 @@
+"""The desk: who answers questions to the database, and what is left when it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.admin.desk import Desk
+from supervisor.domain.errors import StoreError
+from supervisor.domain.intake import new_job
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine, Operations
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    made = open_engine(f"sqlite:///{tmp_path}/jobs.db")
+    made.migrate()
+    return made
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open in a folder."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith(f"{folder}/"):
+            found.append(target)
+    return found
+
+
+def test_a_closed_desk_leaves_no_connection_and_no_thread(engine: Engine, tmp_path: Path) -> None:
+    before = threading.active_count()
+    desk = Desk(engine, threads=3)
+    meet = threading.Barrier(3)
+
+    async def ask() -> None:
+        await asyncio.gather(*(desk.ask(lambda operations: meet.wait(10)) for _ in range(3)))
+        await desk.put(new_job("tag", {}))
+        with pytest.raises(StoreError):
+            await desk.ask(failing)
+
+    asyncio.run(ask())
+    assert open_files(tmp_path)
+
+    desk.close()
+
+    assert open_files(tmp_path) == []
+    assert threading.active_count() == before
+
+
+def failing(operations: Operations) -> None:
+    raise StoreError("it is gone")
+
+
+def test_questions_one_after_another_share_a_thread_and_its_connection(engine: Engine) -> None:
+    desk = Desk(engine)
+
+    async def ask() -> set[int]:
+        return {await desk.ask(lambda operations: threading.get_ident()) for _ in range(5)}
+
+    assert len(asyncio.run(ask())) == 1
+    desk.close()
+
+
+def test_a_question_that_hangs_holds_up_neither_the_others_nor_the_end(engine: Engine) -> None:
+    desk = Desk(engine, threads=2)
+    leave = threading.Event()
+
+    async def ask() -> int:
+        hanging = asyncio.ensure_future(desk.ask(lambda operations: leave.wait(60)))
+        answers = [await desk.ask(lambda operations: operations.log_size()) for _ in range(5)]
+        began = time.monotonic()
+        desk.close()
+        assert time.monotonic() - began < 5
+        with pytest.raises(StoreError):
+            await desk.ask(lambda operations: operations.log_size())
+        leave.set()
+        await hanging
+        return len(answers)
+
+    assert asyncio.run(ask()) == 5
+
+
+def test_an_error_of_a_question_reaches_who_asked_and_the_next_one_is_answered(engine: Engine) -> None:
+    desk = Desk(engine, threads=1)
+
+    async def ask() -> int:
+        with pytest.raises(ZeroDivisionError):
+            await desk.ask(lambda operations: 1 // 0)
+        return await desk.ask(lambda operations: operations.log_size())
+
+    assert asyncio.run(ask()) >= 0
+    desk.close()
