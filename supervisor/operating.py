@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
+_LOOK_EVERY = 0.1  # seconds between two looks at what supervisors show
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
 
@@ -177,6 +179,34 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
         raise ConfigError(problems)
     operations.request_reload(now)
     return supervisors
+
+
+def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> dict[int, dict[str, Any]]:
+    """What became of the reload that was asked for last, by the supervisor's pid: `state` is accepted, refused,
+    failed or gone, `problems` says why. Waits until each knows; a set-up takes startup_timeout at most.
+    """
+    number = operations.controls().reloads
+    outcomes: dict[int, dict[str, Any]] = {}
+    left = {record.pid: record for record in asked}
+    while left:
+        for pid, record in list(left.items()):
+            outcome = _reload_outcome(operations, record, number)
+            if outcome is not None:
+                outcomes[pid] = outcome
+                del left[pid]
+        if left:
+            time.sleep(_LOOK_EVERY)
+    return outcomes
+
+
+def _reload_outcome(operations: Operations, record: SupervisorRecord, number: int) -> dict[str, Any] | None:
+    """None as long as it is not known."""
+    board = Scoreboard.open(Path(record.scoreboard))
+    if board is None or operations.owner_lives(record) is False:
+        return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
+    news = board.bulletin().get("reload") or {}
+    told = (news.get("number") or 0) >= number and news["state"] != "running"
+    return {key: news[key] for key in ("state", "problems", "pools")} if told else None
 
 
 def living(operations: Operations) -> list[SupervisorRecord]:

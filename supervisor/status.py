@@ -57,6 +57,7 @@ class WorkerView:
 class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
+    `problem` says what is wrong, `broken` that nobody works for it.
     `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
     """
 
@@ -78,6 +79,7 @@ class PoolView:
     problem: str | None
     paused: list[str]
     memory: int
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,15 @@ class AdminView:
     pid: int | None
     listen: str
     problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DutyView:
+    """A duty of the maintainer's that fails: its latest error, and since when (Unix seconds) it has done so."""
+
+    name: str
+    since: float
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +121,7 @@ class SupervisorView:
     stopping: str
     trouble: str
     admin: AdminView | None
-    duties: dict[str, str] = field(default_factory=dict)
-    database_holder: str = ""
+    duties: list[DutyView] = field(default_factory=list)  # those that fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +349,6 @@ def _supervisor(
         trouble=text_of(bulletin.get("trouble") or "", _SENTENCE),
         admin=_admin(bulletin.get("admin")),
         duties=_duties(bulletin.get("duties")),
-        database_holder=text_of(bulletin.get("database_holder") or "", _SENTENCE),
     )
 
 
@@ -350,14 +359,14 @@ def _admin(news: Any) -> AdminView | None:
     return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, _SENTENCE) if problem else None)
 
 
-def _duties(news: Any) -> dict[str, str]:
-    """The failing duties as the maintainer tells of them: `{name: {"error": ...}}`."""
-    if not isinstance(news, Mapping):
-        return {}
-    return {
-        text_of(name): text_of(told.get("error", "") if isinstance(told, Mapping) else told, _SENTENCE)
-        for name, told in list(news.items())[:MOST_NAMED]
-    }
+def _duties(news: Any) -> list[DutyView]:
+    """The failing duties, as the maintainer tells of them."""
+    told = list(news.items())[:MOST_NAMED] if isinstance(news, Mapping) else []
+    return [
+        DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), _SENTENCE))
+        for name, failing in told
+        if isinstance(failing, Mapping)
+    ]
 
 
 def _pool(
@@ -389,6 +398,7 @@ def _pool(
         rate=news["rate"],
         deaths=news["deaths"],
         problem=text_of(news["problem"], _SENTENCE) if news["problem"] else None,
+        broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
     )

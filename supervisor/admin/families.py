@@ -130,7 +130,7 @@ def _pools(overview: Overview) -> Iterator[Metric]:
     broken: dict[str, bool] = {}
     for pool in overview.pools:
         target[pool.name] += pool.target
-        broken[pool.name] = broken.get(pool.name, False) or pool.problem is not None
+        broken[pool.name] = broken.get(pool.name, False) or pool.broken
     yield _by("supervisor_pool_target_workers", "How many workers there should be.", "pool", target)
     yield _by("supervisor_pool_broken", "1 if workers cannot be set up; `supervisor status` says why.", "pool", broken)
 

@@ -65,14 +65,12 @@ def _supervisors(overview: Overview) -> None:
         return
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
-    for supervisor in overview.supervisors:
-        if supervisor.database_holder:
-            line(f"the database's write lock is kept by {supervisor.database_holder}")
-        for duty, error in supervisor.duties.items():
-            line(f"supervisor {supervisor.pid}: its duty {duty} fails: {error}")
     for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
         state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
         line(f"admin process {state}")
+    for supervisor in overview.supervisors:
+        for duty in supervisor.duties:
+            line(f"failing for {span(overview.time - duty.since)}: {duty.name}: {duty.error}")
 
 
 def _state(supervisor: SupervisorView) -> str:
@@ -101,7 +99,9 @@ def _pools(overview: Overview) -> None:
 
 
 def _why(pool: PoolView) -> str:
-    return f"BROKEN: {pool.problem}" if pool.problem else pool.why
+    if pool.problem:
+        return f"BROKEN: {pool.problem}" if pool.broken else pool.problem
+    return pool.why
 
 
 def _workers(overview: Overview) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -92,18 +92,31 @@ def reload(
     context: typer.Context,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until new workers run, or cannot; exit code 1 then.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Have the configuration read anew.
 
-    Running supervisors replace their workers one at a time. A configuration with faults is refused.
+    Running supervisors replace their workers one at a time. A configuration with faults is refused, and while new
+    code cannot be loaded the old one serves on.
     """
     from supervisor import operating
 
     with Target.of(context, config, database).operations() as operations:
         asked = operating.reload(operations, time.time())
+        outcomes = operating.await_reload(operations, asked) if wait else {}
     if as_json:
-        document({"supervisors": [record.pid for record in asked]})
-        return
-    for record in asked:
-        line(f"supervisor {record.pid} reloads {record.config}")
+        told = {"reloads": {str(pid): outcome for pid, outcome in outcomes.items()}} if wait else {}
+        document({"supervisors": [record.pid for record in asked], **told})
+    else:
+        for record in asked:
+            line(f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}")
+            for problem in outcomes.get(record.pid, {}).get("problems", []):
+                line(f"  {problem}")
+    if any(outcome["state"] != "accepted" for outcome in outcomes.values()):
+        raise typer.Exit(1)
+
+
+def _told(outcome: dict[str, Any] | None) -> str:
+    words = {"accepted": "has reloaded", "refused": "refused", "failed": "cannot load all of"}
+    return "reloads" if outcome is None else words.get(outcome["state"], "ended before it had reloaded")

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
+from supervisor.domain.text import clipped
+
 _FREE = 3  # early deaths in a row that cost no delay
 _FIRST = 0.1  # seconds, doubled with each further one
 _LONGEST = 30.0
 _BROKEN_FIRST = 1.0
 _BROKEN_LONGEST = 60.0
+_NEWS = 60.0  # seconds for which a crash loop is told of after its last death
+_WHY = 500  # characters of an error
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """A pool's record of deaths. Times are monotonic seconds; `problem` is for people.
+    """A pool's record of deaths. Times are monotonic seconds; `why` is the error of the last set-up that failed.
 
     Only a worker that was asked for after the last death that counted counts itself: however many die at
     once, replacing them has not been seen to fail yet.
@@ -23,26 +27,34 @@ class Restarts:
     early_deaths: int = 0
     failed_setups: int = 0
     counted_at: float = -inf
-    not_before: float = 0.0
-    problem: str = ""
+    delay: float = 0.0
+    why: str = ""
+
+    @property
+    def not_before(self) -> float:
+        """When the next worker may start."""
+        return self.counted_at + self.delay if self.delay else 0.0
+
+    def problem(self, now: float) -> str:
+        """What is wrong at this moment, for people; "" if nothing is."""
+        if self.failed_setups:
+            again = f" (tried {self.failed_setups} times; next try in {self.delay:.3g} s)"
+            return self.why + (again if self.failed_setups > 1 else "")
+        if self.early_deaths > _FREE and now < self.counted_at + _NEWS:
+            return (
+                f"crash loop: {self.early_deaths} workers died before finishing a job; next try in {self.delay:.3g} s"
+            )
+        return ""
 
     def died(self, now: float, *, early: bool, born: float = inf) -> Restarts:
-        """A worker died of itself. `early`: before it had finished any job; `born`: when it was asked for."""
+        """A worker died of itself. `early`: before it had committed any job; `born`: when it was asked for."""
         if not early:
             return replace(self, early_deaths=0)
         if born <= self.counted_at:
             return self
         deaths = self.early_deaths + 1
-        if deaths <= _FREE:
-            return replace(self, early_deaths=deaths, counted_at=now)
-        delay = min(_FIRST * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST)
-        return replace(
-            self,
-            early_deaths=deaths,
-            counted_at=now,
-            not_before=now + delay,
-            problem=f"crash loop: {deaths} workers died before finishing a job; next try in {delay:.3g} s",
-        )
+        delay = 0.0 if deaths <= _FREE else min(_FIRST * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST)
+        return replace(self, early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf) -> Restarts:
         """Import or set-up failed: trying at once again would only fail again."""
@@ -50,17 +62,11 @@ class Restarts:
             return self
         failures = self.failed_setups + 1
         delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
-        return replace(
-            self,
-            failed_setups=failures,
-            counted_at=now,
-            not_before=now + delay,
-            problem=f"{why} (tried {failures} times; next try in {delay:.3g} s)" if failures > 1 else why,
-        )
+        return replace(self, failed_setups=failures, counted_at=now, delay=delay, why=clipped(why, _WHY))
 
     def ready(self) -> Restarts:
-        """A worker has been set up: importing works again."""
-        return replace(self, failed_setups=0, problem="" if not self.early_deaths else self.problem)
+        """A worker has been set up. What failed before was mended, so the crashes of before say nothing of it."""
+        return Restarts() if self.failed_setups else self
 
-    def finished_a_job(self) -> Restarts:
+    def committed_a_job(self) -> Restarts:
         return Restarts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _SOON = 0.25  # seconds: a queue that the present workers empty within this needs no more of them
 
@@ -47,12 +47,20 @@ class Decision:
     target: int
     reason: str
     needed: bool  # whether the present size is needed now
+    roof: int | None = None  # workers that memory_budget allows, None for any number
 
 
 def decide(load: Load, policy: ScalingPolicy) -> Decision:
     """Up at once, down one step after a delay without need, never below what is busy."""
     if load.fixed is not None:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
+    decision = _decide(load, policy)
+    if policy.memory_budget is None or load.worker_memory == 0:
+        return decision
+    return replace(decision, roof=max(1, policy.memory_budget // load.worker_memory))
+
+
+def _decide(load: Load, policy: ScalingPolicy) -> Decision:
     wanted, reason = _wanted(load, policy)
     roof, roof_reason = _roof(load, policy)
     if wanted > roof:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from math import inf
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
@@ -220,7 +220,7 @@ class Scheduler:
     def _tell(self, duty: Duty, result: Result, seconds: float) -> None:
         if seconds >= SLOW:
             self._log.warning("duty_slow", duty=duty.name, seconds=round(seconds, 3), result=str(result))
-        elif not duty.quiet:
+        elif not duty.quiet and any(astuple(result)):
             self._log.debug("duty_done", duty=duty.name, seconds=round(seconds, 6), result=str(result))
 
     def _entry(self, duty: Duty) -> _Entry:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.processes.pool import Pool
-from supervisor.processes.workforce import Workforce
+from supervisor.processes.workers import Workers
 from supervisor.system.scoreboard import State
 from supervisor.telemetry import events
 
@@ -45,7 +46,7 @@ class Burst:
         hopeless = [p for p in pools if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
         if hopeless:
             self._gave_up = True
-            problem = hopeless[0].restarts.problem
+            problem = hopeless[0].problem(time.monotonic())
             events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
             return "the burst cannot go on"
         return "the burst is over" if news["over"] and not unsettled else ""
@@ -54,12 +55,12 @@ class Burst:
         """Something that it needs cannot be had; the exit code says so."""
         self._gave_up = True
 
-    def progress(self, workforce: Workforce) -> Progress:
-        slots = [worker.slot.read() for worker in workforce]
+    def progress(self, workers: Workers) -> Progress:
+        slots = [worker.slot.read() for worker in workers]
         return Progress(
             pending=self._pending,
             failed=self._failed,
-            done=workforce.finished_jobs + sum(slot.done for slot in slots),
+            done=workers.finished_jobs + sum(slot.done for slot in slots),
             workers=len(slots),
             busy=sum(slot.state is State.BUSY for slot in slots),
         )

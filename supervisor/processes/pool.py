@@ -1,30 +1,34 @@
-"""One pool: its workers, how many there should be, and which are on their way out."""
+"""One pool: its workers, how many there should be, and what is wrong with it."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.devices import assign
+from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
+from supervisor.domain.suspicion import Suspicion
+from supervisor.domain.text import clipped
 from supervisor.maintenance.maintainer import Ward
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.maintenance.reviver import SecondChance
-from supervisor.processes import autopsy
-from supervisor.processes.autopsy import Finding
+from supervisor.processes import exit_reason
+from supervisor.processes.exit_reason import ExitReport
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Wanted
 from supervisor.system import kernel
 from supervisor.system.scoreboard import State, Worn
 
+OVER_MEMORY = "over max_memory"
 _WORN = {
     Worn.OLD: "near max_jobs_per_worker",
-    Worn.LARGE: "over max_memory",
+    Worn.LARGE: OVER_MEMORY,
     Worn.LEAKY: "many files left open by its jobs",
     Worn.CHANGED: "its process was changed by a job",
 }
@@ -34,7 +38,9 @@ _REASONS = {
     _WORN[Worn.LEAKY]: "open_files",
     _WORN[Worn.CHANGED]: "process_changed",
 }
+_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
 _RATE_WEIGHT = 0.5  # of the latest second in the drain rate
+_FAR_OVER = 1.1  # times max_memory: then it leaves before its successor is ready
 
 
 @dataclass(slots=True)
@@ -53,11 +59,15 @@ class Pool:
     wake: int  # the eventfd on which its idle workers sleep
     workers: dict[str, WorkerProcess] = field(default_factory=dict)
     restarts: Restarts = field(default_factory=Restarts)
+    old_restarts: Restarts = field(default_factory=Restarts)  # of stand-ins, which run the code before a reload
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
     waiting: Waiting = field(default_factory=Waiting)
     fixed: int | None = None  # an operator's wish
     closing: bool = False  # no longer in the configuration
     target: int = 0
     reason: str = "starting"
+    roof: int | None = None
     rate: float = 0.0
     deaths: int = 0
     restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by why
@@ -91,9 +101,12 @@ class Pool:
         )
 
     def reconfigure(self, settings: PoolSettings) -> None:
-        """A reload: with other code or another model, workers may be of another size."""
+        """A reload: with other code or another model, workers may be of another size, and old failures are over."""
         self.settings = settings
         self.largest_worker = 0
+        self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
+        self.restarts = Restarts()
+        self.template_deaths = TemplateDeaths()
 
     def ward(self) -> Ward:
         """What the maintainer must know of it."""
@@ -103,17 +116,68 @@ class Pool:
         chance = SecondChance(wanted, settings.retry_failed_every, settings.retry_failed_times)
         return Ward(wanted, self.wake, locks, chance)
 
+    # Its workers
+
     def living(self) -> list[WorkerProcess]:
-        return [worker for worker in self.workers.values() if worker.dead_at is None]
+        return [worker for worker in self.workers.values() if worker.living]
 
     def staying(self) -> list[WorkerProcess]:
         """Those that are neither leaving nor to be replaced."""
-        return [worker for worker in self.living() if not worker.draining and not worker.stale]
+        return [worker for worker in self.living() if not worker.leaving and not worker.stale]
+
+    def stale(self) -> list[WorkerProcess]:
+        """Those that are to be replaced and have not been told to leave."""
+        return [worker for worker in self.living() if worker.stale and not worker.leaving]
+
+    def counts(self) -> Counts:
+        living, staying = self.living(), self.staying()
+        return Counts(
+            target=self.target,
+            staying=len(staying),
+            starting=sum(not worker.is_ready for worker in staying),
+            idle=sum(_is_idle(worker) for worker in staying),
+            stale=len(self.stale()),
+            leaving=sum(worker.leaving for worker in living),
+            unexplained=len(self.workers) - len(living),
+        )
+
+    def missing(self, now: float, *, unproven: bool) -> Missing:
+        """How many to start now. `unproven`: there is new code that no worker has been set up with, and old code."""
+        found = missing(
+            self.counts(),
+            failed=bool(self.restarts.failed_setups),
+            unproven=unproven,
+            isolated=self.template_deaths.isolated(now),
+        )
+        new = 0 if now < max(self.restarts.not_before, self.template_deaths.not_before) else found.new
+        return Missing(new, 0 if now < self.old_restarts.not_before else found.old)
+
+    def leavers(self) -> list[WorkerProcess]:
+        """Who should drain now."""
+        found: Leaving = leaving(self.counts(), self.roof, fixed=self.fixed is not None or self.closing)
+        stale = self.stale()
+        limit = self.settings.max_memory
+        far_over = [w for w in stale if limit is not None and w.memory.unique > limit * _FAR_OVER]
+        youngest = sorted(self.staying(), key=lambda worker: -worker.asked_at)
+        idle = [worker for worker in youngest if _is_idle(worker)]
+        largest = sorted(youngest, key=lambda worker: (not _is_idle(worker), -worker.memory.unique))
+        anyone = largest if self.fixed is None else [*idle, *(w for w in youngest if w not in idle)]
+        chosen = [*far_over, *stale[: found.stale], *idle[: found.idle], *anyone[: found.anyone]]
+        return list(dict.fromkeys(chosen))
+
+    @property
+    def next_try(self) -> float | None:
+        """When its back-off is over; None if it waits for none."""
+        if self.closing or len(self.living()) >= self.target:
+            return None
+        return max(self.restarts.not_before, self.template_deaths.not_before, self.old_restarts.not_before) or None
+
+    # Decisions and what they are made of
 
     def decide(self, now: float) -> Decision:
         """Set the target size anew and return the decision."""
         if self.closing:
-            self.target, self.reason = 0, "no longer in the configuration"
+            self.target, self.reason, self.roof = 0, "no longer in the configuration", None
             return Decision(0, self.reason, needed=False)
         settings = self.settings
         policy = ScalingPolicy(
@@ -127,7 +191,7 @@ class Pool:
         decision = decide(
             Load(
                 due=self.waiting.due,
-                busy=sum(worker.state is State.BUSY for worker in living),
+                busy=sum(worker.slot.read().state is State.BUSY for worker in living),
                 size=len(living),
                 target=self.target,
                 now=now,
@@ -144,79 +208,73 @@ class Pool:
             self._needed_at = now
         if decision.target < self.target:
             self._shrunk_at = now
-        self.target, self.reason = decision.target, decision.reason
+        self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
         return decision
 
-    def missing(self, now: float) -> int:
-        """How many workers to start now. Replacements come one at a time, and before their predecessors go.
-
-        A dead worker keeps its place until it is known why it died: that may say that another would die, too.
-        """
-        if now < self.restarts.not_before:
-            return 0
-        staying = len(self.staying())
-        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
-        unexplained = len(self.workers) - len(self.living())
-        missing = self.target - staying - len(stale) - unexplained
-        starting = any(not worker.was_ready for worker in self.staying())
-        if missing > 0 and self.restarts.failed_setups:
-            return 0 if starting or unexplained else 1  # a single one tries
-        if missing > 0:
-            return missing
-        return 1 if stale and staying < self.target and not starting else 0
-
-    def leavers(self) -> Iterator[WorkerProcess]:
-        """Who should drain now: replaced ones whose successor is ready, and whoever is too many, idle first."""
-        staying = self.staying()
-        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
-        ready = sum(worker.was_ready for worker in staying)
-        if stale and (ready + len(stale) > self.target):
-            yield stale[0]
-        surplus = len(staying) - max(self.target, 0)
-        if surplus > 0:
-            # A busy one is never asked to make room; it will be idle some day.
-            idle = [w for w in staying if w.state in (State.IDLE, State.STARTING) or self.fixed is not None]
-            yield from sorted(idle, key=lambda worker: -worker.asked_at)[:surplus]
-
-    @property
-    def wants_restart(self) -> bool:
-        """Whether it waits for its back-off to pass."""
-        return bool(self.restarts.not_before) and len(self.living()) < self.target and not self.closing
-
-    def notice_progress(self, now: float) -> None:
-        """See who has become ready, who has worked, and who is worn."""
+    def notice_progress(self) -> list[WorkerProcess]:
+        """See who has worked, and who is worn. Returns those who have become ready."""
+        ready = []
         for worker in self.living():
             slot = worker.slot.read()
-            if not worker.was_ready and slot.state in (State.IDLE, State.BUSY):
-                worker.was_ready = True
-                self.restarts = self.restarts.ready()
-                if self.settings.memory_budget is not None:
-                    self.measure(worker)  # others wait for it
-            if slot.done > slot.lost and self.restarts.early_deaths:
-                self.restarts = self.restarts.finished_a_job()
+            committed = slot.done - slot.unsettled
+            if worker.notice_ready(slot):
+                ready.append(worker)
+                self._learn_ready(worker)
+            if committed > slot.lost and self.restarts.early_deaths and not worker.template.superseded:
+                self.restarts = self.restarts.committed_a_job()
+            if worker.cautious and self.suspicion.cautious:
+                self.suspicion = self.suspicion.committed(committed)
             if slot.worn and not worker.stale:
                 worker.stale = _WORN[slot.worn]
+        return ready
 
-    def learn(self, finding: Finding, *, early: bool, born: float, now: float) -> None:
-        """A worker asked for at `born` has ended; `early` says that it had finished no job."""
-        if finding.broken or finding.reason == autopsy.STARTUP:
-            self.restarts = self.restarts.broken(now, finding.message, born=born)
-        elif not finding.expected and finding.reason not in (autopsy.TEMPLATE, autopsy.UNWATCHED):
+    def _learn_ready(self, worker: WorkerProcess) -> None:
+        if worker.template.superseded:
+            self.old_restarts = self.old_restarts.ready()
+        else:
+            self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
+        if self.settings.memory_budget is not None:
+            self.measure(worker)  # others wait for it
+
+    def learn(self, ended: ExitReport, worker: WorkerProcess, now: float) -> None:
+        """One of its workers has ended."""
+        restarts, born = self._restarts_of(worker), worker.asked_at
+        if ended.broken or ended.reason == exit_reason.STARTUP:
+            restarts = restarts.broken(now, ended.message, born=born)
+        elif not ended.expected and ended.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
-            self.restarts = self.restarts.died(now, early=early, born=born)
+            restarts = restarts.died(now, early=ended.early, born=born)
+            self.suspicion = self.suspicion.died(ended.uncommitted, ended.last_job)
+            if ended.charge == "crash" and ended.run[0] == ended.last_job:
+                self.suspicion = self.suspicion.accused(ended.last_job)
+        self._set_restarts(worker, restarts)
+        if not ended.expected:
+            self.restarted[ended.reason] += 1
+        elif worker.stale and ended.reason != exit_reason.SHUTDOWN:
+            self.restarted[_REASONS.get(worker.stale, worker.stale)] += 1
 
-    def count_restart(self, finding: Finding, stale: str) -> None:
-        """A worker has ended for one reason or another than that there were too many, or that we leave."""
-        if not finding.expected:
-            self.restarted[finding.reason] += 1
-        elif stale and finding.reason != autopsy.SHUTDOWN:
-            self.restarted[_REASONS.get(stale, stale)] += 1
+    def fail(self, why: str, now: float, worker: WorkerProcess | None = None) -> bool:
+        """A worker that was wanted could not be made. False: one of several that failed together has told so."""
+        restarts = self.restarts if worker is None else self._restarts_of(worker)
+        if now < restarts.not_before:
+            return False
+        self._set_restarts(worker, restarts.broken(now, why))
+        return True
+
+    def _restarts_of(self, worker: WorkerProcess) -> Restarts:
+        return self.old_restarts if worker.template.superseded else self.restarts
+
+    def _set_restarts(self, worker: WorkerProcess | None, restarts: Restarts) -> None:
+        if worker is not None and worker.template.superseded:
+            self.old_restarts = restarts
+        else:
+            self.restarts = restarts
 
     def measure(self, worker: WorkerProcess) -> None:
         """How much memory a worker has, and what it has started."""
-        worker.memory = kernel.memory_of_family(worker.pid)
-        if not worker.launcher.retired:  # else it is one of before a reload
-            self.largest_worker = max(self.largest_worker, worker.memory)
+        worker.memory.unique = kernel.memory_of_family(worker.pid)
+        if not (worker.template.retired or worker.template.superseded):  # else it is one of before a reload
+            self.largest_worker = max(self.largest_worker, worker.memory.unique)
 
     def measure_rate(self, now: float) -> None:
         """Jobs a second, from what the workers have counted."""
@@ -228,8 +286,7 @@ class Pool:
 
     def next_device(self, name: str) -> str | None:
         """For the worker to come: that of the stale one which it replaces, else the one with the fewest workers."""
-        gpus, staying = self.settings.gpus, self.staying()
-        stale = [worker for worker in self.living() if worker.stale and not worker.draining]
+        gpus, staying, stale = self.settings.gpus, self.staying(), self.stale()
         beyond = len(staying) + len(stale) - self.target
         left = stale[max(0, beyond) :]  # the first ones have their successors already
         device = left[0].device if left and beyond >= 0 else None
@@ -246,16 +303,34 @@ class Pool:
             number += 1
         return f"{self.name}-{number}"
 
-    def bulletin(self) -> dict[str, Any]:
+    # To be shown
+
+    def problem(self, now: float) -> str:
+        """What is wrong at this moment; "" if nothing is."""
+        wrong = self.restarts.problem(now)
+        old_serves = any(worker.is_ready and worker.template.superseded for worker in self.living())
+        if self.restarts.failed_setups and old_serves:
+            return f"new code cannot be loaded: {wrong}; the old one serves"
+        return wrong
+
+    def is_broken(self, now: float) -> bool:
+        """Whether something is wrong and nobody works."""
+        return bool(self.problem(now)) and not any(worker.is_ready for worker in self.living())
+
+    def bulletin(self, now: float) -> dict[str, Any]:
         """What `status` shows."""
+        living = self.living()
+        isolated = self.template_deaths.isolated(now)
+        alone = f"its templates have died {len(self.template_deaths.at)} times: jobs run one at a time to find out why"
         return {
-            "size": len(self.living()),
+            "size": len(living),
             "target": self.target,
-            "why": self.reason,
+            "why": clipped(alone if isolated else self.reason),
             "due": self.waiting.due,
             "oldest_age": round(self.waiting.oldest_age, 3),
             "rate": round(self.rate, 1),
-            "problem": self.restarts.problem,
+            "problem": self.problem(now),
+            "broken": self.is_broken(now),
             "fixed": self.fixed,
             "deaths": self.deaths,
             "restarts": dict(self.restarted),
@@ -263,10 +338,14 @@ class Pool:
             "capabilities": list(self.settings.capabilities),
             "min_workers": self.settings.min_workers,
             "max_workers": self.settings.max_workers,
-            "memory": {w.name: w.memory for w in self.living() if w.memory},
-            "devices": {w.name: w.device for w in self.living() if w.device is not None},
-            "stale": {w.name: w.stale for w in self.living() if w.stale},
+            "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
+            "devices": {w.name: w.device for w in living if w.device is not None},
+            "stale": {w.name: w.stale for w in living if w.stale},
         }
 
     def close(self) -> None:
         os.close(self.wake)
+
+
+def _is_idle(worker: WorkerProcess) -> bool:
+    return worker.slot.read().state in (State.IDLE, State.STARTING)

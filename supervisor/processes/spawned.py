@@ -20,13 +20,13 @@ def main() -> int:
     lifeline.taken_over(int(sys.argv[2]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that nobody else can reach.
-        order, path = pickle.load(file)  # noqa: S301
+        spec, path = pickle.load(file)  # noqa: S301
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
-    prepare(order.nest)
+    prepare(spec.template)
     failpoints.become("worker")
-    return work(order, board)
+    return work(spec, board)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from supervisor.processes import autopsy
-from supervisor.processes.attended import Attended
+from supervisor.processes import exit_reason
+from supervisor.processes.supervised import SupervisedProcess
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Holder, Writers
 from supervisor.system import kernel
@@ -36,7 +36,7 @@ class Storage:
         if self.gone and self.gone != before:
             self._log.error("database_gone", how=self.gone, detail=self.trouble)
 
-    def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[Attended], now: float) -> None:
+    def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
         """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain.
 
         Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
@@ -53,4 +53,4 @@ class Storage:
                 process.kill()
         for worker in workers:
             if worker.pid == self._seen.pid:
-                worker.kill(autopsy.STOPPED)
+                worker.kill(exit_reason.STOPPED)

@@ -9,30 +9,32 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.maintenance.maintainer import Orders, trouble_of
-from supervisor.processes import autopsy
-from supervisor.processes.attended import Attended
+from supervisor.processes import exit_reason
+from supervisor.processes.admin_process import STARTING, AdminProcess, Serve
 from supervisor.processes.burst import Burst, Observer
-from supervisor.processes.oversight import enforce_deadline, judge_beat, watch_memory
-from supervisor.processes.pool import Pool, Waiting
-from supervisor.processes.reception import STARTING, Reception, Serve
+from supervisor.processes.maintainer_client import MaintainerClient
+from supervisor.processes.pools import Pools
+from supervisor.processes.reload import ReloadOutcome
 from supervisor.processes.storage import Storage
-from supervisor.processes.upkeep import Upkeep
-from supervisor.processes.workforce import Workforce
+from supervisor.processes.supervised import SupervisedProcess
+from supervisor.processes.watchdog import enforce_deadline, judge_beat, watch_memory
+from supervisor.processes.workers import Workers
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.system import kernel, lifeline, signals
 from supervisor.system.channel import Message
+from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Cancel, Scoreboard
 from supervisor.system.systemd import Notifier
+from supervisor.system.timers import Timers
 from supervisor.telemetry import configure, events
 
 TICK = 1.0  # seconds between two looks at the scoreboard
-MEMORY_TICK = 10.0
 MAINTAINER_LIMIT = 5  # early deaths of maintainers in a row after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and the children's ends
 
@@ -66,23 +68,43 @@ class Supervisor:
         self._log = events(process="supervisor")
         self._notifier = Notifier()
         self._reactor = Reactor()
-        self._maintainer = Attended("maintainer", board, MAINTAINER_SLOT, self._reactor)
-        self._admin = Attended("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
-        self._upkeep = Upkeep(engine, board, self._maintainer)
-        self._reception = Reception(serve_admin, self._admin)
+        self._outlet = Outlet()
+        self._maintainer = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, self._reactor)
+        self._admin = SupervisedProcess("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
+        self._client = MaintainerClient(engine, board, self._maintainer)
+        self._admin_process = AdminProcess(serve_admin, self._admin)
         self._storage = Storage(engine.writers())
-        attended = (self._maintainer, self._admin)
-        self._workforce = Workforce(record.id, engine, board, self._reactor, self._upkeep, attended)
-        self._pools: dict[str, Pool] = {}
+        self._pools = Pools()
+        supervised = (self._maintainer, self._admin)
+        self._workers = Workers(
+            record.id, engine, board, self._reactor, self._client, supervised, self._pools, self._outlet
+        )
         self._reloads: int | None = None
         self._stopping = ""  # why, once we are
         self._stop_by = 0.0
-        self._next_tick = self._next_memory = 0.0
+        self._next_tick = 0.0
+        self._deadlines: list[float | None] = []  # of what runs, and of what is to be stopped
         self._ticking = False
         self._ready = False
         self._lost = ""  # why the database is gone for good
         self._posted: dict[str, Any] = {}
         self._unhandled: set[str] = set()
+        self._outcome = ReloadOutcome()
+        self._duties: dict[str, Any] = {}  # of the maintainer's, those that fail
+        self._timers = self._all_timers()
+
+    def _all_timers(self) -> Timers:
+        """Everything that happens at a time of its own, and not because somebody says something."""
+        timers = Timers()
+        timers.add("tick", lambda: [self._next_tick])
+        timers.add("stop", lambda: [self._stop_by] if self._stopping else [])
+        timers.add("ends", self._workers.ends)
+        timers.add("floods", self._workers.floods)
+        timers.add("deadlines", lambda: self._deadlines)
+        timers.add("maintainer", lambda: [self._maintainer.restart_at])
+        timers.add("admin", lambda: [self._admin_process.due_at])
+        timers.add("pools", lambda: [] if self._stopping else [pool.next_try for pool in self._pools.values()])
+        return timers
 
     def run(self) -> int:
         """Until told to stop, or until the burst is over. Returns the exit code.
@@ -94,9 +116,10 @@ class Supervisor:
             self._wait()
             self._obey_signals()
             self._hear_maintainer()
-            self._reception.attend(time.monotonic())
-            self._workforce.hear()
-            self._workforce.bury_the_dead(time.monotonic())
+            self._admin_process.attend(time.monotonic())
+            self._workers.hear()
+            self._workers.read_floods(time.monotonic())
+            self._workers.report_ends(time.monotonic())
             self._mark_time()
             self._judge_beats()
             self._enforce_deadlines()
@@ -113,6 +136,7 @@ class Supervisor:
     def _start(self) -> None:
         kernel.become_subreaper()
         lifeline.hold()
+        configure(self._settings.log.format, self._settings.log.level, cast("TextIO", self._outlet))
         self._inbox = signals.Inbox(
             obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
@@ -120,7 +144,7 @@ class Supervisor:
         self._reactor.watch(self._inbox.fileno())
         self._make_pools()
         self._start_maintainer()
-        self._reception.open(self._settings)
+        self._admin_process.open(self._settings)
         self._log.info(
             "supervisor_started",
             pid=os.getpid(),
@@ -130,40 +154,27 @@ class Supervisor:
         )
 
     def _make_pools(self) -> None:
-        wanted = self._settings.pools
-        for name, settings in wanted.items():
-            if name in self._pools:
-                self._pools[name].reconfigure(settings)
-            else:
-                wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-                self._pools[name] = Pool(settings, wake)
-        for name, pool in self._pools.items():
-            pool.closing = name not in wanted
+        for name in self._pools.configure(self._settings.pools):
+            self._workers.templates.forget(name)
 
     def _start_maintainer(self) -> None:
         orders = Orders(
             record=self._record,
-            wards={name: pool.ward() for name, pool in self._pools.items() if not pool.closing},
-            leaving={name: pool.ward().locks for name, pool in self._pools.items() if pool.closing},
+            wards=self._pools.wards(),
+            leaving=self._pools.leaving(),
             keep_done=self._settings.retention.done,
             keep_failed=self._settings.retention.failed,
             schedules=self._settings.schedules,
             burst=self._burst is not None,
             since=self._record.started_at,
         )
-        self._upkeep.start(orders, time.monotonic())
+        self._client.start(orders, time.monotonic())
 
     # The loop's steps
 
     def _wait(self) -> None:
         """Sleep until something happens or is due."""
-        times = [self._next_tick]
-        if self._stopping:
-            times.append(self._stop_by)
-        due = (self._workforce.next_funeral(), self._maintainer.restart_at, self._reception.due_at)
-        times += [at for at in due if at is not None]
-        times += [pool.restarts.not_before for pool in self._pools.values() if pool.wants_restart]
-        self._reactor.wait(min(times) - time.monotonic())
+        self._reactor.wait(self._timers.sleep(time.monotonic()))
 
     def _obey_signals(self) -> None:
         for number in self._inbox.take():
@@ -172,16 +183,16 @@ class Supervisor:
             elif number == signal.SIGHUP:
                 self._reload("SIGHUP")
             elif number == signal.SIGCHLD:
-                self._workforce.reap()
+                self._workers.reap()
 
     def _hear_maintainer(self) -> None:
         """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
         now = time.monotonic()
         if self._maintainer.due(now):
             self._start_maintainer()
-        self._upkeep.hear(self._obey_maintainer)
-        self._workforce.free_acknowledged()
-        ended = self._maintainer.oversee(now)
+        self._client.hear(self._obey_maintainer)
+        self._workers.free_acknowledged()
+        ended = self._maintainer.check(now)
         if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
             self._burst.give_up()
             self._stop("the maintainer cannot be kept alive")
@@ -195,7 +206,10 @@ class Supervisor:
         elif "trouble" in message:
             self._heed(message)
         elif "depths" in message:
-            self._obey_depths(message["depths"])
+            self._pools.take_depths(message["depths"])
+        elif "duties" in message:
+            self._duties = message["duties"]
+            self._next_tick = 0.0  # news for `status`
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
@@ -225,29 +239,22 @@ class Supervisor:
             self._stop(self._lost)
             self._stop_by = time.monotonic()
 
-    def _obey_depths(self, depths: Mapping[str, Any]) -> None:
-        for name, depth in depths.items():
-            if name in self._pools:
-                self._pools[name].waiting = Waiting(depth["due"], depth["oldest_age"])
-
     def _obey_controls(self, controls: Mapping[str, Any]) -> None:
-        for name, pool in self._pools.items():
-            pool.fixed = controls["sizes"].get(name)
+        self._pools.take_sizes(controls["sizes"])
         if self._reloads is not None and controls["reloads"] > self._reloads:
-            self._reload("supervisor reload")
+            self._reload("supervisor reload", controls["reloads"])
         self._reloads = controls["reloads"]
 
     def _obey_cancels(self, cancels: Iterable[tuple[int, int, str]]) -> None:
         for job, token, owner in cancels:
-            worker = self._workforce.find(owner)
+            worker = self._workers.find(owner)
             if worker is not None:
                 worker.slot.request_cancel(job, token, Cancel.REQUESTED)
-                worker.enforcement.cancel(job, token, time.monotonic())
+                worker.ladder.cancel(job, token, time.monotonic())
 
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
         if self._burst is not None and not self._stopping:
-            dying = any(worker.dead_at is not None for worker in self._workforce)
-            unsettled = dying or bool(self._upkeep.unacknowledged)
+            unsettled = self._workers.any_ended() or bool(self._client.unacknowledged)
             why = self._burst.follow(news, self._pools.values(), unsettled=unsettled)
             if why:
                 self._stop(why)
@@ -260,9 +267,8 @@ class Supervisor:
             self._next_tick = now + self._tick()
             for pool in self._pools.values():
                 pool.measure_rate(now)
-            self._workforce.look_around(now)
-            self._workforce.spare_memory(now)
-            self._storage.free_writers(self._workforce.living(), (self._maintainer, self._admin), now)
+            self._workers.look_around(now)
+            self._storage.free_writers(self._workers.running(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
     def _tick(self) -> float:
@@ -272,72 +278,69 @@ class Supervisor:
 
     def _judge_beats(self) -> None:
         if self._ticking:
-            for worker in self._workforce.living():
+            for worker in self._workers.running():
                 judge_beat(worker, time.monotonic())
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
-        for worker in self._workforce.living():
-            due = enforce_deadline(worker, now)
-            if due is not None:
-                self._next_tick = min(self._next_tick, max(due, now + 0.01))
+        self._deadlines = [enforce_deadline(worker, now) for worker in self._workers.running()]
 
     def _watch_memory(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_memory:
-            self._next_memory = now + MEMORY_TICK
-            for worker in self._workforce.living():
-                watch_memory(worker)
+        if self._ticking:
+            for worker in self._workers.running():
+                watch_memory(worker, self._pools[worker.pool], time.monotonic())
 
     def _rescale(self) -> None:
         """Bring every pool to the size that it should have. Before recovery is done there are no workers."""
-        if not self._upkeep.recovered or self._stopping:
+        if not self._client.recovered or self._stopping:
             return
         now = time.monotonic()
         for pool in list(self._pools.values()):
-            pool.notice_progress(now)
+            for worker in pool.notice_progress():
+                self._workers.templates.prove(worker)
             before = pool.target
             pool.decide(now)
             if pool.target != before:
                 self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
-            for _ in range(pool.missing(now)):
-                if not self._workforce.ask(pool, self._settings, self._kin(pool)):
-                    break
-            for worker in pool.leavers():
-                self._workforce.drain(worker)
+            self._workers.staff(pool, self._settings, self._pools.sharing(pool))
             if pool.closing and not pool.workers:
-                del self._pools[pool.name]
-                pool.close()
+                self._pools.remove(pool)
         if not self._ready:
             self._ready = True
             self._notifier.ready(f"{len(self._pools)} pools")
 
-    def _kin(self, pool: Pool) -> dict[str, Pool]:
-        """The pools that share this one's template."""
-        return {n: p for n, p in self._pools.items() if not p.closing and p.image == pool.image}
-
     def _publish(self) -> None:
         """Show `status` what we know, and a progress bar how far we are."""
+        self._outlet.flush()
         if self._ticking:
+            now = time.monotonic()
+            self._tell_lost_output()
             bulletin = {
                 "pid": os.getpid(),
                 "maintainer": self._maintainer.pid,
-                "admin": self._reception.bulletin(),
+                "admin": self._admin_process.bulletin(),
                 "stopping": self._stopping,
                 "trouble": self._storage.trouble,
-                "templates": self._workforce.templates(),
-                "pools": {name: pool.bulletin() for name, pool in self._pools.items()},
+                "duties": self._duties,
+                "templates": self._workers.templates.pids(),
+                "pools": {name: pool.bulletin(now) for name, pool in self._pools.items()},
+                "reload": self._outcome.follow(self._pools, now),
             }
             if bulletin != self._posted:
                 self._posted = bulletin
                 self._board.post(bulletin)
         if self._observer is not None and self._burst is not None:
-            self._observer(self._burst.progress(self._workforce))
+            self._observer(self._burst.progress(self._workers))
+
+    def _tell_lost_output(self) -> None:
+        lost = self._outlet.take_lost()
+        if lost:
+            self._log.warning("log_lost", bytes=lost, hint="whoever reads it had stopped, or the disk was full")
 
     # Reload and stop
 
-    def _reload(self, why: str) -> None:
+    def _reload(self, why: str, number: int | None = None) -> None:
         """Read the configuration anew; an invalid one changes nothing. Workers are replaced one at a time."""
         if self._stopping:
             return
@@ -348,16 +351,19 @@ class Supervisor:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
         except ConfigError as error:
             self._log.error("reload_refused", why=why, problems=error.problems, kept=str(self._settings.path))
+            self._outcome.refused(number, time.time(), error.problems)
+            self._next_tick = 0.0  # news for `status`
             self._notifier.ready("the configuration could not be reloaded")
             return
         self._settings = settings
         self._unhandled = set()
-        configure(settings.log.format, settings.log.level)
+        configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
         self._make_pools()
-        self._workforce.renew_templates()
+        self._workers.renew()
+        self._outcome.begun(number, time.time(), self._pools)
         self._maintainer.retire()
         self._start_maintainer()
-        self._reception.open(settings)
+        self._admin_process.open(settings)
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
 
@@ -369,30 +375,30 @@ class Supervisor:
         grace = max((pool.settings.shutdown_grace for pool in self._pools.values()), default=0.0)
         self._stopping = why
         self._stop_by = time.monotonic() + grace
-        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workforce))
+        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workers))
         self._notifier.stopping(why)
-        self._workforce.drain_all()
+        self._workers.drain_all()
 
     def _finished(self) -> bool:
         if not self._stopping:
             return False
-        if len(self._workforce) and time.monotonic() >= self._stop_by:
-            for worker in self._workforce:
-                worker.kill(autopsy.SHUTDOWN)
+        if len(self._workers) and time.monotonic() >= self._stop_by:
+            for worker in self._workers:
+                worker.kill(exit_reason.SHUTDOWN)
             self._stop_by = time.monotonic() + 1.0
-        return not len(self._workforce)
+        return not len(self._workers)
 
     def _leave(self) -> None:
         """See that every end is settled, let the children go, take our name out of the registry."""
         deadline = time.monotonic() + _FAREWELL
-        self._reception.close()
-        while self._upkeep.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
+        self._admin_process.close()
+        while self._client.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
             self._reactor.wait(0.05)
             self._hear_maintainer()
         self._maintainer.dismiss(_FAREWELL)
-        self._workforce.close()
+        self._workers.templates.close()
         while time.monotonic() < deadline and kernel.children(os.getpid()):
-            self._workforce.reap()
+            self._workers.reap()
             time.sleep(0.002)
         kernel.kill_children()
         self._owner.release()

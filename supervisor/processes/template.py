@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
+from supervisor.domain.text import clipped
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, lifeline, signals, tallies, tape
@@ -42,7 +43,7 @@ STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the super
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class TemplateSpec:
     """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
     how many a numerical library may have in each of them.
     """
@@ -64,14 +65,14 @@ class Nest:
 class Template:
     """Made in its own process, right after the fork."""
 
-    def __init__(self, nest: Nest, engine: Engine, channel: Channel, board: Scoreboard) -> None:
-        self._nest = nest
+    def __init__(self, spec: TemplateSpec, engine: Engine, channel: Channel, board: Scoreboard) -> None:
+        self._spec = spec
         self._engine = engine
         self._channel = channel
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # that has been set up before the fork
-        self._log = events(process="template", handler=nest.any_pool.handler or None)
+        self._log = events(process="template", handler=spec.any_pool.handler or None)
 
     def run(self) -> int:
         """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
@@ -79,13 +80,13 @@ class Template:
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
-        prepare(self._nest)
+        prepare(self._spec)
         # Its own name, and what names take need not be imported in every worker.
-        _title(f"job-supervisor: template of {', '.join(self._nest.pools)}")
+        _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
-            self._handler = load_image(self._nest.any_pool, self._database(), self._log.warning)
+            self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
         except HandlerError as error:
-            self._channel.send({"broken": str(error)})
+            self._channel.send({"broken": clipped(str(error))})
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()
@@ -115,11 +116,12 @@ class Template:
 
     def _fork(self, request: Message) -> None:
         """Fork one worker, and hand its pidfd and the end of its stderr to the supervisor."""
-        pool = self._nest.pools[request["pool"]]
+        pool = self._spec.pools[request["pool"]]
         incarnation = request["incarnation"]
         record = (pool, incarnation, request["name"], request["slot"])
-        place = Place(self._nest.threads[pool.name], request["device"])
-        wake = self._nest.wakes[pool.name]
+        place = Place(self._spec.threads[pool.name], request["device"])
+        cautious = bool(request["cautious"])
+        wake = self._spec.wakes[pool.name]
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
@@ -128,9 +130,9 @@ class Template:
         _enlarge(writer)
         try:
             pid, pidfd = child.fork(
-                lambda: self._become_worker(*record, place=place, stderr=writer),
+                lambda: self._become_worker(*record, place=place, stderr=writer, cautious=cautious),
                 role="worker",
-                keep=(wake, self._nest.news, writer),
+                keep=(wake, self._spec.news, writer),
             )
         except OSError as error:
             self._channel.send({"unforked": incarnation, "error": error.strerror})
@@ -148,9 +150,17 @@ class Template:
                 os.kill(pid, signal.SIGKILL)  # our own unreaped child
 
     def _become_worker(
-        self, pool: PoolSettings, incarnation: str, name: str, slot: int, *, place: Place, stderr: int
+        self,
+        pool: PoolSettings,
+        incarnation: str,
+        name: str,
+        slot: int,
+        *,
+        place: Place,
+        stderr: int,
+        cautious: bool,
     ) -> int:
-        record = record_of(self._nest.supervisor, pool, incarnation, name, slot)
+        record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
         os.dup2(stderr, 2)
         os.close(stderr)
@@ -159,10 +169,10 @@ class Template:
         except HandlerError as error:
             self._board.slot(slot).give_up(str(error))
             return EXIT_BROKEN
-        order = Order(self._nest, pool, record, self._engine, place.device, log)
+        spec = WorkerSpec(self._spec, pool, record, self._engine, place.device, log, cautious)
         if pool.start == "spawn":
-            _exec_worker(order, self._board.path)
-        return work(order, self._board, self._handler)
+            _exec_worker(spec, self._board.path)
+        return work(spec, self._board, self._handler)
 
     def _reap(self) -> None:
         ended = False
@@ -186,13 +196,13 @@ class Template:
         return None if folder is None else folder / self._engine.watch_prefix
 
 
-def prepare(nest: Nest) -> None:
+def prepare(spec: TemplateSpec) -> None:
     """The pool's environment, and the configuration's folder first on sys.path."""
-    pool = nest.any_pool
+    pool = spec.any_pool
     if pool.preloads:
-        limit_threads(pool, nest.threads[pool.name])
+        limit_threads(pool, spec.threads[pool.name])
     os.environ.update(pool.env)
-    folder = str(nest.folder)
+    folder = str(spec.folder)
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
 
@@ -207,42 +217,47 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler."""
+class WorkerSpec:
+    """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler.
 
-    nest: Nest
+    A `cautious` one claims a job at a time and commits after each: one of the jobs may ruin its process.
+    """
+
+    template: TemplateSpec
     pool: PoolSettings
     record: WorkerRecord
     engine: Engine
     device: str | None
     log: int
+    cautious: bool = False
 
 
-def work(order: Order, board: Scoreboard, handler: AnyHandler | None = None) -> int:
+def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None) -> int:
     """The worker's life in its own process. `handler` has been set up already, or is found here."""
-    nest, pool, record = order.nest, order.pool, order.record
+    template, pool, record = spec.template, spec.pool, spec.record
     kernel.become_subreaper()
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
     recorder = Recorder()
     recorder.attach(tape.shared(board.tapes, record.slot))
-    events_to = os.fdopen(order.log, "w", buffering=1)
-    configure(nest.log.format, nest.log.level, events_to, keep=recorder.tape.line)
+    events_to = os.fdopen(spec.log, "w", buffering=1)
+    configure(template.log.format, template.log.level, events_to, keep=recorder.tape.line)
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
-        handler = Bridge(pool, nest.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder)
+        handler = Bridge(pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder)
     worker = (BatchWorker if pool.batch_size > 1 else Worker)(
         pool,
         record,
-        order.engine,
+        spec.engine,
         slot,
-        wake=nest.wakes[pool.name],
-        news=nest.news,
+        wake=template.wakes[pool.name],
+        news=template.news,
         recorder=recorder,
         row=tallies.shared(board.tallies, record.slot),
         handler=handler,
-        device=order.device,
+        device=spec.device,
+        cautious=spec.cautious,
     )
     return worker.run()
 
@@ -252,12 +267,12 @@ def _ask_to_leave(slot: Slot) -> None:
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
 
 
-def _exec_worker(order: Order, board: Path) -> NoReturn:
+def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
     """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
     file = os.memfd_create("worker", 0)
-    os.write(file, pickle.dumps((order, board)))
+    os.write(file, pickle.dumps((spec, board)))
     os.lseek(file, 0, os.SEEK_SET)
-    for descriptor in (order.nest.wakes[order.pool.name], order.nest.news, order.log, file):
+    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
         os.set_inheritable(descriptor, True)
     line = str(lifeline.keep_over_exec())
     os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file), line])  # noqa: S606

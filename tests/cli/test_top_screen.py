@@ -127,7 +127,7 @@ def test_no_line_is_wider_than_the_screen_and_there_are_never_more(width: int, h
 def test_whatever_a_row_holds_reaches_the_terminal_as_text() -> None:
     evil = overview(
         database=f"sqlite:////x/{EVIL}",
-        pools=[pool(EVIL, why=EVIL), pool("b", problem=EVIL), pool("c", types=[EVIL])],
+        pools=[pool(EVIL, why=EVIL), pool("b", problem=EVIL, broken=True), pool("c", types=[EVIL])],
         workers=[worker(EVIL, text=EVIL), worker("b-1", leaving=EVIL, progress=None, text="", job=None)],
         types=[type_(EVIL), type_("b")],
         paused=[EVIL],
@@ -145,7 +145,7 @@ def test_rows_without_room_are_counted_and_the_selected_one_is_shown() -> None:
         pools=[pool(f"p{n:02}", oldest_age=None, due=0) for n in range(45)],
         workers=[worker(f"w-{n}", state="idle", job=None, running_for=None, progress=None, text="") for n in range(45)],
     )
-    broken = replace(many, pools=[*many.pools, pool("zz", problem="no such module")])
+    broken = replace(many, pools=[*many.pools, pool("zz", problem="no such module", broken=True)])
 
     screen = shown(broken, View(selected={"pools": "p44@7"}))
 

@@ -12,7 +12,7 @@ from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.processes.deadlines import KILL_GRACE, Enforcement, Step
+from supervisor.processes.termination import KILL_GRACE, Step, TerminationLadder
 from supervisor.system.scoreboard import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor
@@ -152,10 +152,10 @@ def test_a_job_in_a_batch_is_not_stopped_alone_but_the_batch_is_at_its_time_limi
     slot.assign("w1", "tag-1")
     slot.state(State.BUSY)
     slot.begin(7, 1, 0.0, 100.0, batch=4)
-    enforcement = Enforcement()
-    enforcement.cancel(7, 1, 10.0)
+    ladder = TerminationLadder()
+    ladder.cancel(7, 1, 10.0)
 
-    assert enforcement.next_step(slot.read(), 99.0) is Step.NOTHING
-    assert enforcement.due(slot.read()) == 100.0
-    assert enforcement.next_step(slot.read(), 100.0) is Step.INTERRUPT
-    assert enforcement.next_step(slot.read(), 100.0 + KILL_GRACE) is Step.KILL
+    assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
+    assert ladder.due(slot.read()) == 100.0
+    assert ladder.next_step(slot.read(), 100.0) is Step.INTERRUPT
+    assert ladder.next_step(slot.read(), 100.0 + KILL_GRACE) is Step.KILL

@@ -1,4 +1,4 @@
-"""A pool's choices among its own workers."""
+"""A pool's choices among its own workers, and which it lacks or has too many, by their numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
+from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.processes.pool import Pool
-from supervisor.processes.worker_process import WorkerProcess
+from supervisor.processes.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 
 
@@ -20,7 +21,8 @@ class Crew:
 
     def __init__(self, folder: Path) -> None:
         (folder / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\nworkers = 3\ngpus = [0, 1]\n')
-        self.pool = Pool(load(folder / "supervisor.toml").pools["tag"], os.eventfd(0))
+        self.settings = load(folder / "supervisor.toml").pools["tag"]
+        self.pool = Pool(self.settings, os.eventfd(0))
         self.pool.target = 3
         self._board = Scoreboard.create(folder / "board")
         self._number = 0
@@ -29,11 +31,11 @@ class Crew:
         self._number += 1
         name, slot = self.pool.next_name(), self._board.slot(self._number)
         device = device or self.pool.next_device(name)
-        worker = WorkerProcess(name, name, self._number, slot, cast("Any", None), self.pool, 0.0, device)
+        worker = WorkerProcess(name, name, self._number, slot, self.settings, cast("Any", None), 0.0, device)
         self.pool.workers[f"{self._number}"] = worker
         return worker
 
-    def bury(self, worker: WorkerProcess) -> None:
+    def lose(self, worker: WorkerProcess) -> None:
         self.pool.workers = {key: other for key, other in self.pool.workers.items() if other is not worker}
 
 
@@ -51,7 +53,7 @@ def test_a_new_worker_gets_the_device_that_the_fewest_have(crew: Crew) -> None:
 def test_the_replacements_of_dead_workers_get_their_devices(crew: Crew) -> None:
     workers = [crew.ask() for _ in range(4)]
     for worker in workers[1:3]:
-        crew.bury(worker)
+        crew.lose(worker)
 
     assert [(worker.name, worker.device) for worker in (crew.ask(), crew.ask())] == [("tag-2", "1"), ("tag-3", "0")]
 
@@ -63,7 +65,8 @@ def test_each_stale_worker_is_succeeded_on_its_own_device(crew: Crew) -> None:
 
     assert crew.ask().device == "1"
     assert crew.ask().device == "0"  # although the first has not been told to leave yet
-    first.draining = second.draining = True
+    first.drain()
+    second.drain()
     assert crew.ask().device == "1"
 
 
@@ -71,3 +74,55 @@ def test_a_pool_that_grows_counts_the_devices_of_those_about_to_be_replaced(crew
     crew.ask(device="0").stale = "near max_jobs_per_worker"
 
     assert crew.ask().device == "1"
+
+
+def test_a_worker_s_life_goes_forward_only(crew: Crew) -> None:
+    worker = crew.ask()
+    worker.drain()
+    assert worker.stage is Stage.DRAINING
+    assert not worker.notice_ready(worker.slot.read())
+    worker.end(5.0)
+    worker.drain()
+    worker.end(7.0, status=9)
+    assert (worker.stage, worker.ended_at, worker.explained_at) == (Stage.ENDED, 5.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "flags", "expected"),
+    [
+        (Counts(target=3), {}, Missing(3)),
+        (Counts(target=3, staying=2, unexplained=1), {}, Missing(0)),
+        (Counts(target=3), {"failed": True}, Missing(1)),
+        (Counts(target=3, staying=1, starting=1), {"failed": True}, Missing(0)),
+        (Counts(target=2, stale=2), {}, Missing(1)),
+        (Counts(target=2, stale=2, staying=1, starting=1), {}, Missing(0)),
+        # The old code keeps up the numbers until the new one has proved itself.
+        (Counts(target=2, stale=1), {"unproven": True}, Missing(1, 1)),
+        (Counts(target=2, stale=1, staying=1, starting=1), {"unproven": True, "failed": True}, Missing(0, 1)),
+        (Counts(target=2, stale=2), {"unproven": True}, Missing(1, 0)),
+        (Counts(target=0), {"unproven": True}, Missing(0, 0)),
+        (Counts(target=4), {"isolated": True}, Missing(1)),
+        (Counts(target=4, staying=1), {"isolated": True}, Missing(0)),
+        (Counts(target=4, unexplained=1), {"isolated": True}, Missing(0)),
+    ],
+)
+def test_what_a_pool_lacks_follows_from_numbers(counts: Counts, flags: dict[str, bool], expected: Missing) -> None:
+    assert missing(counts, **flags) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "roof", "fixed", "expected"),
+    [
+        (Counts(target=1, staying=3, idle=1), None, False, Leaving(idle=1)),
+        (Counts(target=1, staying=3), None, False, Leaving()),
+        (Counts(target=1, staying=3), None, True, Leaving(anyone=2)),
+        (Counts(target=2, staying=1, stale=2), None, False, Leaving(stale=1)),
+        (Counts(target=2, staying=1, starting=1, stale=2), None, False, Leaving()),
+        # Over the budget, one after another leaves between two jobs, and never the last.
+        (Counts(target=1, staying=4), 1, False, Leaving(anyone=1)),
+        (Counts(target=1, staying=3, leaving=1), 1, False, Leaving()),
+        (Counts(target=1, staying=1), 0, False, Leaving()),
+    ],
+)
+def test_who_leaves_follows_from_numbers(counts: Counts, roof: int | None, fixed: bool, expected: Leaving) -> None:
+    assert leaving(counts, roof, fixed=fixed) == expected

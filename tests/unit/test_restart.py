@@ -19,7 +19,7 @@ def test_deaths_after_a_finished_job_cost_no_delay_however_many() -> None:
         restarts = restarts.died(100.0, early=False)
 
     assert restarts.not_before <= 100.0
-    assert restarts.problem == ""
+    assert restarts.problem(100.0) == ""
 
 
 def test_early_deaths_in_a_row_back_off_up_to_half_a_minute() -> None:
@@ -52,14 +52,14 @@ def test_a_crash_loop_is_named_with_its_next_try() -> None:
     for _ in range(4):
         restarts = restarts.died(100.0, early=True)
 
-    assert "crash loop: 4 workers died" in restarts.problem
+    assert "crash loop: 4 workers died" in restarts.problem(100.0)
 
 
 def test_a_finished_job_ends_the_loop() -> None:
     looping = Restarts().died(1, early=True).died(1, early=True).died(1, early=True).died(1, early=True)
 
-    assert delays(looping.finished_a_job(), 3) == [0, 0, 0]
-    assert looping.finished_a_job().problem == ""
+    assert delays(looping.committed_a_job(), 3) == [0, 0, 0]
+    assert looping.committed_a_job().problem(1) == ""
 
 
 def test_a_broken_set_up_waits_longer_each_time_and_says_why() -> None:
@@ -69,13 +69,13 @@ def test_a_broken_set_up_waits_longer_each_time_and_says_why() -> None:
         waits.append(restarts.not_before - 100.0)
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert "no module named cv2 (tried 9 times" in restarts.problem
+    assert "no module named cv2 (tried 9 times" in restarts.problem(100.0)
 
 
 def test_a_worker_that_gets_ready_ends_the_trouble_with_its_set_up() -> None:
     restarts = Restarts().broken(1.0, "why").ready()
 
-    assert (restarts.failed_setups, restarts.problem) == (0, "")
+    assert (restarts.failed_setups, restarts.problem(1.0)) == (0, "")
 
 
 def test_endless_loops_keep_finite_delays() -> None:

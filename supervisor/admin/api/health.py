@@ -60,7 +60,7 @@ def hindrances(seen: Overview) -> Iterator[str]:
         if one.stopping:
             yield f"supervisor {one.pid} is stopping: {one.stopping}"
     for pool in seen.pools:
-        if pool.problem:
+        if pool.broken:
             yield f"pool {pool.name}: {pool.problem}"
         elif pool.why == "starting":
             yield f"pool {pool.name} has not been started yet: recovery is not done"

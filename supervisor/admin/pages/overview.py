@@ -83,8 +83,10 @@ def troubles(shown: Overview) -> Iterator[Trouble]:
     for supervisor in shown.supervisors:
         yield from _of_supervisor(supervisor)
     for pool in shown.pools:
-        if pool.problem:
+        if pool.problem and pool.broken:
             yield Trouble("fault", f"The pool {pool.name} is broken: {pool.problem}", "It is tried again by itself.")
+        elif pool.problem:
+            yield Trouble("warning", f"The pool {pool.name} works, but: {pool.problem}", "It is tried again by itself.")
     yield from _of_types(shown)
     for schedule in shown.schedules:
         if schedule.next_in < -LATE:

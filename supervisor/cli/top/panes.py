@@ -76,12 +76,12 @@ def _pool(pool: PoolView) -> Row:
     if held:
         remark = "paused" if len(held) == len(pool.types) else f"paused: {', '.join(held)}"
     if pool.problem:
-        remark = f"BROKEN: {pool.problem}"
+        remark = f"BROKEN: {pool.problem}" if pool.broken else pool.problem
     return Row(
         key=f"{pool.name}@{pool.supervisor}",
         cells=(pool.name, f"{pool.size}/{pool.target}", due, span(pool.oldest_age), f"{pool.rate:.3g}/s", remark),
         interest=(bool(pool.problem), bool(held), pool.oldest_age or 0.0, pool.due, pool.rate),
-        style="red" if pool.problem else "yellow" if held else "",
+        style="red" if pool.broken else "yellow" if held or pool.problem else "",
         pool=pool.name,
         types=tuple(pool.types),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.config.settings import AdminSettings, Settings
-from supervisor.processes.attended import Attended
+from supervisor.processes.supervised import SupervisedProcess
 from supervisor.system.channel import Channel
 from supervisor.system.listening import Listening
 from supervisor.telemetry import events
@@ -20,13 +20,13 @@ STARTING = 60.0  # seconds for it to import what it needs
 GRACE = 3.0  # seconds for it to finish its answers; it takes 2 at most
 
 
-class Reception:
+class AdminProcess:
     """Whether and where there is an admin process, as `[admin]` says. Times are monotonic seconds.
 
     Nothing that goes wrong here holds up a job: it is logged, shown by `status`, and tried again.
     """
 
-    def __init__(self, serve: Serve, process: Attended) -> None:
+    def __init__(self, serve: Serve, process: SupervisedProcess) -> None:
         self._serve = serve
         self._process = process
         self._log = events(process="supervisor")
@@ -49,7 +49,7 @@ class Reception:
         """Hear how the process does, and start or replace it where there should be one."""
         for message in self._process.hear():
             self._problem = message.get("problem", "")
-        if self._process.oversee(now) and self._process.early_deaths > 1 and not self._problem:
+        if self._process.check(now) and self._process.early_deaths > 1 and not self._problem:
             self._problem = f"it has died {self._process.early_deaths} times in a row; the log may say why"
         settings = self._settings
         if settings is None or settings.admin is None or not self._process.due(now):

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
-from supervisor.processes.attended import Attended
+from supervisor.processes.supervised import SupervisedProcess
 from supervisor.store.base import Engine
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 
 
-class Upkeep:
+class MaintainerClient:
     """Reports of deaths are kept until a maintainer, this one or a successor, has acknowledged them."""
 
-    def __init__(self, engine: Engine, board: Scoreboard, process: Attended) -> None:
+    def __init__(self, engine: Engine, board: Scoreboard, process: SupervisedProcess) -> None:
         self._engine = engine
         self._board = board
         self._process = process

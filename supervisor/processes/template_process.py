@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any, Protocol
 
-from supervisor.domain.settlement import clipped
-from supervisor.processes.template import Nest, Template
+from supervisor.domain.text import clipped
+from supervisor.processes.template import Template, TemplateSpec
 from supervisor.store.base import Engine
 from supervisor.system import child, kernel, signals
 from supervisor.system.channel import Channel
@@ -15,49 +15,57 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
 _DESCRIPTORS = 2  # that come with a worker: its pidfd and the end of its stderr
-_LONGEST_REASON = 4000  # characters of an error's text that are shown
 PATIENCE = 10.0  # seconds for a ready template to answer; then it is stuck
 
 
 class Listener(Protocol):
     """Who is told of a template's news."""
 
-    def forked(self, launcher: Launcher, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
+    def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
 
-    def exited(self, launcher: Launcher, incarnation: str, status: int, peak_memory: int) -> None: ...
+    def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None: ...
 
-    def unwatched(self, launcher: Launcher, incarnation: str, pid: int) -> None: ...
+    def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None: ...
 
-    def unforked(self, launcher: Launcher, incarnation: str, why: str) -> None: ...
+    def unforked(self, template: TemplateProcess, incarnation: str, why: str) -> None: ...
 
-    def broken(self, launcher: Launcher, why: str) -> None: ...
+    def broken(self, template: TemplateProcess, why: str) -> None: ...
 
 
-class Launcher:
+class TemplateProcess:
     """One template process. Retired ones fork no more, and end when their last worker has.
 
-    Making one raises OSError where no process or no descriptor can be had.
+    A `superseded` one is of before a reload: it forks stand-ins until the pools in `needed_by` have a worker of the
+    new code. Making one raises OSError where no process or no descriptor can be had.
     """
 
-    def __init__(self, nest: Nest, engine: Engine, board: Scoreboard) -> None:
-        self.nest = nest
+    def __init__(self, spec: TemplateSpec, engine: Engine, board: Scoreboard, *, alone: bool = False) -> None:
+        self.spec = spec
+        self.alone = alone  # of one pool, since templates of it have died
         self.ready = False
         self.retired = False
+        self.superseded = False
+        self.needed_by: set[str] = set()  # pools that had a ready worker of it, and have none of newer code
         self.why_broken = ""
         self.status: int | None = None
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
 
         def become(channel: Channel) -> int:
-            return Template(nest, engine, channel, board).run()
+            return Template(spec, engine, channel, board).run()
 
-        keep = (nest.news, *nest.wakes.values())
+        keep = (spec.news, *spec.wakes.values())
         self._channel, self.pid, self.pidfd = child.fork_with_channel(become, role="template", keep=keep)
         self._descriptor = self._channel.fileno()
 
     @property
     def gone(self) -> bool:
         return self._channel.closed
+
+    @property
+    def forks(self) -> bool:
+        """Whether it can be asked for workers of the present code."""
+        return not (self.retired or self.superseded or self.why_broken or self.gone)
 
     @property
     def ending(self) -> str:
@@ -72,10 +80,19 @@ class Launcher:
         """The channel's descriptor, also after its end."""
         return self._descriptor
 
-    def ask(self, pool: str, name: str, incarnation: str, slot: int, device: str | None, now: float) -> None:
+    def ask(
+        self, pool: str, name: str, incarnation: str, slot: int, device: str | None, now: float, *, cautious: bool
+    ) -> None:
         """Ask for a worker; the answer comes to the listener."""
         self.asked[incarnation] = now
-        worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
+        worker = {
+            "pool": pool,
+            "name": name,
+            "incarnation": incarnation,
+            "slot": slot,
+            "device": device,
+            "cautious": cautious,
+        }
         self._channel.send({"fork": worker})
 
     def hear(self, listener: Listener) -> None:
@@ -105,7 +122,7 @@ class Launcher:
             # Its patience starts now: importing may have taken minutes.
             self.asked = dict.fromkeys(self.asked, 0.0)
         elif "broken" in message:
-            self.why_broken = clipped(str(message["broken"]), _LONGEST_REASON)
+            self.why_broken = clipped(str(message["broken"]))
             listener.broken(self, self.why_broken)
 
     def _take(self, incarnation: str, pid: int, descriptors: list[int], listener: Listener) -> None:
@@ -133,6 +150,7 @@ class Launcher:
 
     def dismiss(self) -> None:
         """Let the template end; we shall see it go."""
+        self.retired = True
         self._channel.finish()
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _LONGEST_PAUSE = 10.0
 _EARLY = 10.0  # seconds: one that dies younger may die of the same cause again
 
 
-class Attended:
+class SupervisedProcess:
     """One such child at a time, of one `role`; its slot is `number`. Times are monotonic seconds.
 
     `starting` is how long one may take to its first beat, which it gives when it has imported what it needs.
@@ -78,12 +78,12 @@ class Attended:
         self._channel.flush()
         return self._channel.hear()
 
-    def oversee(self, now: float) -> bool:
+    def check(self, now: float) -> bool:
         """Tidy up after one that has ended, and set its successor's time; kill one that hangs. True: it has ended."""
         if self._channel is None:
             return False
         if self._channel.closed:
-            self._bury(now)
+            self._reap(now)
             return True
         if self._leave_by is not None and now > self._leave_by:
             self.kill()
@@ -112,7 +112,7 @@ class Attended:
         self.kill()
         self._drop()
 
-    def _bury(self, now: float) -> None:
+    def _reap(self, now: float) -> None:
         self.kill()  # the channel may have ended before the process
         self._drop()
         if self._leave_by is not None:

@@ -1,0 +1,56 @@
+"""All pools, as the configuration and the operators want them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.config.settings import PoolSettings
+from supervisor.maintenance.maintainer import Ward
+from supervisor.maintenance.renewer import LockTimes
+from supervisor.processes.pool import Pool, Waiting
+
+
+class Pools(dict[str, Pool]):
+    """By name. One that is no longer in the configuration stays, `closing`, until its last worker has left."""
+
+    def configure(self, wanted: Mapping[str, PoolSettings]) -> list[str]:
+        """Make what is missing; those that are there go on. Returns the names of the closing ones."""
+        for name, settings in wanted.items():
+            if name in self:
+                self[name].reconfigure(settings)
+            else:
+                wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+                self[name] = Pool(settings, wake)
+        for name, pool in self.items():
+            pool.closing = name not in wanted
+        return [name for name, pool in self.items() if pool.closing]
+
+    def wards(self) -> dict[str, Ward]:
+        """What the maintainer must know of those that take jobs."""
+        return {name: pool.ward() for name, pool in self.items() if not pool.closing}
+
+    def leaving(self) -> dict[str, LockTimes]:
+        """And of those whose workers finish theirs."""
+        return {name: pool.ward().locks for name, pool in self.items() if pool.closing}
+
+    def sharing(self, pool: Pool) -> dict[str, Pool]:
+        """The pools that share this one's template."""
+        return {name: other for name, other in self.items() if not other.closing and other.image == pool.image}
+
+    def take_depths(self, depths: Mapping[str, Any]) -> None:
+        """What the maintainer has measured."""
+        for name, depth in depths.items():
+            if name in self:
+                self[name].waiting = Waiting(depth["due"], depth["oldest_age"])
+
+    def take_sizes(self, sizes: Mapping[str, int]) -> None:
+        """What operators have set."""
+        for name, pool in self.items():
+            pool.fixed = sizes.get(name)
+
+    def remove(self, pool: Pool) -> None:
+        """Its last worker has left."""
+        del self[pool.name]
+        pool.close()

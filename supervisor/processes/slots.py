@@ -1,0 +1,28 @@
+"""The places on the scoreboard: which are free, and who has which."""
+
+from __future__ import annotations
+
+from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard, Slot
+
+
+class Slots:
+    """A slot is used again only when the end of the worker that had it is settled."""
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+        self._free = list(range(MAX_SLOTS - 1, 0, -1))
+
+    @property
+    def full(self) -> bool:
+        return not self._free
+
+    def take(self, incarnation: str, name: str) -> tuple[int, Slot]:
+        """The lowest that is free, given to this worker."""
+        number = self._free.pop()
+        slot = self._board.slot(number)
+        slot.assign(incarnation, name)
+        self._board.use_up_to(number)
+        return number, slot
+
+    def give_back(self, number: int) -> None:
+        self._free.append(number)

@@ -1,0 +1,78 @@
+"""What happens to a job that must stop: ask, then interrupt, then kill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from supervisor.system.scoreboard import Cancel, Snapshot, State
+
+KILL_GRACE = 5.0  # seconds that an interrupted handler has for its own clean-up
+CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted
+_MOST_REQUESTS = 64  # of one worker; of more, the oldest is forgotten
+
+Run = tuple[int, int]
+"""A job's id and the token of its claim: one run and no other."""
+
+NO_RUN: Run = (0, 0)
+
+
+class Step(Enum):
+    """What to do to a worker now."""
+
+    NOTHING = "nothing"
+    INTERRUPT = "interrupt"
+    KILL = "kill"
+
+
+@dataclass(slots=True)
+class TerminationLadder:
+    """One worker's runs that are to be stopped. Times are monotonic seconds.
+
+    `requests` are cancels, each of one run; `run` is the one on the ladder, for `reason`.
+    """
+
+    requests: dict[Run, float] = field(default_factory=dict)
+    run: Run = NO_RUN
+    reason: Cancel = Cancel.NONE
+    interrupted_at: float = 0.0
+
+    def cancel(self, job: int, token: int, now: float) -> None:
+        """Somebody wants this run stopped. In a batch a job cannot be stopped alone: it runs to its end."""
+        if (job, token) not in self.requests:
+            if len(self.requests) >= _MOST_REQUESTS:
+                del self.requests[next(iter(self.requests))]
+            self.requests[job, token] = now
+
+    def next_step(self, slot: Snapshot, now: float) -> Step:
+        """Judge a worker's slot. After INTERRUPT the reason says what to write into the cancel request."""
+        current = (slot.job, slot.token)
+        if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
+            return Step.NOTHING
+        if self.run == current and self.interrupted_at:
+            return Step.KILL if now >= self.interrupted_at + KILL_GRACE else Step.NOTHING
+        if slot.deadline and now >= slot.deadline:
+            return self._interrupt(current, Cancel.TIMEOUT, now)
+        ends = self._grace_ends(slot)
+        if ends is not None and now >= ends:
+            return self._interrupt(current, Cancel.REQUESTED, now)
+        return Step.NOTHING
+
+    def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
+        self.run, self.reason, self.interrupted_at = run, reason, now
+        return Step.INTERRUPT
+
+    def _grace_ends(self, slot: Snapshot) -> float | None:
+        """When a cancelled run is interrupted; never a whole batch for one job of it."""
+        asked = self.requests.get((slot.job, slot.token))
+        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + CANCEL_GRACE
+
+    def due(self, slot: Snapshot) -> float | None:
+        """When to look again, in monotonic seconds; None while nothing is running or limited."""
+        if slot.job == 0:
+            return None
+        if self.run == (slot.job, slot.token) and self.interrupted_at:
+            return self.interrupted_at + KILL_GRACE
+        times = [slot.deadline] if slot.deadline else []
+        ends = self._grace_ends(slot)
+        return min(times if ends is None else [*times, ends], default=None)

@@ -1,0 +1,101 @@
+"""A stream for events that never blocks and never fails, whoever reads it or does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import stat
+from collections.abc import Callable
+
+BACKLOG_BYTES = 1 << 20  # kept for a reader that is slow; of more, the newest is dropped
+_ATOMIC = select.PIPE_BUF
+
+_Write = Callable[[bytes], int]
+
+
+class Outlet:
+    """Writes to a descriptor, usually stderr. What its reader does not take now waits, up to BACKLOG_BYTES.
+
+    The open file may be shared with others (a terminal with the shell), so its flags stay as they are: a pipe is
+    opened a second time, a socket is written to without waiting. The child of a fork starts without a backlog.
+    """
+
+    def __init__(self, descriptor: int = 2) -> None:
+        self._descriptor = descriptor
+        self._open()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._backlog = bytearray()
+        self._lost = 0
+        self._write: _Write = _writer(self._descriptor)
+
+    def isatty(self) -> bool:
+        with contextlib.suppress(OSError):
+            return os.isatty(self._descriptor)
+        return False
+
+    def write(self, text: str) -> int:
+        self.put(text.encode("utf-8", "replace"))
+        return len(text)
+
+    def put(self, data: bytes) -> None:
+        if os.getpid() != self._pid:
+            self._open()
+        if len(self._backlog) + len(data) > BACKLOG_BYTES:
+            self._lost += len(data)
+        else:
+            self._backlog += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the reader takes now."""
+        while self._backlog and os.getpid() == self._pid:
+            try:
+                written = self._write(bytes(self._backlog[:65536]))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # nobody reads it, or the disk is full
+                self._lost += len(self._backlog)
+                self._backlog.clear()
+                return
+            if not written:
+                return
+            del self._backlog[:written]
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._backlog)
+
+    def take_lost(self) -> int:
+        """How many bytes were dropped since the last call; 0 while the reader still does not take any."""
+        if self._backlog:
+            return 0
+        lost, self._lost = self._lost, 0
+        return lost
+
+
+def _writer(descriptor: int) -> _Write:
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return len  # closed
+    if stat.S_ISREG(mode):
+        return lambda data: os.write(descriptor, data)
+    if stat.S_ISSOCK(mode):
+        end = socket.socket(fileno=os.dup(descriptor))
+        return lambda data: end.send(data, socket.MSG_DONTWAIT)
+    try:
+        again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # another user's, or nobody reads it any more
+        return lambda data: _write_what_fits(descriptor, data)
+    return lambda data: os.write(again, data)
+
+
+def _write_what_fits(descriptor: int, data: bytes) -> int:
+    """A pipe that is ready takes as much as this at once."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return os.write(descriptor, data[:_ATOMIC]) if poll.poll(0) else 0
