@@ -31,7 +31,17 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _CHILDREN = ("maintainer", "admin", "template", "worker", "program")
 # The first keys of the messages between our processes.
 MESSAGES = (
-    *("recovered", "trouble", "depths", "controls", "cancels", "unhandled", "burst", "ack"),  # of the maintainer
+    *(
+        "recovered",
+        "trouble",
+        "depths",
+        "controls",
+        "cancels",
+        "unhandled",
+        "duties",
+        "burst",
+        "ack",
+    ),  # of the maintainer
     *("death", "leave", "fork", "end"),  # of the supervisor
     *("ready", "broken", "forked", "unforked", "exited"),  # of the template; `ready` of the admin process, too
     "problem",  # of the admin process

@@ -58,6 +58,8 @@ from tests.model.world import (
     State,
     Tree,
     Worker,
+    beginning,
+    canonical,
 )
 
 CRASH = Failure("crash", "the worker died")
@@ -90,6 +92,15 @@ class Protocol:
     @property
     def policy(self) -> JobPolicy:
         return policy_of(self.chances)
+
+    def first(self) -> State:
+        return beginning(self.jobs, self.letters)
+
+    def canonical(self, state: State) -> State:
+        return canonical(state)
+
+    def check(self, state: State, words: str) -> None:
+        check(state, words, self.chances)
 
     def steps(self, state: State) -> Iterator[Step]:
         """What may happen next. A step that must not be possible raises Violation when it is drawn."""
@@ -316,3 +327,19 @@ class Protocol:
 
     def _must_renew(self, tree: Tree) -> bool:
         return tree.up and not tree.asleep and tree.worker is not None and tree.since >= RENEWAL
+
+
+def check(state: State, words: str, chances: int) -> None:
+    """What holds in every state. Raises Violation."""
+    workers = [tree.worker for tree in state.trees if tree.worker is not None]
+    known = {worker.name for worker in workers} | {death.name for tree in state.trees for death in tree.dead}
+    for row in state.rows:
+        if row.status is Status.RUNNING and row.locked_by not in known:
+            raise Violation(f"{words}: nobody will bury {row.locked_by}, which holds job {row.id}")
+        if row.status is Status.PENDING and max(row.attempts, row.crashes) >= chances:
+            raise Violation(f"{words}: job {row.id} waits with its attempts or crashes used up")
+    for worker in workers:
+        for run in worker.hand:
+            row = state.row(run.claim.job_id)
+            if not run.current and not row.status.finished and row.claim_token == run.claim.token:
+                raise Violation(f"{words}: {worker.name} has lost job {row.id}, and its token is still the job's")

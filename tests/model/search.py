@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from supervisor.domain.job import Status
-from tests.model.protocol import Protocol, Violation
-from tests.model.world import State, beginning, canonical
+from tests.model.protocol import Violation
+
+
+class Model(Protocol):
+    """What there is at first, and what may happen next; states are values. `check` raises Violation."""
+
+    def first(self) -> Any: ...
+
+    def steps(self, state: Any) -> Iterator[tuple[str, Any]]: ...
+
+    def canonical(self, state: Any) -> Any: ...
+
+    def check(self, state: Any, words: str) -> None: ...
 
 
 @dataclass
@@ -37,11 +49,11 @@ class Found:
 class Search:
     """Breadth first, so that the first violation comes by the shortest way. Ends when `most` states are known."""
 
-    def __init__(self, protocol: Protocol, most: int) -> None:
+    def __init__(self, protocol: Model, most: int) -> None:
         self._protocol = protocol
         self._most = most
-        first = beginning(protocol.jobs, protocol.letters)
-        self._numbers: dict[State, int] = {first: 0}
+        first = protocol.first()
+        self._numbers: dict[Any, int] = {first: 0}
         self._todo = deque([first])
         self._depths = array("l", [0])
         self._parents = array("l", [-1])
@@ -64,15 +76,15 @@ class Search:
         found.states, found.steps, found.depth = len(self._numbers), len(self._edges) // 2, max(self._depths)
         return found
 
-    def _expand(self, number: int, state: State) -> None:
+    def _expand(self, number: int, state: Any) -> None:
         self._at = number
         if state.finished:
             self._ends.append(number)
         for words, after in self._protocol.steps(state):
-            reached = canonical(after)
+            reached = self._protocol.canonical(after)
             known = self._numbers.get(reached)
             if known is None:
-                check(reached, words, self._protocol.chances)
+                self._protocol.check(reached, words)
                 known = self._numbers[reached] = len(self._numbers)
                 self._todo.append(reached)
                 self._depths.append(self._depths[number] + 1)
@@ -100,19 +112,3 @@ class Search:
                 saved[number] = True
                 todo.extend(backwards[number])
         return len(saved) - sum(saved)
-
-
-def check(state: State, words: str, chances: int) -> None:
-    """What holds in every state. Raises Violation."""
-    workers = [tree.worker for tree in state.trees if tree.worker is not None]
-    known = {worker.name for worker in workers} | {death.name for tree in state.trees for death in tree.dead}
-    for row in state.rows:
-        if row.status is Status.RUNNING and row.locked_by not in known:
-            raise Violation(f"{words}: nobody will bury {row.locked_by}, which holds job {row.id}")
-        if row.status is Status.PENDING and max(row.attempts, row.crashes) >= chances:
-            raise Violation(f"{words}: job {row.id} waits with its attempts or crashes used up")
-    for worker in workers:
-        for run in worker.hand:
-            row = state.row(run.claim.job_id)
-            if not run.current and not row.status.finished and row.claim_token == run.claim.token:
-                raise Violation(f"{words}: {worker.name} has lost job {row.id}, and its token is still the job's")

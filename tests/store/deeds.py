@@ -173,7 +173,7 @@ def _of_chores() -> dict[str, tuple[Callable[[Chores], Any], bool]]:
             lambda r: [r.reclaim(seen, lambda claim, owner: released(claim), NOW) for seen in r.expired(NOW, 10)],
             False,
         ),
-        "cancels": (lambda r: r.cancels(), True),
+        "cancels": (lambda r: r.cancels("s1", 9), True),
         "glance": (lambda r: r.glance(WANTED, NOW), True),
         "depth": (lambda r: r.depth(WANTED, NOW, 100).oldest, True),
         "unhandled": (lambda r: r.unhandled(["tag"]), True),
