@@ -24,7 +24,7 @@ MAX_KEY = 1000
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
 
-_TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
+TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 _CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
 
 
@@ -54,7 +54,7 @@ def new_job(
 
 
 def checked_type(value: object) -> str:
-    if not isinstance(value, str) or not _TYPE.fullmatch(value):
+    if not isinstance(value, str) or not TYPE.fullmatch(value):
         raise InvalidJob("type", f"{_short(value)} is none; it has 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
     return value
 

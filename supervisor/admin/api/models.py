@@ -81,7 +81,7 @@ def _state(value: Any) -> Any:
 
 
 State = Annotated[Status, BeforeValidator(_state)]
-JobType = Annotated[str, Field(pattern=rf"^{intake._TYPE.pattern}$", description="The type of a job.")]
+JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description="The type of a job.")]
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]

@@ -120,10 +120,8 @@ def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
         return
     if supervisor.trouble:
         yield Trouble("fault", f"{who} is in trouble: {supervisor.trouble}")
-    if supervisor.database_holder:
-        yield Trouble("fault", f"The database's write lock is kept by {supervisor.database_holder}.")
-    for duty, error in supervisor.duties.items():
-        yield Trouble("fault", f"{who}: its duty {duty} fails: {error}", "It is tried again by itself.")
+    for duty in supervisor.duties:
+        yield Trouble("fault", f"{who}: {duty.name} fails: {duty.error}", "It is tried again automatically.")
     if supervisor.stopping:
         yield Trouble("note", f"{who} is stopping: {supervisor.stopping}")
     if supervisor.admin is not None and supervisor.admin.problem:
