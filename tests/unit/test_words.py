@@ -59,7 +59,7 @@ def test_sizes_shares_and_counts() -> None:
 @pytest.mark.parametrize("stored", ["yesterday", 1e300, -1e300, float("nan"), None, True, b"\xff"])
 def test_times_that_other_programs_stored_are_shown_as_they_are(stored: object) -> None:
     assert words.iso(stored) == ""
-    assert words.absolute(stored) in (str(stored), "–")
+    assert words.absolute(stored) in (str(stored), "–", "\ufffd")
 
 
 def test_a_long_value_is_cut_and_says_so() -> None:

@@ -247,9 +247,10 @@ UPDATE jobs SET locked_by = 'foreign', claim_token = min(claim_token, 9007199254
 WHERE id = :id AND status = 'running' AND claim_token = :token;
 
 -- name: cancels
--- Running jobs of these workers that somebody wants stopped.
-SELECT id, claim_token, locked_by FROM jobs_held
-WHERE cancel_requested_at IS NOT NULL;
+-- Running jobs of a supervisor's workers that somebody wants stopped.
+SELECT j.id, j.claim_token, j.locked_by FROM jobs_held j CROSS JOIN job_workers w ON w.incarnation = j.locked_by
+WHERE j.cancel_requested_at IS NOT NULL AND w.supervisor = :supervisor
+ORDER BY j.id LIMIT :limit;
 
 
 -- The registry -------------------------------------------------------------------------------------
