@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import supervisor.maintenance.maintainer  # noqa: F401 - all duties that there are
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
@@ -223,10 +224,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Items are tried again without a pause: their clock is not ours. Nobody reads what is logged."""
     monkeypatch.setattr(isolation, "FIRST_PAUSE", 0.0)
     configure("json", "error", io.StringIO())
+    yield
+    structlog.reset_defaults()
 
 
 def outcome(prepared: Path, folder: Path, fail_at: int, error: Callable[[], Exception]) -> tuple[Calls, list[str]]:
