@@ -70,7 +70,7 @@ class Supervisor:
         self._admin = Attended("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
         self._upkeep = Upkeep(engine, board, self._maintainer)
         self._reception = Reception(serve_admin, self._admin)
-        self._storage = Storage(engine.writers())
+        self._storage = Storage(engine.writers(), owner)
         attended = (self._maintainer, self._admin)
         self._workforce = Workforce(record.id, engine, board, self._reactor, self._upkeep, attended)
         self._pools: dict[str, Pool] = {}
@@ -262,7 +262,6 @@ class Supervisor:
                 pool.measure_rate(now)
             self._workforce.look_around(now)
             self._workforce.spare_memory(now)
-            self._storage.keep_ownership(self._owner)
             self._storage.free_writers(self._workforce.living(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
