@@ -26,7 +26,8 @@ class Storage:
     all that runs belongs to the old file.
     """
 
-    def __init__(self, writers: Writers) -> None:
+    def __init__(self, writers: Writers, owner: OwnerLock) -> None:
+        self._owner = owner
         self._writers = writers
         self._seen: Holder | None = None
         self._log = events(process="supervisor")
@@ -44,13 +45,13 @@ class Storage:
         if self.gone and self.gone != before:
             self._log.error("database_gone", how=self.gone, detail=self._trouble)
 
-    def keep_ownership(self, owner: OwnerLock) -> None:
+    def _keep_ownership(self) -> None:
         """See that others can still tell that we live: our lock file may have been deleted with its folder."""
         try:
-            if owner.keep():
+            if self._owner.keep():
                 self._unkept = ""
                 hint = "files of a running supervisor were deleted; `status` may not see its workers until a restart"
-                self._log.error("owner_lock_made_again", file=str(owner.path), hint=hint)
+                self._log.error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
         except StoreError as error:
             if str(error) != self._unkept:
                 self._unkept = str(error)
@@ -58,11 +59,12 @@ class Storage:
 
     def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
         """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain. The
-        same for the database's own lock, where it is ours and was forgotten.
+        same for the database's own lock, where it is ours and was forgotten. And see to our own lock file.
 
         Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
         by. `now` is monotonic seconds.
         """
+        self._keep_ownership()
         workers, attended = list(workers), list(attended)
         self._holder.look(workers, attended, now)
         seen, self._seen = self._seen, self._writers.holder()

@@ -73,7 +73,7 @@ class Supervisor:
         self._admin = SupervisedProcess("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
         self._client = MaintainerClient(engine, board, self._maintainer)
         self._admin_process = AdminProcess(serve_admin, self._admin)
-        self._storage = Storage(engine.writers())
+        self._storage = Storage(engine.writers(), owner)
         self._pools = Pools()
         supervised = (self._maintainer, self._admin)
         self._workers = Workers(
@@ -268,7 +268,6 @@ class Supervisor:
             for pool in self._pools.values():
                 pool.measure_rate(now)
             self._workers.look_around(now)
-            self._storage.keep_ownership(self._owner)
             self._storage.free_writers(self._workers.running(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 

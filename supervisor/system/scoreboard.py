@@ -11,7 +11,6 @@ targets and why). All words are 8 bytes in the machine's byte order; times are C
 from __future__ import annotations
 
 import errno
-import json
 import mmap
 import os
 import time
@@ -20,6 +19,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from supervisor.system.bulletin import fitting, posted
+
 MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
 SLOT_BYTES = 1024
@@ -27,7 +28,6 @@ MAX_SLOTS = 1024
 BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _BULLETIN_AT + BULLETIN_BYTES
-_FIXED = (0, 2)  # levels of the bulletin whose keys are fixed: its own, and each pool's
 
 # Slot 0 is the maintainer's, the end of the header the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
@@ -400,56 +400,19 @@ class Scoreboard:
         return snapshot if snapshot.incarnation == incarnation else None
 
     def post(self, bulletin: dict[str, Any]) -> None:
-        """The supervisor's own news, for `status`. A length of 0 stands while it is being written.
-
-        What is too much is cut: long texts first, then what there are most of. `clipped` says so.
+        """The supervisor's own news, for `status`; what has no room is cut, and `clipped` says so. A length of 0
+        stands while it is being written.
         """
-        data = _fitting(bulletin)
+        data = fitting(bulletin, BULLETIN_BYTES - 8)
         at = _BULLETIN_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data
         self._view[at : at + 8] = len(data).to_bytes(8, "little")
 
     def bulletin(self) -> dict[str, Any]:
-        for _ in range(100):
-            size = int.from_bytes(self._view[_BULLETIN_AT : _BULLETIN_AT + 8], "little")
-            data = bytes(self._view[_BULLETIN_AT + 8 : _BULLETIN_AT + 8 + size])
-            try:
-                news = json.loads(data)
-            except ValueError:
-                time.sleep(0.001)  # it is being written
-                continue
-            return news if isinstance(news, dict) else {}
-        return {}
+        return posted(self._view[_BULLETIN_AT:])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         self.tapes.unlink(missing_ok=True)
         self.tallies.unlink(missing_ok=True)
-
-
-def _fitting(bulletin: dict[str, Any]) -> bytes:
-    """The bulletin as JSON, with as much of it as there is room for."""
-    most = BULLETIN_BYTES - 8
-    data = json.dumps(bulletin).encode()
-    longest, widest = 4096, 1 << 16
-    while len(data) > most:
-        data = json.dumps(_cut(bulletin, longest, widest) | {"clipped": True}).encode()
-        longest, widest = max(16, longest // 4), max(1, widest // 4)
-        if longest == 16 and widest == 1:
-            return data if len(data) <= most else b'{"clipped": true}'
-    return data
-
-
-def _cut(value: Any, longest: int, widest: int, depth: int = 0) -> Any:
-    """The same with texts of at most so many characters and, below the pools' own level, so many items."""
-    if isinstance(value, str):
-        return value if len(value) <= longest else value[: longest - 1] + "…"
-    if isinstance(value, list):
-        return [_cut(item, longest, widest, depth + 1) for item in value[:widest]]
-    if isinstance(value, dict):
-        items = list(value.items())
-        # Whoever reads it counts on the fields of the bulletin and of each pool.
-        kept = items if depth in _FIXED else items[:widest]
-        return {key: _cut(item, longest, widest, depth + 1) for key, item in kept}
-    return value

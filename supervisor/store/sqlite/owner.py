@@ -96,10 +96,12 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
 def _runs(owner: SupervisorRecord) -> bool | None:
     """Whether the very process of a supervisor's record runs, whose lock file is gone: somebody may have deleted it.
 
-    Only a process that is older than the record can be that; None where processes cannot be compared.
+    Only a process that is older than the record can be that; None where its processes cannot be seen from here.
     """
-    if owner.machine_id != machine_id() or owner.boot_id != boot_id() or owner.host != socket.gethostname():
-        return None  # another container, or machine, has processes of its own
+    if owner.boot_id != boot_id():
+        return False  # a copy of a database from another machine
+    if owner.host != socket.gethostname():
+        return None  # another container has processes of its own
     started = kernel.started_at(owner.pid)
     return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
 
