@@ -21,7 +21,7 @@ from supervisor.engine import open_engine
 from supervisor.processes.burst import Observer
 from supervisor.processes.supervisor import Supervisor
 from supervisor.store.base import Engine, SupervisorRecord
-from supervisor.system import failpoints
+from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.system.trust import folder_problem, owner_of
@@ -48,6 +48,7 @@ def run(
     def read() -> Settings:
         return only(load(config, database=database, to_run=tuple(pools)), tuple(pools))
 
+    standard.make_safe()
     settings = read()
     gc.enable()  # the command line starts without
     _refuse_name_clash()

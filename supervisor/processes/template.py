@@ -17,15 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import clipped
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, lifeline, signals, tallies, tape
+from supervisor.system import child, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
+from supervisor.system.outlet import Outlet
 from supervisor.system.scoreboard import Scoreboard, Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
@@ -162,7 +163,10 @@ class Template:
     ) -> int:
         record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
-        os.dup2(stderr, 2)
+        # Both through the supervisor, who reads always and within bounds: whoever reads its own stdout, or has
+        # ceased to, is no affair of a job that prints.
+        for number in (standard.STDOUT, standard.STDERR):
+            os.dup2(stderr, number)
         os.close(stderr)
         try:
             take(pool, place)
@@ -238,9 +242,10 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     kernel.become_subreaper()
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
+    standard.make_safe()
     recorder = Recorder()
     recorder.attach(tape.shared(board.tapes, record.slot))
-    events_to = os.fdopen(spec.log, "w", buffering=1)
+    events_to = cast("TextIO", Outlet(spec.log))
     configure(template.log.format, template.log.level, events_to, keep=recorder.tape.line)
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program

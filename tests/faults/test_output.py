@@ -1,0 +1,130 @@
+"""Whoever reads what jobs print, or has ceased to: printing is never an error of the job, and blocks none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site
+
+MakeSite = Callable[..., Site]
+POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
+HANDLERS = """
+import logging, os, subprocess, sys
+from ledger import record
+
+print("at the import", flush=True)
+logging.basicConfig(stream=sys.stdout, level="INFO")
+
+def work(payload, ctx):
+    record("start", ctx)
+    for _ in range(payload.get("lines", 20)):
+        print("x" * 1000, flush=True)
+        logging.info("logged")
+        ctx.log.info("an event")
+    print("an error", file=sys.stderr)
+    os.write(1, b"written")
+    os.write(2, b"written")
+    subprocess.run(["sh", "-c", "echo of a program; echo error >&2"], check=True)
+    if payload.get("closes"):
+        sys.stdout.close()
+        sys.stderr.close()
+    record("end", ctx)
+    return "printed"
+"""
+
+
+def nobody_reads() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    both(writer)
+
+
+def closed() -> None:
+    os.close(1)
+
+
+def both_closed() -> None:
+    os.closerange(1, 3)
+
+
+def full_disk() -> None:
+    both(os.open("/dev/full", os.O_WRONLY))
+
+
+def both(descriptor: int) -> None:
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+
+
+@pytest.mark.fault(73)
+@pytest.mark.parametrize("how", [nobody_reads, closed, both_closed, full_disk])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_jobs_that_print_succeed_whatever_stdout_is(make_site: MakeSite, how: Callable[[], None], start: str) -> None:
+    site = make_site(f'{POOL}start = "{start}"\n', HANDLERS)
+    supervisor = site.start(wait=False, preexec_fn=how)
+    for payload in ({}, {"closes": True}, {}):
+        assert site.done(site.queue.enqueue("work", payload)).result == "printed"
+    [(log,)] = site.rows("SELECT log FROM job_runs WHERE job_id = (SELECT max(id) FROM jobs)")
+    assert log.count("x" * 1000) == 20
+    assert site.stop(supervisor) == 0
+    site.verdict()
+
+
+@pytest.mark.fault(73)
+def test_a_reader_that_reads_no_more_blocks_no_job(make_site: MakeSite) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    site = make_site(POOL, HANDLERS)
+    supervisor = site.start(wait=False, preexec_fn=lambda: both(writer))
+    os.close(writer)
+    for _ in range(3):
+        assert site.done(site.queue.enqueue("work", {"lines": 500})).result == "printed"
+    assert site.stop(supervisor) == 0
+    os.close(reader)
+    site.verdict()
+
+
+@pytest.mark.fault(73)
+def test_what_jobs_print_is_in_the_log_of_the_service(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLERS)
+    supervisor = site.start()
+    site.done(site.queue.enqueue("work"))
+    assert site.stop(supervisor) == 0
+    log = site.log.read_text()
+    assert all(words in log for words in ("at the import", "x" * 1000, "of a program", "an error"))
+
+
+FLOOD = """
+import ctypes, os, sys
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    line = "x" * 99_999 + "\\n"
+    for _ in range(payload.get("print", 0)):
+        sys.stdout.write(line)
+        sys.stderr.write(line)
+    record("end", ctx)
+"""
+
+
+@pytest.mark.fault(52)
+def test_a_job_that_prints_without_end_costs_only_its_own_time(make_site: MakeSite) -> None:
+    other = '[pools.other]\nhandler = "jobs:work"\nworkers = 1\ntimeout = "5s"\n'
+    site = make_site(f'{POOL}timeout = "1s"\n{other}', FLOOD)
+    site.start()
+    flood = site.queue.enqueue("work", {"print": 1_000_000})
+    site.running_pid(flood)
+    for _ in range(20):
+        site.done(site.queue.enqueue("other"), patience=2)
+    assert site.queue.wait(flood, timeout=20).status is Status.FAILED
+    site.done(site.queue.enqueue("work"))
+    site.verdict(failed=[flood])
+    [(log,)] = site.rows("SELECT length(log) FROM job_runs WHERE job_id = ?", flood)
+    assert log < 100_000
+    assert site.log.stat().st_size < 20 << 20
