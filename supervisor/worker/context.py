@@ -35,6 +35,8 @@ class Board(Protocol):
 
     def cancelled(self, job: int, token: int) -> bool: ...
 
+    def epoch(self) -> str: ...
+
 
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
@@ -92,6 +94,14 @@ class Context:
         """Show how far the job is: `fraction` is 0…1 and clamped to it. Cheap enough for every step."""
         self.reported = min(max(float(fraction), 0.0), 1.0)
         self._board.progress(self.reported, text)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every run of this job, and no other job's ever: for services that do a thing once a key.
+
+        The id alone is not enough: ids are given out again after an older copy of the database was restored.
+        """
+        return f"{self._board.epoch()}-{self.job_id}"
 
     @property
     def cancelled(self) -> bool:
@@ -165,7 +175,8 @@ class BatchContext(Context):
 class NoBoard:
     """For handlers run outside a worker: progress goes nowhere, nothing is ever cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: str = "test") -> None:
+        self._epoch = epoch
         self.extended_to: float | None = None
 
     def keep(self, line: str) -> None:
@@ -179,3 +190,6 @@ class NoBoard:
 
     def cancelled(self, job: int, token: int) -> bool:
         return False
+
+    def epoch(self) -> str:
+        return self._epoch

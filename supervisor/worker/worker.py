@@ -284,7 +284,7 @@ class Worker:
             handler.insist_on_batches()
         self._executor = Executor(
             handler,
-            _SlotBoard(self._slot, self._recorder),
+            _SlotBoard(self._slot, self._recorder, self._engine),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
@@ -361,8 +361,10 @@ class Worker:
 class _SlotBoard:
     """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
 
-    def __init__(self, slot: Slot, recorder: Recorder) -> None:
+    def __init__(self, slot: Slot, recorder: Recorder, engine: Engine) -> None:
         self._slot = slot
+        self._engine = engine
+        self._epoch = ""  # asked for by few handlers, and the same for the worker's whole life
         self._tape = recorder.tape
 
     def keep(self, line: str) -> None:
@@ -376,3 +378,7 @@ class _SlotBoard:
 
     def cancelled(self, job: int, token: int) -> bool:
         return self._slot.cancel_for(job, token) is not Cancel.NONE
+
+    def epoch(self) -> str:
+        self._epoch = self._epoch or self._engine.epoch()
+        return self._epoch
