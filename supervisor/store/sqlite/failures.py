@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from supervisor.domain.fingerprint import fingerprint
+from supervisor.domain.job import shown
 from supervisor.store.base import ErrorGroup
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
@@ -28,6 +29,7 @@ def groups(connection: Connection, since: float) -> list[ErrorGroup]:
     rows = connection.rows(QUERIES.recent_errors, {"since": since, "rows": _ROWS})
     for type_, kind, stored, created_at, job_id, standing in rows:
         message = stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored
+        type_, kind = shown(type_), shown(kind)
         key = (type_, kind, fingerprint(message))
         pile = piles.get(key)
         if pile is None:

@@ -200,3 +200,32 @@ def test_meta_is_kept_and_shown(desk: Desk) -> None:
         job = queue.enqueue("tag", meta={"tenant": "a", "tags": ["x"]})
         assert queue.job(job).meta == {"tenant": "a", "tags": ["x"]}
         assert queue.job(queue.enqueue("tag")).meta is None
+
+
+class TestLooking:
+    @pytest.mark.parametrize("raw", [b"b\0/../x", b"\xff\xfe", b"x" * 3_000_000, b"tag\0\xff" + b"y" * 100_000])
+    def test_no_type_blinds_those_who_look(self, desk: Desk, foreign: sqlite3.Connection, raw: bytes) -> None:
+        good = desk.put()
+        foreign.execute("PRAGMA ignore_check_constraints = ON")
+        for status in ("pending", "running", "done", "failed"):
+            foreign.execute("INSERT INTO jobs (type, status) VALUES (CAST(? AS TEXT), ?)", [raw, status])
+        looks = [
+            *desk.operations.counts(),
+            *desk.operations.backlog(4e9, 10).items(),
+            *desk.operations.unhandled(["tag"]),
+            *desk.operations.speeds(),
+            *desk.chores.standing(4e9),
+            *desk.operations.jobs(status=None, type=None, before=None, limit=10),
+            desk.operations.remains(4e9, 1.0, 0.0, 0.0),
+        ]
+        assert len(repr(looks)) < 200_000
+        assert sorted(str(type_) for type_, _, _ in desk.operations.counts())
+        assert desk.one(now=4e9).job_id == good
+
+    def test_a_list_of_fat_rows_is_thin(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute("PRAGMA ignore_check_constraints = ON")
+        fat = '"' + "x" * 3_000_000 + '"'
+        insert = "INSERT INTO jobs (type, payload, result, last_error) VALUES ('tag', ?, ?, ?)"
+        foreign.executemany(insert, [(fat, fat, fat)] * 5)
+        listed = desk.operations.jobs(status=None, type=None, before=None, limit=10)
+        assert len(repr(listed)) < 100_000
