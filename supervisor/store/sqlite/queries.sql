@@ -38,7 +38,8 @@ SELECT status FROM jobs WHERE id = :id;
 -- name: groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time
 -- of its first row. Loose index scans: one seek a group, whatever the number of rows, so neither finished
--- rows nor delayed ones of a higher priority cost anything.
+-- rows nor delayed ones of a higher priority cost anything; and of requirements that these capabilities do not
+-- meet, however many there are, most are skipped.
 WITH RECURSIVE
 wanted (type) AS (
   SELECT value FROM json_each(:types)
@@ -51,7 +52,9 @@ kinds (type, requires) AS (
   FROM wanted w
   UNION ALL
   SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = k.type AND j.requires > k.requires
+                  WHERE j.type = k.type
+                    AND j.requires >= CASE WHEN k.requires = '' THEN char(0)
+                                           ELSE CAST(next_kind(:capabilities, CAST(k.requires AS BLOB)) AS TEXT) END
                     AND (j.status = 'pending' OR j.status = 'running')
                   ORDER BY j.requires LIMIT 1)
   FROM kinds k WHERE k.requires IS NOT NULL

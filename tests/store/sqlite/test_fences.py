@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,13 @@ class TestLooking:
         foreign.executemany(insert, [(fat, fat, fat)] * 5)
         listed = desk.operations.jobs(status=None, type=None, before=None, limit=10)
         assert len(repr(listed)) < 100_000
+
+    def test_requirements_that_nobody_meets_cost_a_claim_nothing(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        kinds = ((f"c{number:05}",) for number in range(20_000))
+        foreign.execute("BEGIN")
+        foreign.executemany("INSERT INTO jobs (type, requires, scheduled_at) VALUES ('tag', ?, 1)", kinds)
+        foreign.execute("COMMIT")
+        jobs = [desk.put(requires="gpu") for _ in range(10)]
+        began = time.process_time()
+        assert [desk.one(capabilities="gpu").job_id for _ in range(10)] == jobs
+        assert time.process_time() - began < 0.2
