@@ -70,7 +70,7 @@ def run_due(
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.migrate()
-    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options)
+    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options, engine.epoch())
     claims = engine.claims()
     try:
         crew.set_up()
@@ -115,13 +115,14 @@ class _Crew:
         policy: RetryPolicy,
         capabilities: tuple[str, ...],
         options: Mapping[str, Any],
+        epoch: str,
     ) -> None:
         self._handlers = {
             type_: load(target) if isinstance(target, str) else Handler(target, f"the handler of {type_}")
             for type_, target in handlers.items()
         }
         self._executors = {
-            type_: Executor(handler, NoBoard(), policy, capabilities=capabilities, options=options)
+            type_: Executor(handler, NoBoard(epoch), policy, capabilities=capabilities, options=options)
             for type_, handler in self._handlers.items()
         }
         self._ready: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -18,3 +19,30 @@ def covers(capabilities: str, requires: str) -> bool:
     Rows from other programs may list words in any order, twice, or with odd spacing.
     """
     return set(requires.split()) <= set(capabilities.split())
+
+
+def next_candidate(capabilities: str, requires: str) -> str:
+    """The least text after `requires` that a worker with `capabilities` could cover.
+
+    Nothing covered lies between the two, so that whoever looks through all there are may skip what does: with a
+    thousand kinds of requirements that a worker does not meet it looks at a handful.
+    """
+    words = requires.split(" ")
+    have, bounds = _bounds(capabilities)
+    if not requires.isascii() or not requires.isprintable() or "" in words:
+        return requires + "\0"  # oddly spaced: no order of words to go by
+    for index, word in enumerate(words):
+        if word not in have:
+            before = "".join(f"{each} " for each in words[:index])
+            return before + bounds[bisect.bisect_right(bounds, word)]
+    return requires + "\0"
+
+
+@lru_cache(maxsize=64)
+def _bounds(capabilities: str) -> tuple[frozenset[str], list[str]]:
+    """The words, and all the beginnings of words at which something covered may come, in order.
+
+    A word may be followed by any blank, also by one beyond ASCII, which comes after all that is printable.
+    """
+    have = frozenset(capabilities.split())
+    return have, sorted({*have, *(word + "\x7f" for word in have), "\x7f"})

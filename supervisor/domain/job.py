@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+_LONGEST = 4096  # characters of a text that is shown
+
 
 class Status(enum.StrEnum):
     """Where a job stands. docs/states.md draws the moves between them."""
@@ -132,6 +134,14 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def shown(value: object) -> str:
+    """A text of the table for people and keys: other programs may have stored anything, of any length."""
+    if isinstance(value, bytes):
+        value = value[:_LONGEST].decode("utf-8", "backslashreplace")
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def decoded(text: object) -> Any:

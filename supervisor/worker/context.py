@@ -39,6 +39,8 @@ class Board(Protocol):
 
     def cancelled(self, job: int, token: int) -> bool: ...
 
+    def epoch(self) -> str: ...
+
 
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
@@ -114,6 +116,14 @@ class Context:
         reported = min(max(float(fraction), 0.0), 1.0)
         self._board.progress(reported, text)
         self._reported = reported
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every run of this job, and no other job's ever: for services that do a thing once a key.
+
+        The id alone is not enough: ids are given out again after an older copy of the database was restored.
+        """
+        return f"{self._board.epoch()}-{self.job_id}"
 
     @property
     def cancelled(self) -> bool:
@@ -230,7 +240,8 @@ RUN_ENDED = _RunEnded()
 class NoBoard:
     """For handlers run outside a worker: progress goes nowhere, nothing is ever cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: str = "test") -> None:
+        self._epoch = epoch
         self.extended_to: float | None = None
 
     def check(self, what: str) -> None:
@@ -247,3 +258,6 @@ class NoBoard:
 
     def cancelled(self, job: int, token: int) -> bool:
         return False
+
+    def epoch(self) -> str:
+        return self._epoch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from supervisor.domain.errors import ContextClosed
+from supervisor.store.base import Engine
 from supervisor.system.forkmark import Mark
 from supervisor.system.scoreboard import Cancel, Slot
 from supervisor.worker.recorder import Recorder
@@ -13,8 +14,10 @@ from supervisor.worker.recorder import Recorder
 class SlotBoard:
     """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
 
-    def __init__(self, slot: Slot, recorder: Recorder, mark: Mark) -> None:
+    def __init__(self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine) -> None:
         self._slot = slot
+        self._engine = engine
+        self._epoch = ""  # asked for by few handlers, and the same for the worker's whole life
         self._tape = recorder.tape
         self._mark = mark
 
@@ -37,3 +40,8 @@ class SlotBoard:
     def cancelled(self, job: int, token: int) -> bool:
         self.check("cancelled")
         return self._slot.cancel_for(job, token) is not Cancel.NONE
+
+    def epoch(self) -> str:
+        self.check("idempotency_key")
+        self._epoch = self._epoch or self._engine.epoch()
+        return self._epoch

@@ -334,7 +334,7 @@ class Worker:
             handler.insist_on_batches()
         self._executor = Executor(
             handler,
-            SlotBoard(self._slot, self._recorder, self._mark),
+            SlotBoard(self._slot, self._recorder, self._mark, self._engine),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from supervisor.domain.history import Minute, Standing
+from supervisor.domain.job import shown
 from supervisor.store.sqlite import measuring
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
@@ -15,7 +16,7 @@ _MOST = 10_000  # due jobs of a type are counted no further
 def standing(connection: Connection, now: float) -> list[Standing]:
     """How each type with due or running jobs stands."""
     waiting = {type_: depth.due for type_, depth in measuring.backlog(connection, now, _MOST).items() if depth.due}
-    running: dict[str, int] = dict(connection.rows(QUERIES.running_by_type))
+    running = {shown(type_): count for type_, count in connection.rows(QUERIES.running_by_type)}
     return [Standing(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in sorted({*waiting, *running})]
 
 

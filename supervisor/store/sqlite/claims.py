@@ -87,7 +87,7 @@ class SqliteClaims:
     def _due(self, wanted: Wanted, now: float) -> list[Row]:
         """The groups (type, requires, priority, first_at) that have a due row, higher priorities first."""
         groups = self._connection.rows(QUERIES.groups, _parameters(wanted))
-        due = [group for group in groups if group[3] is not None and group[3] <= now]
+        due = [group for group in groups if isinstance(group[3], (int, float)) and group[3] <= now]
         if len(due) > 1:
             due.sort(key=_priority, reverse=True)
         return due

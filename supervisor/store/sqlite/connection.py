@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
-from supervisor.domain.capability import covers
+from supervisor.domain.capability import covers, next_candidate
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.store.queries import Queries, load
 from supervisor.store.sqlite.place import Place
@@ -108,6 +108,7 @@ class Connection:
         _living.add(self)
         try:
             self._raw.create_function("covers", 2, partial(_covers, self.unreadable), deterministic=True)
+            self._raw.create_function("next_kind", 2, _next_kind, deterministic=True)
             for pragma in (
                 f"synchronous = {synchronous}",
                 "foreign_keys = ON",
@@ -300,6 +301,14 @@ def _covers(unreadable: set[bytes], capabilities: str, requires: bytes) -> bool:
     except UnicodeDecodeError:
         unreadable.add(requires)
         return False
+
+
+def _next_kind(capabilities: str, requires: bytes) -> bytes:
+    """For SQL: where to look next after these requirements; what cannot be read is followed by whatever comes."""
+    try:
+        return next_candidate(capabilities, requires.decode()).encode()
+    except UnicodeDecodeError:
+        return requires + b"\0"
 
 
 def _use_wal(raw: sqlite3.Connection) -> None:

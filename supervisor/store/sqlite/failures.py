@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from supervisor.domain.fingerprint import fingerprint
+from supervisor.domain.job import shown
 from supervisor.store.base import ErrorGroup
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
@@ -22,17 +23,13 @@ class _Pile:
     standing: set[int] = field(default_factory=set)
 
 
-def _text(stored: str | bytes) -> str:
-    return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored
-
-
 def groups(connection: Connection, since: float) -> list[ErrorGroup]:
     """The most frequent first; of equally frequent ones the latest."""
     piles: dict[tuple[str, str, str], _Pile] = {}
     rows = connection.rows(QUERIES.recent_errors, {"since": since, "rows": _ROWS})
     for type_, kind, stored, created_at, job_id, standing in rows:
-        message = _text(stored)
-        key = (_text(type_), _text(kind), fingerprint(message))
+        message, type_, kind = shown(stored), shown(type_), shown(kind)
+        key = (type_, kind, fingerprint(message))
         pile = piles.get(key)
         if pile is None:
             pile = piles[key] = _Pile(message, created_at, job_id)

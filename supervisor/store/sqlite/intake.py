@@ -7,12 +7,15 @@ import time
 from collections.abc import Sequence
 
 from supervisor.domain.errors import Conflict, StoreError
-from supervisor.domain.job import Job, NewJob, Status, decoded
+from supervisor.domain.job import Job, NewJob, Status, decoded, shown
 from supervisor.store.sqlite import measuring, owner, repair
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.settling import insertion, insertion_of
 
 _LOOK = 10.0  # seconds between two looks whether a supervisor lives
+
+
+_TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
 
 
 class SqliteIntake:
@@ -100,6 +103,10 @@ def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[
 def job_of(row: Row) -> Job:
     """A `jobs` row, in the order of Job's fields, as the value that users see."""
     fields = list(row)
+    fields[1] = shown(fields[1])
+    for index in _TEXTS:
+        if not isinstance(fields[index], str) and fields[index] is not None:
+            fields[index] = shown(fields[index])
     fields[2] = decoded(fields[2])
     fields[3] = Status(fields[3])
     fields[17] = decoded(fields[17])

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 
+from supervisor.domain.job import shown
 from supervisor.store.base import Controls, Depth, Remains, SupervisorRecord, Wanted
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
@@ -31,14 +32,15 @@ def backlog(connection: Connection, now: float, limit: int) -> dict[str, Depth]:
     """The same for every type that has unfinished jobs, whoever may take them."""
     found: dict[str, Depth] = {}
     for group in connection.rows(QUERIES.backlog):
-        found[group[0]] = _with_group(connection, found.get(group[0], Depth()), group, now, limit)
+        type_ = shown(group[0])
+        found[type_] = _with_group(connection, found.get(type_, Depth()), group, now, limit)
     return found
 
 
 def _with_group(connection: Connection, before: Depth, group: Row, now: float, limit: int) -> Depth:
     """A depth with one more (type, requires, priority), of which `group` tells the first row's time, too."""
     type_, requires, priority, first_at = group
-    if first_at is None:
+    if not isinstance(first_at, (int, float)):
         return before
     if first_at > now:
         return replace(before, next_due=_earlier(before.next_due, first_at))
@@ -57,8 +59,8 @@ def _earlier(one: float | None, other: float) -> float:
 def controls(connection: Connection) -> Controls:
     rows = connection.rows(QUERIES.controls)
     return Controls(
-        paused=frozenset(name for kind, name, _ in rows if kind == "paused"),
-        sizes={name: value for kind, name, value in rows if kind == "workers"},
+        paused=frozenset(shown(name) for kind, name, _ in rows if kind == "paused"),
+        sizes={shown(name): value for kind, name, value in rows if kind == "workers"},
         reloads=sum(value for kind, _, value in rows if kind == "reload"),
     )
 
@@ -78,7 +80,7 @@ def log_size(connection: Connection) -> int:
 
 def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:
     """Types of pending jobs that are not among these."""
-    return [row[0] for row in connection.rows(QUERIES.unhandled, {"types": json.dumps(list(types))})]
+    return [shown(row[0]) for row in connection.rows(QUERIES.unhandled, {"types": json.dumps(list(types))})]
 
 
 def remains(connection: Connection, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
@@ -96,7 +98,7 @@ def remains(connection: Connection, now: float, slack: float, done_before: float
         return int(row[0]) if row else 0
 
     return Remains(
-        held=dict(connection.rows(QUERIES.held_by_supervisor)),
+        held={shown(supervisor): count for supervisor, count in connection.rows(QUERIES.held_by_supervisor)},
         expired=counted(QUERIES.count_expired),
         orphans=counted(QUERIES.count_orphans),
         overdue=counted(QUERIES.count_overdue),

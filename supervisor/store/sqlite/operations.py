@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict, JobNotFound
 from supervisor.domain.history import Minute
-from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.store.base import (
     Controls,
     Depth,
@@ -145,12 +145,12 @@ class SqliteOperations:
         """Jobs that are unfinished, failed or quarantined, by type and status; costs what there are of them."""
         counts: Counter[tuple[str, str]] = Counter()
         for type_, status, number in self._connection.rows(QUERIES.count_open):
-            counts[type_, status] += number
+            counts[shown(type_), status] += number
         return [(type_, Status(status), number) for (type_, status), number in counts.items()]
 
     def closed_counts(self) -> list[tuple[str, Status, int]]:
         """Done and cancelled jobs, by type and status; reads the whole table."""
-        return [(row[0], Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_closed)]
+        return [(shown(row[0]), Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_closed)]
 
     def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
@@ -168,10 +168,10 @@ class SqliteOperations:
 
     def failures(self, since: float) -> list[tuple[str, int]]:
         """Failed attempts since then, by type."""
-        return [(row[0], row[1]) for row in self._connection.rows(QUERIES.failures_by_type, {"since": since})]
+        return [(shown(row[0]), row[1]) for row in self._connection.rows(QUERIES.failures_by_type, {"since": since})]
 
     def speeds(self) -> list[TypeSpeed]:
-        return [TypeSpeed(*row) for row in self._connection.rows(QUERIES.slowest_types)]
+        return [TypeSpeed(shown(row[0]), *row[1:]) for row in self._connection.rows(QUERIES.slowest_types)]
 
     def schedules(self) -> list[Planned]:
         """Every schedule that was ever planned on this database, by name."""

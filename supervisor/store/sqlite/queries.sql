@@ -25,7 +25,8 @@ WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       result, last_error, created_at, updated_at, started_at, completed_at, meta
+       CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END,
+       substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta
 FROM jobs WHERE id = :id;
 
 -- name: job_status
@@ -37,7 +38,8 @@ SELECT status FROM jobs WHERE id = :id;
 -- name: groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time
 -- of its first row. Loose index scans: one seek a group, whatever the number of rows, so neither finished
--- rows nor delayed ones of a higher priority cost anything.
+-- rows nor delayed ones of a higher priority cost anything; and of requirements that these capabilities do not
+-- meet, however many there are, most are skipped.
 WITH RECURSIVE
 wanted (type) AS (
   SELECT value FROM json_each(:types)
@@ -50,7 +52,9 @@ kinds (type, requires) AS (
   FROM wanted w
   UNION ALL
   SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = k.type AND j.requires > k.requires
+                  WHERE j.type = k.type
+                    AND j.requires >= CASE WHEN k.requires = '' THEN char(0)
+                                           ELSE CAST(next_kind(:capabilities, CAST(k.requires AS BLOB)) AS TEXT) END
                     AND (j.status = 'pending' OR j.status = 'running')
                   ORDER BY j.requires LIMIT 1)
   FROM kinds k WHERE k.requires IS NOT NULL
@@ -509,9 +513,13 @@ SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR statu
 SELECT id FROM jobs_held LIMIT :limit;
 
 -- name: jobs_among
-SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+-- For lists: of long texts their beginnings, so that one page of fat rows is not a page of hundreds of megabytes.
+SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload ELSE substr(payload, 1, 4096) END,
+       status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       result, last_error, created_at, updated_at, started_at, completed_at, meta
+       CASE WHEN length(CAST(result AS BLOB)) <= 4096 THEN result ELSE substr(result, 1, 4096) END,
+       substr(last_error, 1, 4096), created_at, updated_at, started_at, completed_at,
+       CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: recent_errors
@@ -521,7 +529,7 @@ FROM job_errors e INDEXED BY job_errors_time CROSS JOIN jobs j ON j.id = e.job_i
 WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
 
 -- name: job_errors
-SELECT job_id, attempt, kind, message, traceback, exit_code, signal, stderr, peak_memory, worker,
+SELECT job_id, attempt, kind, substr(message, 1, 65536), substr(traceback, 1, 131072), exit_code, signal, stderr, peak_memory, worker,
        duration, created_at
 FROM job_errors WHERE job_id = :id ORDER BY id;
 

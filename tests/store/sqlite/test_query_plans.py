@@ -43,6 +43,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Conne
 def connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.create_function("covers", 2, lambda has, needs: covers(has, needs.decode()), deterministic=True)
+    connection.create_function("next_kind", 2, lambda _, requires: requires + b"\0")
     return connection
 
 

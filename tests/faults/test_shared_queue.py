@@ -1,0 +1,130 @@
+"""One Queue in many threads and across forks, and a caller's own transaction in between."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import Queue
+
+
+@pytest.mark.fault(56)
+def test_a_transaction_of_the_callers_and_plain_calls_never_wait_for_each_other(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    queue.enqueue("tag")
+    over, slowest, errors = time.monotonic() + 3.0, [0.0], list[Exception]()
+    counts = [0, 0, 0]
+
+    def timed(index: int, call: object) -> None:
+        try:
+            while time.monotonic() < over:
+                began = time.monotonic()
+                call()  # type: ignore[operator]
+                slowest.append(time.monotonic() - began)
+                counts[index] += 1
+        except Exception as error:
+            errors.append(error)
+
+    def transaction() -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as own:
+            own.execute("BEGIN IMMEDIATE")
+            queue.enqueue("tag", connection=own)
+            time.sleep(0.002)
+            own.execute("COMMIT")
+        time.sleep(0.002)
+
+    calls = [transaction, lambda: queue.enqueue("tag"), lambda: queue.job(1)]
+    threads = [threading.Thread(target=timed, args=(index, call)) for index, call in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert max(slowest) < 1.0
+    assert min(counts) > 20
+
+
+@pytest.mark.fault(57)
+def test_no_child_of_a_fork_hangs_while_another_thread_enqueues(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    queue.enqueue("tag")
+    over = threading.Event()
+
+    def enqueue() -> None:
+        while not over.is_set():
+            queue.enqueue("tag")
+
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    codes = []
+    try:
+        for _ in range(40):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                code = 1
+                try:
+                    queue.enqueue("child")
+                    queue.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            codes.append(os.waitpid(pid, 0)[1])
+    finally:
+        over.set()
+        thread.join()
+    assert codes == [0] * 40
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        assert raw.execute("SELECT count(*) FROM jobs WHERE type = 'child'").fetchone() == (40,)
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.fault(57)
+@pytest.mark.parametrize(
+    "process_of", [multiprocessing.get_context("fork").Process, multiprocessing.get_context("spawn").Process]
+)
+def test_a_queue_can_be_given_to_another_process(tmp_path: Path, process_of: Any) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    queue.enqueue("tag")
+    process = process_of(target=queue.enqueue, args=("child",))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert queue.job(2).type == "child"
+    assert pickle.loads(pickle.dumps(queue)).job(2).type == "child"
+
+
+@pytest.mark.fault(75)
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_first_enqueue_in_an_open_transaction_makes_the_tables_in_it(tmp_path: Path, commit: bool) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as own:
+        own.execute("CREATE TABLE orders (id INTEGER)")
+        own.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        job = queue.enqueue("tag", connection=own)
+        assert time.monotonic() - began < 2.0
+        own.execute("COMMIT" if commit else "ROLLBACK")
+    if commit:
+        assert queue.job(job).type == "tag"
+    assert queue.enqueue("tag") == (2 if commit else 1)
+
+
+@pytest.mark.fault(75)
+def test_tables_can_be_made_before(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    queue.create_tables()
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as own:
+        own.execute("BEGIN IMMEDIATE")
+        assert queue.enqueue("tag", connection=own) == 1
+        own.execute("COMMIT")

@@ -1,0 +1,242 @@
+"""Rows that no job can have: refused by the table, repaired by the migration, and set aside where one gets in."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor import Queue, Status
+from supervisor.domain.settlement import done, failed
+from supervisor.store.migrate import shipped
+from supervisor.store.sqlite import schema
+from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.place import Place
+from tests.store.kit import BROKEN, NOW, POLICY, Desk
+
+MOST = 2**63 - 1
+COUNTERS = ("claim_token", "attempts", "crashes")
+HUGE = "x" * (1 << 20) + "x"
+
+
+def insert(foreign: sqlite3.Connection, **columns: object) -> int:
+    """Whatever the CHECKs say."""
+    foreign.execute("PRAGMA ignore_check_constraints = ON")
+    row = {"type": "tag", "scheduled_at": 1.0} | columns
+    sql = f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+    job = foreign.execute(sql, list(row.values())).lastrowid
+    foreign.execute("PRAGMA ignore_check_constraints = OFF")
+    assert job is not None
+    return job
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [
+            ("id", 0),
+            ("id", -1),
+            ("id", MOST),
+            *[(name, value) for name in COUNTERS for value in (-1, MOST, -MOST)],
+            ("type", "b\0/../../pools/x?"),
+            ("type", "tag\0"),
+            ("type", "tag\0" + "x" * 1000),
+            ("requires", "gpu\0x"),
+            ("requires", "x" * 1001),
+            ("unique_key", "k\0"),
+            ("unique_key", "x" * 4001),
+            ("payload", HUGE),
+            ("meta", "[]"),
+            ("meta", "no json"),
+            ("meta", '{"a":"' + "x" * (16 << 10) + '"}'),
+        ],
+    )
+    def test_a_row_that_no_job_can_have(
+        self, desk: Desk, foreign: sqlite3.Connection, column: str, value: object
+    ) -> None:
+        job = desk.put()
+        row = {"type": "tag"} | {column: value}
+        with pytest.raises(sqlite3.IntegrityError):
+            foreign.execute(
+                f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
+            )
+        with pytest.raises(sqlite3.IntegrityError):
+            foreign.execute(f"UPDATE jobs SET {column} = ? WHERE id = ?", [value, job])
+        assert desk.one().job_id == job
+
+    @pytest.mark.parametrize("type_", ["App/Jobs:Send", "A", "tag", "a.b-c_d:e/F9"])
+    def test_not_a_type_with_capitals_colons_and_slashes(self, desk: Desk, type_: str) -> None:
+        job = desk.put(type_)
+        assert desk.one(types=[type_]).job_id == job
+
+
+class TestSetAside:
+    @pytest.mark.parametrize("want", [1, 10])
+    @pytest.mark.parametrize("column", ["claim_token", "attempts"])
+    def test_a_row_that_cannot_be_claimed_keeps_nobody_from_the_others(
+        self, desk: Desk, foreign: sqlite3.Connection, column: str, want: int
+    ) -> None:
+        poisoned = [insert(foreign, **{column: MOST}) for _ in range(12)]
+        good = desk.put()
+        assert [claim.job_id for _ in range(3) for claim in desk.claim(want=want)] == [good]
+        for job in poisoned:
+            assert desk.status(job) is Status.QUARANTINED
+            assert [attempt.kind for attempt in desk.operations.attempts(job)] == ["row"]
+
+    def test_it_can_be_retried(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        job = insert(foreign, claim_token=MOST)
+        assert desk.claim(now=NOW) == []
+        assert desk.operations.retry([job], NOW) == 1
+        assert desk.one().job_id == job
+
+    @pytest.mark.parametrize("job_id", [0, -5])
+    def test_a_job_that_has_no_id_never_runs(self, desk: Desk, foreign: sqlite3.Connection, job_id: int) -> None:
+        insert(foreign, id=job_id)
+        good = desk.put()
+        assert [c.job_id for _ in range(2) for c in desk.claim(want=5)] == [good]
+
+    @pytest.mark.parametrize("result", [None, '"x"'])
+    def test_an_outcome_that_is_refused_takes_no_other_with_it(
+        self, desk: Desk, foreign: sqlite3.Connection, result: str | None
+    ) -> None:
+        jobs = [desk.put() for _ in range(5)]
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[2]} AND NEW.status = 'done' "
+            "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        )
+        ends = desk.exchange(*[done(claim, result) for claim in desk.claim(want=5)], want=0)
+        assert ends.lost == []
+        assert list(ends.refused) == [(jobs[2], "not this one")]
+        assert [desk.status(job) for job in jobs].count(Status.DONE) == 4
+        assert desk.job(jobs[2]).last_error == "the database refuses this row: not this one"
+
+    def test_a_crash_is_counted_at_the_end_of_the_integers(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        job = insert(foreign, crashes=MOST)
+        other = desk.put()
+        claims = desk.claim(want=2)
+        assert desk.settle(*(failed(claim, BROKEN, POLICY, chance=0.5)._replace(crashes=1) for claim in claims)) == []
+        assert [desk.status(each) for each in (job, other)] == [Status.PENDING] * 2
+        assert desk.job(job).crashes < MOST
+
+    def test_locks_are_renewed_beside_a_row_that_must_not_change(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        desk.claim(want=3)
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE UPDATE OF lock_expires_at ON jobs WHEN NEW.id = {jobs[0]} "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        assert desk.chores.renew(["w1"], NOW + 1e6, NOW + 2e6) == 2
+
+
+class TestIds:
+    @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
+    def test_an_enqueue_goes_on_after_the_greatest_id(self, desk: Desk, foreign: sqlite3.Connection, last: int) -> None:
+        first = desk.put()
+        insert(foreign, id=last)
+        assert desk.put() == first + 2
+        assert desk.put() == first + 3
+        assert desk.job(first + 1).status is Status.PENDING
+        assert str(last) in desk.operations.attempts(first + 1)[0].message
+
+    def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        insert(foreign, id=2**62)
+        desk.chores.inserted()
+        assert foreign.execute("INSERT INTO jobs (type) VALUES ('tag') RETURNING id").fetchone()[0] == 2
+        assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def older(path: Path) -> sqlite3.Connection:
+    connection = Connection(Place(path), synchronous="NORMAL", create=True)
+    schema.migrate(connection, shipped("supervisor.store.sqlite")[:7])
+    connection.close()
+    return sqlite3.connect(path, isolation_level=None)
+
+
+class TestMigration:
+    def test_what_stands_there_is_repaired_and_nothing_is_lost(self, tmp_path: Path) -> None:
+        path = tmp_path / "jobs.db"
+        bad: list[dict[str, object]] = [
+            {"id": 0},
+            {"id": -3},
+            {"claim_token": MOST},
+            {"attempts": -MOST},
+            {"crashes": MOST},
+            {"type": "b\0/../x"},
+            {"requires": "gpu\0"},
+            {"unique_key": "k\0k"},
+            {"payload": HUGE},
+            {"payload": HUGE, "status": "done"},
+            {"id": MOST},
+        ]
+        with contextlib.closing(older(path)) as foreign:
+            foreign.execute("INSERT INTO jobs (id, type) VALUES (7, 'tag')")
+            for columns in bad:
+                insert(foreign, **columns)
+        desk = Desk.at(Queue(f"sqlite:///{path}")._engine)
+        with contextlib.closing(sqlite3.connect(path)) as foreign:
+            assert foreign.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
+            told = foreign.execute("SELECT count(*) FROM job_errors WHERE kind = 'row'").fetchone()[0]
+            assert told == len(bad)
+            [(kept,)] = foreign.execute("SELECT max(length(traceback)) FROM job_errors").fetchall()
+            assert kept > len(HUGE)
+            assert foreign.execute("SELECT count(*) FROM jobs WHERE status = 'done'").fetchone() == (1,)
+            assert foreign.execute("SELECT min(id) > 0, max(id) < 100 FROM jobs").fetchall() == [(1, 1)]
+        assert desk.put() < 100
+        assert len(desk.claim(want=100)) >= 4
+        desk.close()
+
+    def test_an_applications_own_column_meta_stays(self, tmp_path: Path) -> None:
+        with contextlib.closing(older(tmp_path / "jobs.db")) as foreign:
+            foreign.execute("ALTER TABLE jobs ADD COLUMN meta INTEGER NOT NULL DEFAULT 5")
+        with Queue(f"sqlite:///{tmp_path}/jobs.db") as queue:
+            assert queue.job(queue.enqueue("tag")).meta == 5
+
+
+def test_meta_is_kept_and_shown(desk: Desk) -> None:
+    with Queue(desk.engine.url) as queue:
+        job = queue.enqueue("tag", meta={"tenant": "a", "tags": ["x"]})
+        assert queue.job(job).meta == {"tenant": "a", "tags": ["x"]}
+        assert queue.job(queue.enqueue("tag")).meta is None
+
+
+class TestLooking:
+    @pytest.mark.parametrize("raw", [b"b\0/../x", b"\xff\xfe", b"x" * 3_000_000, b"tag\0\xff" + b"y" * 100_000])
+    def test_no_type_blinds_those_who_look(self, desk: Desk, foreign: sqlite3.Connection, raw: bytes) -> None:
+        good = desk.put()
+        foreign.execute("PRAGMA ignore_check_constraints = ON")
+        for status in ("pending", "running", "done", "failed"):
+            foreign.execute("INSERT INTO jobs (type, status) VALUES (CAST(? AS TEXT), ?)", [raw, status])
+        looks = [
+            *desk.operations.counts(),
+            *desk.operations.backlog(4e9, 10).items(),
+            *desk.operations.unhandled(["tag"]),
+            *desk.operations.speeds(),
+            *desk.chores.standing(4e9),
+            *desk.operations.jobs(status=None, type=None, before=None, limit=10),
+            desk.operations.remains(4e9, 1.0, 0.0, 0.0),
+        ]
+        assert len(repr(looks)) < 200_000
+        assert sorted(str(type_) for type_, _, _ in desk.operations.counts())
+        assert desk.one(now=4e9).job_id == good
+
+    def test_a_list_of_fat_rows_is_thin(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute("PRAGMA ignore_check_constraints = ON")
+        fat = '"' + "x" * 3_000_000 + '"'
+        insert = "INSERT INTO jobs (type, payload, result, last_error) VALUES ('tag', ?, ?, ?)"
+        foreign.executemany(insert, [(fat, fat, fat)] * 5)
+        listed = desk.operations.jobs(status=None, type=None, before=None, limit=10)
+        assert len(repr(listed)) < 100_000
+
+    def test_requirements_that_nobody_meets_cost_a_claim_nothing(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        kinds = ((f"c{number:05}",) for number in range(20_000))
+        foreign.execute("BEGIN")
+        foreign.executemany("INSERT INTO jobs (type, requires, scheduled_at) VALUES ('tag', ?, 1)", kinds)
+        foreign.execute("COMMIT")
+        jobs = [desk.put(requires="gpu") for _ in range(10)]
+        began = time.process_time()
+        assert [desk.one(capabilities="gpu").job_id for _ in range(10)] == jobs
+        assert time.process_time() - began < 0.2
