@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +35,12 @@ class NobodyRuns(QueueError):
 class UnknownPool(ConfigError):
     """Neither the configuration nor a living supervisor knows a pool of that name."""
 
+
+class UnknownType(ConfigError):
+    """No configuration, pool or job has a type of that name."""
+
+
+_MOST_COMPARED = 2000  # names among which one is looked for that is nearly the same
 
 # What each change is possible for, and which jobs it means where no state is named.
 _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...]]] = {
@@ -130,14 +137,41 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
         raise UnknownPool([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}"])
 
 
-def pause(operations: Operations, type_: str, paused: bool, now: float) -> bool:
-    """Start no more jobs of a type, or start them again. Returns whether that is a change. Raises InvalidJob."""
+def pause(
+    operations: Operations,
+    type_: str,
+    paused: bool,
+    now: float,
+    *,
+    configured: Iterable[str] = (),
+    force: bool = False,
+) -> bool:
+    """Start no more jobs of a type, or start them again. Returns whether that is a change.
+
+    Raises InvalidJob, and UnknownType for a type to pause that is in no configuration and that nobody has or takes: a
+    slip would seem to have paused what goes on. `force` pauses it all the same, for jobs that are still to come.
+    """
     changed = (checked_type(type_) in operations.controls().paused) != paused
     if paused and changed:
+        if not force:
+            _require_type(operations, type_, configured)
         operations.pause(type_, now)
     elif not paused:
         operations.resume(type_)
     return changed
+
+
+def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
+    known = set(configured)
+    for record in living(operations):
+        for pool in _pools_of(record).values():
+            known.update(pool.get("types", ()))
+    if type_ in known or operations.jobs(status=None, type=type_, before=None, limit=1):
+        return
+    known.update(name for name, _, _ in operations.open_counts() if isinstance(name, str))
+    near = difflib.get_close_matches(type_, sorted(known)[:_MOST_COMPARED], n=3)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{meant}"])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
@@ -146,7 +180,7 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> N
     if not types:
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
     for type_ in types:
-        pause(operations, type_, paused, now)
+        pause(operations, type_, paused, now, force=True)
 
 
 def types_of(operations: Operations, pool: str) -> list[str]:

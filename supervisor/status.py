@@ -9,182 +9,53 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.domain.history import QUIET, Hour, by_type
+from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Status
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.sparing import Sparing
 from supervisor.store.base import Depth, Engine, Operations, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import Scoreboard, Snapshot
+from supervisor.views import (
+    COUNT_LIMIT,
+    MOST_NAMED,
+    MOST_SCHEDULES,
+    MOST_TYPES,
+    SENTENCE,
+    AdminView,
+    DutyView,
+    Overview,
+    PoolView,
+    ScheduleView,
+    SupervisorView,
+    TypeView,
+    WorkerView,
+    text_of,
+)
 
-COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
-MOST_TYPES = 200  # that are told one by one; what else there is, is added up
-MOST_NAMED = 50  # types without a pool, and paused ones, by name
-MOST_SCHEDULES = 200
-_NAME = 200  # characters of a name from a row; ours have 100 at most
-_SENTENCE = 1000  # characters of a reason that a supervisor posts
+__all__ = [
+    "COUNT_LIMIT",
+    "MOST_SCHEDULES",
+    "AdminView",
+    "Costs",
+    "DutyView",
+    "Overview",
+    "PoolView",
+    "ScheduleView",
+    "SupervisorView",
+    "TypeView",
+    "WorkerView",
+    "gather",
+    "text_of",
+]
+
 HOUR = 3600.0
 
 Named = TypeVar("Named")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker. `running_for` and `beat_age` are seconds, `memory` is what it shares with nobody."""
-
-    name: str
-    pool: str
-    supervisor: int
-    pid: int
-    state: str
-    job: int | None
-    running_for: float | None
-    progress: float | None
-    text: str
-    claims: int
-    done: int
-    memory: int | None
-    beat_age: float
-    leaving: str | None
-    device: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
-
-    `problem` says what is wrong, `broken` that nobody works for it.
-    `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
-    """
-
-    name: str
-    supervisor: int
-    types: list[str]
-    capabilities: list[str]
-    size: int
-    target: int
-    why: str
-    min_workers: int
-    max_workers: int
-    fixed: int | None
-    due: int
-    oldest_age: float | None
-    next_due_in: float | None
-    rate: float
-    deaths: int
-    problem: str | None
-    paused: list[str]
-    memory: int
-    broken: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AdminView:
-    """The admin process that a supervisor has or should have: `listen` is a URL, or where it tries to listen."""
-
-    pid: int | None
-    listen: str
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class DutyView:
-    """A duty of the maintainer's that fails: its latest error, and since when (Unix seconds) it has done so."""
-
-    name: str
-    since: float
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorView:
-    """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
-    `visible`, because its scoreboard cannot be read, pools and workers are unknown.
-
-    `duties` are those of its maintainer that fail, each with its error; `database_holder` says who keeps the
-    database's write lock for so long that others wait.
-    """
-
-    id: str
-    pid: int
-    host: str
-    alive: bool | None
-    visible: bool
-    started_at: float
-    version: str
-    config: str
-    maintainer: int | None
-    stopping: str
-    trouble: str
-    admin: AdminView | None
-    duties: list[DutyView] = field(default_factory=list)  # those that fail
-
-
-@dataclass(frozen=True, slots=True)
-class TypeView:
-    """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
-
-    `due` jobs wait although their time has come, the first of them for `oldest_age` seconds, whatever pool may
-    take them; they are counted up to COUNT_LIMIT. `last_hour` is what our workers did, up to the last full minute.
-    """
-
-    type: str
-    jobs: dict[str, int]
-    paused: bool
-    handled: bool
-    failures_last_hour: int
-    mean_seconds: float | None
-    longest_seconds: float | None
-    due: int
-    oldest_age: float | None
-    last_hour: Hour = QUIET
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleView:
-    """One schedule: seconds until it fires next (below 0: nobody fires it), when it last did, by which job."""
-
-    name: str
-    next_in: float
-    last_at: float | None
-    last_job: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Everything at one moment. `handled` of a type says whether a pool of a living supervisor takes it.
-
-    `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
-    backlog; `more_types` others are added up in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
-    `unhandled_types` is how many types no pool takes.
-    """
-
-    database: str
-    time: float
-    supervisors: list[SupervisorView]
-    pools: list[PoolView]
-    workers: list[WorkerView]
-    jobs: dict[str, int]
-    types: list[TypeView]
-    paused: list[str]
-    unhandled: list[str]
-    failures_last_hour: dict[str, int]
-    slowest: list[dict[str, Any]]
-    schedules: list[ScheduleView]
-    unhandled_types: int = 0
-    more_types: int = 0
-    other_types: TypeView | None = None
-
-    @property
-    def running(self) -> bool:
-        return any(supervisor.alive is not False for supervisor in self.supervisors)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"running": self.running}
 
 
 @dataclass(slots=True)
@@ -287,12 +158,6 @@ def _overview(
     )
 
 
-def text_of(value: object, limit: int = _NAME) -> str:
-    """A text from a row or a bulletin, which any program may have written, of a bounded length."""
-    text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
-
-
 def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
     return {text_of(type_): value for type_, value in found.items()}
 
@@ -343,10 +208,10 @@ def _supervisor(
         visible=visible,
         started_at=record.started_at,
         version=text_of(record.version),
-        config=text_of(record.config, _SENTENCE),
+        config=text_of(record.config, SENTENCE),
         maintainer=bulletin.get("maintainer"),
-        stopping=text_of(bulletin.get("stopping") or "", _SENTENCE),
-        trouble=text_of(bulletin.get("trouble") or "", _SENTENCE),
+        stopping=text_of(bulletin.get("stopping") or "", SENTENCE),
+        trouble=text_of(bulletin.get("trouble") or "", SENTENCE),
         admin=_admin(bulletin.get("admin")),
         duties=_duties(bulletin.get("duties")),
     )
@@ -356,14 +221,14 @@ def _admin(news: Any) -> AdminView | None:
     if not isinstance(news, Mapping):
         return None
     problem = news.get("problem")
-    return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, _SENTENCE) if problem else None)
+    return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, SENTENCE) if problem else None)
 
 
 def _duties(news: Any) -> list[DutyView]:
     """The failing duties, as the maintainer tells of them."""
     told = list(news.items())[:MOST_NAMED] if isinstance(news, Mapping) else []
     return [
-        DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), _SENTENCE))
+        DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), SENTENCE))
         for name, failing in told
         if isinstance(failing, Mapping)
     ]
@@ -388,7 +253,7 @@ def _pool(
         capabilities=news["capabilities"],
         size=news["size"],
         target=news["target"],
-        why=text_of(news["why"], _SENTENCE),
+        why=text_of(news["why"], SENTENCE),
         min_workers=news["min_workers"],
         max_workers=news["max_workers"],
         fixed=news["fixed"],
@@ -397,7 +262,7 @@ def _pool(
         next_due_in=_ahead(depth.next_due, now),
         rate=news["rate"],
         deaths=news["deaths"],
-        problem=text_of(news["problem"], _SENTENCE) if news["problem"] else None,
+        problem=text_of(news["problem"], SENTENCE) if news["problem"] else None,
         broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),

@@ -20,12 +20,16 @@ def register(app: typer.Typer) -> None:
 def pause(
     context: typer.Context,
     type: JobType,
+    force: Annotated[bool, typer.Option("--force", help="Even if no pool takes the type and no job has it.")] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start no more jobs of a type."""
-    _set(Target.of(context, config, database), type, paused=True, as_json=as_json)
+    """Start no more jobs of a type.
+
+    A type that no pool takes and no job has is refused: it may be a slip.
+    """
+    _set(Target.of(context, config, database), type, paused=True, force=force, as_json=as_json)
 
 
 def resume(
@@ -39,13 +43,18 @@ def resume(
     _set(Target.of(context, config, database), type, paused=False, as_json=as_json)
 
 
-def _set(target: Target, type_: str, *, paused: bool, as_json: bool) -> None:
+def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
     from supervisor import operating
     from supervisor.domain.intake import checked_type
 
     checked_type(type_)  # before the database is looked for
+    settings = target.settings_if_any()
+    configured = {name for pool in settings.pools.values() for name in pool.types} if settings is not None else ()
     with target.operations() as operations:
-        changed = operating.pause(operations, type_, paused, time.time())
+        try:
+            changed = operating.pause(operations, type_, paused, time.time(), configured=configured, force=force)
+        except operating.UnknownType as error:
+            raise wrong_usage(error.problems[0], "--force pauses it all the same") from None
     if as_json:
         document({"type": type_, "paused": paused, "changed": changed})
     elif paused:

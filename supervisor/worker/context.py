@@ -233,6 +233,10 @@ class _RunEnded:
         self.check("cancelled")
         return True
 
+    def epoch(self) -> str:
+        self.check("idempotency_key")
+        return ""
+
 
 RUN_ENDED = _RunEnded()
 

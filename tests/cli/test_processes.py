@@ -94,7 +94,7 @@ def test_a_running_supervisor_obeys_within_a_second(project: Path, started: Star
 def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project: Path, started: Start) -> None:
     started("run")
     job = enqueue(project, '{"sleep": 30}')
-    command("pause", "other", cwd=project)
+    command("pause", "other", "--force", cwd=project)
     command("enqueue", "unknown.type", cwd=project)
     view = wait_for(lambda: next((w for w in status(project)["workers"] if w["job"] == job), None))
     assert (view["pool"], view["state"], view["progress"]) == ("greet", "busy", 0.5)

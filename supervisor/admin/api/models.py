@@ -294,6 +294,7 @@ class PoolAnswer(BaseModel):
 
 class TypeChange(Request):
     paused: bool = Field(description="Start no more jobs of this type, or start them again.")
+    force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
 
 
 class TypeAnswer(BaseModel):

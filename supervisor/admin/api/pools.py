@@ -78,10 +78,14 @@ async def list_types(office: TheOffice) -> JSONResponse:
     return answer({"types": [asdict(type_) for type_ in seen.types], "unhandled": seen.unhandled})
 
 
-@router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing())
+@router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing(404))
 async def change_type(
     office: TheOffice, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:
     """Start no more jobs of a type, or start them again; obeyed at once."""
-    changed = await office.desk.ask(lambda operations: operating.pause(operations, type, change.paused, time.time()))
+
+    def act(operations: Operations) -> bool:
+        return operating.pause(operations, type, change.paused, time.time(), force=change.force)
+
+    changed = await office.desk.ask(act)
     return answer({"type": type, "paused": change.paused, "changed": changed})

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.watch import TooManyListeners
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.plain import plain
-from supervisor.operating import UnknownPool
+from supervisor.operating import UnknownPool, UnknownType
 
 RETRY_AFTER = 2  # seconds after which another try is promising
 
@@ -25,6 +25,7 @@ RETRY_AFTER = 2  # seconds after which another try is promising
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
+    (UnknownType, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),

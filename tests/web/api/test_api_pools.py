@@ -46,7 +46,9 @@ def test_a_pool_is_paused_with_all_its_types_and_goes_on(site: Site) -> None:
 
 
 def test_a_type_is_paused_and_goes_on(site: Site) -> None:
-    answers = [site.put(f"{API}/types/new.type-1", {"paused": paused}) for paused in (True, True, False, False)]
+    answers = [
+        site.put(f"{API}/types/new.type-1", {"paused": paused, "force": True}) for paused in (True, True, False, False)
+    ]
 
     assert [answer["changed"] for answer in answers] == [True, False, True, False]
     assert [answer["paused"] for answer in answers] == [True, True, False, False]
@@ -236,3 +238,10 @@ def test_a_name_in_an_address_stays_text(site: Site) -> None:
 
     assert refused.headers["content-type"] == "application/json"
     assert refused.status_code == 404
+
+
+def test_a_type_that_nobody_has_is_not_paused_by_a_slip(site: Site) -> None:
+    answer = site.put(f"{API}/types/tagg", {"paused": True}, 404)
+    assert "did you mean tag?" in answer["error"]
+    assert controls(site) == (set(), {})
+    assert site.put(f"{API}/types/tagg", {"paused": True, "force": True})["changed"]
