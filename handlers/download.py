@@ -1,16 +1,19 @@
 """A bounded download for handlers whose pool allows URLs.
 
-What a payload names may come from a stranger, so the fetch speaks HTTP and HTTPS only (also after a
-redirect), goes directly and not through a proxy, and refuses addresses that are not public. It looks at
-the peer of the open connection rather than at the name, so a name that resolves differently a second time
-gains nothing.
+What a payload names may come from a stranger, so the fetch speaks HTTP and HTTPS only (also after a redirect), goes
+directly and not through a proxy, and refuses addresses that are not public. A name is looked up first, every address
+of it is judged, and the connection goes to the very address that was found good: nothing is sent to another, not even
+the beginning of a connection, and a name that resolves differently a second time gains nothing. Each redirect is
+judged like the first address.
 """
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import queue
 import socket
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -23,10 +26,14 @@ from supervisor import Fail, Retry
 # Answers that mean "not now" (RFC 9110, 6585, 8470); every other 4xx is final.
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CHUNK = 64 << 10
+_REDIRECTS = 5
+
+Address = tuple[int, tuple[Any, ...]]
+"""A family of the socket module, and what its `connect` takes."""
 
 
 def fetch(url: str, options: PictureOptions) -> bytes:
-    """The body at `url`, at most `options.max_bytes` long and within `options.url_timeout` seconds.
+    """The body at `url`, at most `options.max_bytes` long and within `options.url_timeout` seconds in all.
 
     Raises Fail for what stays so (a bad URL, a private address, 404, too many bytes) and Retry for what
     may pass (no connection, a time-out, 429, 5xx). Messages name the host, never the path or the query,
@@ -34,16 +41,12 @@ def fetch(url: str, options: PictureOptions) -> bytes:
     """
     host = _host(url)
     deadline = time.monotonic() + options.url_timeout
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if options.allow_private_hosts:
-        handlers += [urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()]
-    else:
-        handlers += [_PublicHTTPHandler(), _PublicHTTPSHandler()]
-    opener = _opener(handlers)
+    way = _Way(deadline, private=options.allow_private_hosts)
+    opener = _opener([urllib.request.ProxyHandler({}), _HTTPHandler(way), _HTTPSHandler(way), _Redirects()])
     request = urllib.request.Request(url.strip(), headers={"User-Agent": "job-supervisor"})  # noqa: S310 - the opener knows no other scheme
     try:
         with opener.open(request, timeout=options.url_timeout) as response:
-            return _read(response, host, options.max_bytes, deadline)
+            return _read(response, host, options.max_bytes, way)
     except urllib.error.HTTPError as error:
         error.close()
         verdict = Retry if error.code in _TRANSIENT else Fail
@@ -53,6 +56,8 @@ def fetch(url: str, options: PictureOptions) -> bytes:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise Retry(f"no picture from {host}: {reason or type(error).__name__}") from None
+    finally:
+        way.close()
 
 
 def _host(url: str) -> str:
@@ -72,50 +77,172 @@ def _opener(handlers: list[urllib.request.BaseHandler]) -> urllib.request.Opener
         *handlers,
         urllib.request.UnknownHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(),
     ):
         opener.add_handler(handler)
     return opener
 
 
-def _read(response: Any, host: str, max_bytes: int, deadline: float) -> bytes:
+def _read(response: Any, host: str, max_bytes: int, way: _Way) -> bytes:
     body = bytearray()
     # read1: whatever has arrived, so that a trickle cannot hold us beyond the deadline.
     while chunk := response.read1(_CHUNK):
         body += chunk
         if len(body) > max_bytes:
             raise Fail(f"too large: {host} sends more than {max_bytes} bytes")
-        if time.monotonic() > deadline:
+        if way.left() <= 0:
             raise Retry(f"no picture from {host}: the download took too long")
+    if way.is_over:
+        raise Retry(f"no picture from {host}: the download took too long")
     return bytes(body)
 
 
-def _refuse_private(connection: socket.socket, host: str) -> None:
-    address = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    if not (mapped or address).is_global:
-        connection.close()
-        raise Fail(f"{host} is no public address: allow it with options = {{ allow_private_hosts = true }}")
+class _Way:
+    """How a download reaches its host: to addresses that may be reached, and until the deadline (monotonic seconds).
+
+    A time-out of a socket is for each step alone: a server that sends its head a byte a second would hold us for as
+    long as it likes. So a timer shuts the connection when the time is up.
+    """
+
+    def __init__(self, deadline: float, *, private: bool) -> None:
+        self._deadline = deadline
+        self._private = private
+        self._timer: threading.Timer | None = None
+        self.is_over = False
+
+    def left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """Raises Fail if the host, by any of its addresses, is no public one; OSError if it cannot be reached."""
+        failure: OSError | None = None
+        for family, address in self._judged(host, port):
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(max(0.001, self.left()))
+                connection.connect(address)
+            except OSError as error:
+                connection.close()
+                failure = error
+            else:
+                self._watch(connection)
+                return connection
+        raise failure or OSError(f"{host} has no address")
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _judged(self, host: str, port: int) -> list[Address]:
+        found = self._looked_up(host, port)
+        for _, address in found:
+            if not self._private and not _is_public(str(address[0])):
+                raise Fail(f"{host} is no public address: allow it with options = {{ allow_private_hosts = true }}")
+        return found
+
+    def _looked_up(self, host: str, port: int) -> list[Address]:
+        """On a thread of its own: the C library's look-up knows no deadline."""
+        answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
+
+        def look_up() -> None:
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                answers.put([(family, address) for family, _, _, _, address in found])
+            except (OSError, UnicodeError) as error:
+                answers.put(error)
+
+        threading.Thread(target=look_up, daemon=True).start()
+        try:
+            answer = answers.get(timeout=max(0.001, self.left()))
+        except queue.Empty:
+            raise TimeoutError("its name is not found in time") from None
+        if isinstance(answer, UnicodeError):
+            raise Fail("the url cannot be used: its host is no name")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _watch(self, connection: socket.socket) -> None:
+        self.close()
+        again = connection.dup()  # what is closed meanwhile is another's by then
+
+        def end() -> None:
+            self.is_over = True
+            try:
+                again.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return
+
+        self._timer = _Timer(max(0.001, self.left()), end, again)
+        self._timer.start()
 
 
-class _PublicHTTPConnection(http.client.HTTPConnection):
+class _Timer(threading.Timer):
+    """A timer that keeps a connection until it is over."""
+
+    def __init__(self, seconds: float, end: Any, connection: socket.socket) -> None:
+        super().__init__(seconds, end)
+        self.daemon = True
+        self._connection = connection
+
+    def run(self) -> None:
+        super().run()
+        self._connection.close()
+
+
+def _is_public(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif address.sixtofour is not None or address in _NAT64:
+            inner = address.sixtofour or ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+            return inner.is_global and not inner.is_multicast
+    return address.is_global and not address.is_multicast
+
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """A few, and the connection of each is judged when it is made."""
+
+    max_redirections = _REDIRECTS
+    max_repeats = 2
+
+
+class _HTTPConnection(http.client.HTTPConnection):
+    def __init__(self, host: str, *, way: _Way, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._way = way
+
     def connect(self) -> None:
-        super().connect()
-        _refuse_private(self.sock, self.host)
+        self.sock = self._way.connect(self.host, self.port)
 
 
-class _PublicHTTPSConnection(http.client.HTTPSConnection):
+class _HTTPSConnection(http.client.HTTPSConnection):
+    def __init__(self, host: str, *, way: _Way, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._way = way
+
     def connect(self) -> None:
-        super().connect()
-        _refuse_private(self.sock, self.host)
+        context: Any = self._context  # type: ignore[attr-defined]  # made by the parent
+        self.sock = context.wrap_socket(self._way.connect(self.host, self.port), server_hostname=self.host)
 
 
-class _PublicHTTPHandler(urllib.request.HTTPHandler):
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def __init__(self, way: _Way) -> None:
+        super().__init__()
+        self._way = way
+
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_PublicHTTPConnection, request)
+        return self.do_open(_HTTPConnection, request, way=self._way)  # type: ignore[arg-type]
 
 
-class _PublicHTTPSHandler(urllib.request.HTTPSHandler):
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def __init__(self, way: _Way) -> None:
+        super().__init__()
+        self._way = way
+
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_PublicHTTPSConnection, request)
+        return self.do_open(_HTTPSConnection, request, way=self._way)  # type: ignore[arg-type]

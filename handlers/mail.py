@@ -11,6 +11,7 @@ copies carry the same Message-ID, by which many servers and mail programs drop t
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import json
@@ -18,7 +19,12 @@ import os
 import re
 import smtplib
 import ssl
+import unicodedata
+from email import message_from_bytes
+from email.errors import MessageError
+from email.header import decode_header
 from email.message import EmailMessage
+from email.policy import compat32
 from typing import TYPE_CHECKING, Any
 
 from handlers.options import MailOptions, read
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from supervisor import Context
 
 # Enough to keep one recipient one recipient; whether it exists is the server's to say.
+_MOST_NESTED = 5  # encoded words that come out of encoded words
 _ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
 
 
@@ -72,6 +79,11 @@ def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[i
         password = os.environ.get(options.password_env, "")
         if not password:
             raise Fail(f"no password: no environment variable {options.password_env!r} (password_env)")
+        if options.security == "none" and not options.allow_plain_login:
+            raise Fail(
+                'no password is sent over a connection that is not encrypted: set security = "starttls" or "tls", '
+                "or allow_plain_login = true"
+            )
     tls = ssl.create_default_context() if options.security != "none" else None
     if options.security == "tls":
         server: smtplib.SMTP = smtplib.SMTP_SSL(options.host, options.port, timeout=options.timeout, context=tls)
@@ -93,23 +105,62 @@ def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[i
 def _message(payload: dict[str, Any], ctx: Context, options: MailOptions) -> EmailMessage:
     message = EmailMessage()
     try:
-        message["From"] = options.sender or f"job-supervisor@{options.host}"
-        message["To"] = ", ".join(_recipients(payload))
-        message["Subject"] = _string(payload, "subject")
+        message["From"] = _header("sender", options.sender or f"job-supervisor@{options.host}")
+        message["To"] = _header("to", ", ".join(_recipients(payload, options.max_recipients)))
+        message["Subject"] = _header("subject", _string(payload, "subject"))
         digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
         message["Message-ID"] = f"<job-{ctx.job_id}-{digest}@{options.host}>"
         message.set_content(_string(payload, "text"))
-    except (ValueError, IndexError) as error:
+        for name, value in message.items():
+            _header(name, str(value))  # as the package has understood it
+        _whole(message)
+    except (ValueError, IndexError, MessageError) as error:
         # The email package refuses line breaks in a header, and addresses that cannot be parsed.
         raise Fail(f"no mail can be made of this payload: {error}") from None
     return message
 
 
-def _recipients(payload: dict[str, Any]) -> list[str]:
+def _header(name: str, value: str) -> str:
+    """`value`, unless it holds a line break or another control character, also inside encoded words.
+
+    The email package decodes `=?utf-8?q?a=0Ab?=` where it is given as a text, and before the fix of CVE-2024-6923
+    wrote the line break that came out: what followed became headers and a body of whoever wrote the payload.
+    """
+    decoded = value
+    for _ in range(_MOST_NESTED):
+        if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in decoded):
+            raise ValueError(f"{name} holds a line break or another control character")
+        again = "".join(
+            part.decode(_charset(charset), "replace") if isinstance(part, bytes) else part
+            for part, charset in decode_header(decoded)
+        )
+        if again == decoded:
+            return value
+        decoded = again
+    raise ValueError(f"{name} holds encoded words in encoded words")
+
+
+def _charset(name: str | None) -> str:
+    try:
+        return codecs.lookup(name or "latin-1").name
+    except LookupError:
+        return "latin-1"
+
+
+def _whole(message: EmailMessage) -> None:
+    """Raises ValueError if what would be sent has other headers than those that were set."""
+    sent = message_from_bytes(bytes(message), policy=compat32).keys()
+    if sent != message.keys():
+        raise ValueError("a header would begin another one")
+
+
+def _recipients(payload: dict[str, Any], most: int | None = None) -> list[str]:
     to = payload.get("to")
     addresses = [to] if isinstance(to, str) else to
     if not isinstance(addresses, list) or not addresses:
         raise Fail('the payload has no recipient: give {"to": "someone@example.org", …}')
+    if most is not None and len(addresses) > most:
+        raise Fail(f"{len(addresses)} recipients are more than the {most} that max_recipients allows")
     for address in addresses:
         if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
             raise Fail(f"not a mail address: {address!r}")

@@ -49,7 +49,7 @@ def load(payload: Mapping[str, Any], options: PictureOptions) -> Image:
     """
     location = _location(payload)
     if not _is_url(location):
-        data = _read_file(location, options.max_bytes)
+        data = _read_file(_inside(location, options.root), options.max_bytes)
     elif options.allow_urls:
         data = download.fetch(location, options)
     else:
@@ -102,6 +102,22 @@ def _is_url(location: str) -> bool:
     return location.strip().lower().startswith(("http://", "https://"))
 
 
+def _inside(path: str, root: str | None) -> str:
+    """The real path of a file in the folder `root`, where relative ones start; any path where there is none."""
+    if root is None:
+        return path
+    try:
+        folder = os.path.realpath(root, strict=True)
+        found = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - paths of payloads stay texts
+    except ValueError as error:  # a NUL byte, or a lone surrogate
+        raise Fail(f"no such file: {path!r}: {error}") from None
+    except OSError as error:
+        raise Fail(f"options.root: {root}: {error.strerror}") from None
+    if not found.startswith(f"{folder.rstrip('/')}/"):
+        raise Fail(f"outside the folder that this pool reads from: {path}")
+    return found
+
+
 def _read_file(path: str, max_bytes: int) -> bytes:
     try:
         # O_NONBLOCK: opening a named pipe must not wait for its writer.
@@ -145,6 +161,7 @@ def _rgb(image: Any, pillow: Any) -> Image:
             image = image.point(lambda value: value * scale + 0)
         return image.convert("L").convert("RGB")
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        image = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = pillow.new("RGB", layer.size, "white")
+        image.paste(layer, mask=layer)  # a copy less than compositing two layers
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -74,6 +74,8 @@ def _line(path: Path, key: str) -> str:
 
 def token_in(path: Path) -> str:
     """The token in a file. Raises ValueError, with one sentence, for one that is no secret; OSError as usual."""
+    if path.name == DEFAULT_NAME and path.is_symlink():
+        raise ValueError(f"{path} is a symbolic link, which nobody of ours has made; remove it")
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         content = file.read(_LONGEST + 1)
@@ -93,12 +95,12 @@ def _make(path: Path) -> None:
     """Write a random token, unless the file is there. It appears whole: another supervisor may look right now."""
     if path.exists():
         return
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    import secrets  # once in a lifetime
+
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            import secrets  # once in a lifetime
-
             file.write(f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n")
         try:
             path.hardlink_to(draft)

@@ -24,6 +24,7 @@ from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.system import failpoints
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
+from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
 
 CHECK_SECONDS = 2.0  # for looking through the file at the start: about half a gigabyte
@@ -64,10 +65,10 @@ def run(
     owner = engine.claim_ownership(identity)
     try:
         settings = granted(settings, engine.folder)
-    except ConfigError:
-        owner.release()
+        board = _make_board(runtime_folder(engine) / f"scoreboard-{identity}")
+    except (ConfigError, StoreError):
+        owner.release(registered=False)
         raise
-    board = _make_board(runtime_folder(engine) / f"scoreboard-{identity}")
     record = SupervisorRecord(
         id=identity,
         pid=os.getpid(),
@@ -146,5 +147,10 @@ def runtime_folder(engine: Engine) -> Path:
                 folder.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{folder}: cannot make the runtime folder: {error.strerror}") from None
+            # systemd's own may be a link: what is told about one of ours is told of where it leads.
+            owners = set() if engine.watched is None else owner_of(engine.watched / engine.watch_prefix)
+            problem = folder_problem(folder if name else folder.resolve(), owners)
+            if problem:
+                raise StoreError(problem)
             return folder
     return engine.folder

@@ -6,7 +6,8 @@ import datetime
 import os
 import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import JobNotFound, WaitTimeout
@@ -36,9 +37,11 @@ class Queue:
     def __init__(self, url: str, *, create: bool = True) -> None:
         self._engine = open_engine(url)
         self._create = create
-        self._guard = threading.Lock()
-        self._intake: tuple[int, Intake] | None = None
-        self._abandoned: list[Intake] = []
+        # Reentrant: a signal's handler may fork, or use the queue, while its thread is in the middle of a call.
+        self._guard = threading.RLock()
+        self._intake: Intake | None = None
+        self._prepared = False  # whether the tables were there when a caller's connection was last used
+        _queues.add(self)
 
     @property
     def url(self) -> str:
@@ -56,6 +59,7 @@ class Queue:
         requires: str | Iterable[str] = (),
         max_attempts: int | None = None,
         unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
         connection: sqlite3.Connection | None = None,
     ) -> int:
         """Enqueue one job and return its id.
@@ -65,8 +69,9 @@ class Queue:
 
         `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
         first), `requires` the capabilities a worker must have. A `unique_key` that an unfinished job of
-        this type has returns that job's id. Raises InvalidJob (a ValueError), with nothing written, for
-        anything out of range; StoreError if the database cannot be used.
+        this type has returns that job's id. `meta` is a mapping of your own, 16 KiB of JSON at most: a trace, tags,
+        a tenant; it is shown with the job and nothing is decided by it. Raises InvalidJob (a ValueError), with
+        nothing written, for anything out of range; StoreError if the database cannot be used.
         """
         job = new_job(
             type,
@@ -77,6 +82,7 @@ class Queue:
             requires=requires,
             max_attempts=max_attempts,
             unique_key=unique_key,
+            meta=meta,
         )
         return self.insert([job], connection=connection)[0]
 
@@ -110,8 +116,23 @@ class Queue:
 
     def insert(self, jobs: list[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
+        if connection is not None:
+            return self._insert_into(connection, jobs)
         with self._guard:
-            return self._store().enqueue(jobs, connection=connection)
+            return self._store().enqueue(jobs)
+
+    def _insert_into(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[int]:
+        """On the caller's connection, without our guard and without a connection of ours: the caller may hold
+        SQLite's write lock, and whoever holds the guard may be waiting for just that.
+        """
+        if not self._prepared:
+            # The tables may have to be made in the caller's transaction, which may not commit: look again then.
+            self._prepared = self._engine.prepare(connection, create=self._create)
+        return self._engine.insert(connection, jobs)
+
+    def create_tables(self) -> None:
+        """Make the database and its tables now, or bring them up to date, rather than at first use."""
+        self._engine.migrate()
 
     def job(self, job_id: int) -> Job:
         """The job as it is now. Raises JobNotFound."""
@@ -143,9 +164,9 @@ class Queue:
     def close(self) -> None:
         """Close the connection. The queue may be used again; it then opens a new one."""
         with self._guard:
-            if self._intake is not None and self._intake[0] == os.getpid():
-                self._intake[1].close()
-            self._intake = None
+            intake, self._intake = self._intake, None
+            if intake is not None:
+                intake.close()
 
     def __enter__(self) -> Self:
         return self
@@ -156,21 +177,53 @@ class Queue:
     def __del__(self) -> None:
         # The attributes are missing where the constructor has refused the URL.
         intake = getattr(self, "_intake", None)
-        if intake is not None and intake[0] == os.getpid():
-            intake[1].close()
+        if intake is not None:
+            intake.close()
+
+    def __reduce__(self) -> tuple[type[Queue], tuple[str], dict[str, bool]]:
+        """Goes to another process as its URL, so that a queue may be an argument of one."""
+        return Queue, (self.url,), {"_create": self._create}
 
     def _store(self) -> Intake:
-        if self._intake is not None and self._intake[0] == os.getpid():
-            if not self._intake[1].gone():
-                return self._intake[1]
+        if self._intake is not None:
+            if not self._intake.gone():
+                return self._intake
             # A restored backup, say: what is enqueued from now on belongs into the new file.
             # One that was only removed may come back, so none is made in its place.
             self._create = False
-            self._intake[1].close()
+            self._intake.close()
             self._intake = None
-        elif self._intake is not None:
-            # Inherited through a fork: closing it here could harm the parent's, so it is only put aside.
-            self._abandoned.append(self._intake[1])
-        intake = self._engine.intake(create=self._create)
-        self._intake = (os.getpid(), intake)
-        return intake
+        self._intake = self._engine.intake(create=self._create)
+        return self._intake
+
+
+# What a fork must not take along: a guard that another thread holds, and connections that are its parent's.
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+_inherited: list[Intake] = []  # never closed, nor collected: that could harm the parent's
+_held: list[threading.RLock] = []
+_LONGEST_WAIT = 0.5  # seconds that a fork waits for calls in other threads
+
+
+def _before_fork() -> None:
+    """Let no thread be inside SQLite while we fork: in the child its locks would stay locked for ever."""
+    deadline = time.monotonic() + _LONGEST_WAIT
+    _held.extend(
+        queue._guard for queue in list(_queues) if queue._guard.acquire(timeout=max(0.0, deadline - time.monotonic()))
+    )
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
+    for queue in list(_queues):
+        queue._guard = threading.RLock()
+        if queue._intake is not None:
+            _inherited.append(queue._intake)
+            queue._intake = None
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -99,5 +99,5 @@ def _beside(connection: sqlite3.Connection, ids: list[int]) -> None:
             "INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,"
             " started_at) VALUES (?, ?, CAST(? AS TEXT), CAST(? AS TEXT), 'b', '/nowhere/lock', '/nowhere/board',"
             " CAST(? AS TEXT), CAST(? AS TEXT), ?)",
-            (f"s{number}", 2**62, text, text, text, text, at),
+            (f"odd-{number}", 2**62, text, text, text, text, at),
         )

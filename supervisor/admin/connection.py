@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -13,7 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.telemetry import events
 
-MOST = 500  # connections at once; more are told to come again
+MOST = 500  # connections at once
+MOST_STRANGERS = 100  # of one address, or of one user at a Unix socket, that have not shown a token
 LIMITS = {
     "head": 10.0,  # seconds until a request's head is there
     "body": 30.0,  # its body
@@ -33,15 +35,47 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._stage: tuple[str, object] = ("head", None)
-        self._since = self.loop.time()
+        self._since = self._made = self.loop.time()
+        self.whose: object = None
         self.lingering = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
-        if len(self.connections) > MOST:
+        self.whose = _whose(transport)
+        # One that has just come may be anybody's, and mostly asks at once: those that keep us waiting make room.
+        mine = [other for other in self._strangers() if other.whose == self.whose]
+        if len(mine) >= MOST_STRANGERS:
+            mine[0].give_way()
+        if len(self.connections) > MOST and not self._made_room():
             transport.write(FULL)
             transport.close()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a request on it was let in: with a token, a session, or at a Unix socket without one."""
+        scope: Any = self.scope  # None before the first request, whatever its type says
+        return scope is not None and bool(scope.get("state", {}).get("role"))
+
+    def give_way(self) -> None:
+        """End at once, with what the kernel still holds for it, which nobody will come for."""
+        self.connections.discard(self)
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self.transport.abort()
+
+    def _strangers(self) -> list[Connection]:
+        """The others that have not been let in, the oldest first."""
+        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+        return sorted((one for one in others if not one.is_known), key=lambda one: one._made)
+
+    def _made_room(self) -> bool:
+        """Whether the oldest stranger of the address with the most has given way."""
+        strangers = self._strangers()
+        if not strangers:
+            return False
+        greediest, _ = Counter(one.whose for one in strangers).most_common(1)[0]
+        next(one for one in strangers if one.whose == greediest).give_way()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if not self.lingering:
@@ -60,9 +94,7 @@ class Connection(H11Protocol):
             self._stage, self._since = stage, now
         elif now - self._since > LIMITS.get(stage[0], math.inf):
             events(process="admin").debug("connection_cut", stage=stage[0], client=self.client)
-            # With all that the kernel still holds for it, which nobody will come for.
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-            self.transport.abort()
+            self.give_way()
 
     def _present_stage(self) -> tuple[str, object]:
         """What it is waiting for, and in which request."""
@@ -76,6 +108,16 @@ class Connection(H11Protocol):
             # Between two requests uvicorn's own timer runs, until something comes.
             return "head" if self.timeout_keep_alive_task is None else "idle", self.cycle
         return "answer", self.cycle
+
+
+def _whose(transport: asyncio.Transport) -> object:
+    """Who made a connection, as far as the kernel tells: the address, or the user at a Unix socket."""
+    raw = transport.get_extra_info("socket")
+    if raw.family == socket.AF_UNIX:
+        return struct.unpack("3i", raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
+    address = (transport.get_extra_info("peername") or ("",))[0]
+    # Whoever has one address of IPv6 has a network full of them.
+    return str(address).removeprefix("::ffff:") if "." in address else ":".join(str(address).split(":")[:4])
 
 
 class Parting:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
+from supervisor.status import text_of
 
 MINUTES = int(KEPT / MINUTE)
 MOST_TYPES = 5  # that have a colour of their own; what is left is one more
@@ -26,13 +28,19 @@ class Series:
         return sum(self.values)
 
 
+def fitting(minute: Minute) -> Minute:
+    """A minute whose type is text, and whose sums are numbers: other programs may have stored anything."""
+    run, wait = (value if math.isfinite(value) else 0.0 for value in (minute.run_seconds, minute.wait_seconds))
+    return replace(minute, type=text_of(minute.type), run_seconds=run, wait_seconds=wait)
+
+
 class Hour:
     """The sixty minutes before this one, which is not over yet. `times` are Unix seconds."""
 
     def __init__(self, minutes: Iterable[Minute], now: float) -> None:
         last = minute_of(now) - MINUTE
         self.times = tuple(last - MINUTE * (MINUTES - 1 - index) for index in range(MINUTES))
-        self._kept = [minute for minute in minutes if self.times[0] <= minute.at <= last]
+        self._kept = [fitting(minute) for minute in minutes if self.times[0] <= minute.at <= last]
 
     @property
     def is_empty(self) -> bool:

@@ -45,8 +45,9 @@ async def log_in(request: Request, office: TheOffice) -> Response:
 
 
 @router.post("/logout")
-async def log_out(office: TheOffice) -> Response:
-    """Have the browser forget its session."""
+async def log_out(request: Request, office: TheOffice) -> Response:
+    """End the session, here and in the browser."""
+    office.keys.leave(request.cookies.get(office.keys.cookie, ""), time.time())
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(office.keys.cookie, httponly=True, samesite="strict")
     return answer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from supervisor.admin.desk import Desk
 from supervisor.admin.keys import Keys
+from supervisor.admin.snapshots import Snapshots
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 
@@ -22,6 +23,7 @@ class Office:
     desk: Desk
     watch: Watch
     pools: tuple[str, ...]
+    snapshots: Snapshots = field(default_factory=Snapshots)
 
 
 def office_of(request: Request) -> Office:

@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,7 +15,12 @@ from starlette.responses import HTMLResponse
 
 import supervisor
 from supervisor.admin import charts, words
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import checked_type
+from supervisor.status import text_of
 
+_LONGEST = 100_000  # characters of any one value
+_LONGEST_QUERY = 500
 STATIC = Path(__file__).with_name("static")
 
 
@@ -38,6 +44,30 @@ def encoded(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def query(value: object) -> str:
+    """A value for an address, after `?` or as one part of a path: no sign of it means anything there."""
+    return quote(_utf8(text_of(value, _LONGEST_QUERY)), safe="")
+
+
+def nameable(type_: str) -> bool:
+    """Whether a type can be named in an address: one that no rule of ours allows cannot be meant by a button."""
+    try:
+        return checked_type(type_).strip(".") != ""  # a path of dots leads elsewhere
+    except InvalidJob:
+        return False
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def _finalize(value: Any) -> Any:
+    """What every expression of a template passes, whoever has forgotten a filter: text of a bounded length."""
+    if isinstance(value, Markup) or not isinstance(value, (str, bytes)):
+        return value
+    return text_of(value, _LONGEST).encode("utf-8", "replace").decode()
+
+
 def _assets() -> str:
     """A name for the static files as they are, so that a browser fetches them anew after an upgrade."""
     digest = hashlib.sha256()
@@ -51,6 +81,7 @@ def _environment() -> Environment:
         loader=PackageLoader("supervisor.admin"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -70,6 +101,8 @@ def _environment() -> Environment:
         "moment": moment,
         "stamp": stamp,
         "encoded": encoded,
+        "query": query,
+        "nameable": nameable,
     }
     environment.globals |= {
         "counted": words.counted,

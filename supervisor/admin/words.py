@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from supervisor.domain.duration import human_size
+from supervisor.status import text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value: a page is to be read
@@ -38,7 +39,7 @@ def span(seconds: float | None) -> str:
 
 def age(at: float | None, now: float) -> str:
     """A moment, seen from now: `just now`, `42 s ago`, `in 5 min`."""
-    if at is None:
+    if at is None or not math.isfinite(at):
         return NOTHING
     ago = now - at
     if abs(ago) < 1:
@@ -55,7 +56,7 @@ def absolute(at: object) -> str:
     """A stored time in the zone of this machine, which is named. Other programs may have stored anything."""
     moment = _moment(at)
     if moment is None:
-        return NOTHING if at is None else str(at)
+        return NOTHING if at is None else text_of(at)
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -66,18 +67,22 @@ def iso(at: object) -> str:
 
 
 def clock(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at).strftime("%H:%M")
+    moment = _moment(at)
+    return NOTHING if moment is None else moment.astimezone().strftime("%H:%M")
 
 
 def time_of_day(at: float, now: float) -> str:
     """`20:41:33`, with the day before it if that is not today."""
-    day, today = (datetime.datetime.fromtimestamp(moment).date() for moment in (at, now))
-    return datetime.datetime.fromtimestamp(at).strftime("%H:%M:%S" if day == today else "%Y-%m-%d %H:%M:%S")
+    then, today = _moment(at), _moment(now)
+    if then is None or today is None:
+        return NOTHING
+    then, today = then.astimezone(), today.astimezone()
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def number(value: float | None) -> str:
     """`12,345`; of what is no whole number two digits that tell."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return NOTHING
     if value == int(value) or value >= 99.5:
         return f"{value:,.0f}"
@@ -86,11 +91,11 @@ def number(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes: `812 KiB`, `1.4 GiB`."""
-    return NOTHING if value is None else re.sub(r"(?<=\d)(?=[A-Z])", " ", human_size(value))
+    return NOTHING if value is None or not math.isfinite(value) else re.sub(r"(?<=\d)(?=[A-Z])", " ", human_size(value))
 
 
 def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * min(1.0, max(0.0, value)):.0f} %"
+    return NOTHING if value is None or math.isnan(value) else f"{100 * min(1.0, max(0.0, value)):.0f} %"
 
 
 def counted(count: float, one: str, many: str | None = None) -> str:
@@ -122,7 +127,7 @@ def timing(stored: str) -> str:
         cron, every, timezone = json.loads(stored)
         return f"every {span(float(every))}" if every is not None else f"{cron} ({timezone})"
     except (ValueError, TypeError):
-        return stored
+        return text_of(stored)
 
 
 def fragment(message: str) -> str:
@@ -134,6 +139,8 @@ def _moment(at: object) -> datetime.datetime | None:
     if isinstance(at, bool) or not isinstance(at, (int, float)):
         return None
     try:
-        return datetime.datetime.fromtimestamp(at, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
+        moment.astimezone()  # where the zone leads out of what a calendar knows
+        return moment
     except (OverflowError, ValueError, OSError):
         return None

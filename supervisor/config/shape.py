@@ -96,7 +96,7 @@ def _type(value: str) -> str:
     try:
         return checked_type(value)
     except InvalidJob:
-        raise ValueError(f"{value!r} is no type; a type has 1 to 100 characters of a-z 0-9 _ . -") from None
+        raise ValueError(f"{value!r} is no type; a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -") from None
 
 
 def _capability(value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from supervisor.config.settings import Settings
 from supervisor.doctor.finding import Finding, fault, good, note, warning
 from supervisor.domain.duration import human_size
 from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.system import kernel
 
 # As /proc/self/mounts names them.
 NETWORK = re.compile(
@@ -21,6 +24,7 @@ NETWORK = re.compile(
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 _ROOM = 256 << 20  # bytes below which a disk is nearly full
 _LONG_LOG = 64 << 20  # bytes; the maintainer keeps it far below, unless a reader holds it up
+_LONG_HOLD = 1.0  # seconds
 _BESIDE = ("-wal", "-shm")
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
 
@@ -42,9 +46,29 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     from supervisor.doctor import leftovers  # `run` wants to know the file system alone
 
     found += leftovers.copies(database)
+    found += _held(engine)  # before this process opens the database: asked later, its own locks would be lost
     if not any(finding.level == "fault" for finding in found):
         found += leftovers.inside(engine, settings)
     return found
+
+
+def _held(engine: Engine) -> Iterator[Finding]:
+    """Whether somebody keeps all others from writing. A transaction lasts milliseconds."""
+    writers = engine.writers()
+    first, until = writers.database_holder(), time.monotonic() + _LONG_HOLD
+    while first is not None and time.monotonic() < until:
+        time.sleep(0.05)
+        if writers.database_holder() != first:
+            return
+    if first is None:
+        return
+    command = kernel.command_of(first.pid)
+    who = f"pid {first.pid}{f': {command}' if command else ''}" if first.pid else "a process of another container"
+    yield fault(
+        "database",
+        f"somebody holds its write lock and commits nothing, so nobody else can write: {who}",
+        "end that program, or its transaction; if it is a worker, the supervisor ends it when its job is over",
+    )
 
 
 def file_system(folder: Path) -> Finding:

@@ -6,7 +6,7 @@ import datetime
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from json import dumps  # by name: a handler that replaces json.dumps must not reach the jobs after it
 from typing import Any
 
@@ -21,8 +21,10 @@ MAX_PRIORITY = 100
 MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 are above it
 MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
+MAX_REQUIRES = 1000
+MAX_META_BYTES = 16 << 10
 
-_TYPE = re.compile(r"[a-z0-9_.-]{1,100}")
+TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 _CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
 
 
@@ -36,6 +38,7 @@ def new_job(
     requires: str | Iterable[str] = (),
     max_attempts: int | None = None,
     unique_key: str | None = None,
+    meta: Mapping[str, object] | None = None,
 ) -> NewJob:
     """Validate the arguments of an enqueue. Raises InvalidJob, which names the field."""
     return NewJob(
@@ -46,12 +49,13 @@ def new_job(
         scheduled_at=_scheduled_at(delay, at),
         max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         unique_key=_unique_key(unique_key),
+        meta=_meta(meta),
     )
 
 
 def checked_type(value: object) -> str:
-    if not isinstance(value, str) or not _TYPE.fullmatch(value):
-        raise InvalidJob("type", f"{_short(value)} is none; it has 1 to 100 characters of a-z 0-9 _ . -")
+    if not isinstance(value, str) or not TYPE.fullmatch(value):
+        raise InvalidJob("type", f"{_short(value)} is none; it has 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
     return value
 
 
@@ -102,7 +106,23 @@ def _requires(value: str | Iterable[str]) -> str:
     for word in words:
         if not isinstance(word, str) or not _CAPABILITY.fullmatch(word):
             raise InvalidJob("requires", f"{_short(word)} is no capability: 1 to 100 printable characters, no spaces")
-    return normalise(words)
+    text = normalise(words)
+    if len(text) > MAX_REQUIRES:
+        raise InvalidJob("requires", f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
+    return text
+
+
+def _meta(value: object) -> str | None:
+    """JSON text of an object; an empty one is none."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidJob("meta", f"{_short(value)} is no mapping of names to values")
+    text = encode("meta", dict(value))
+    size = len(text.encode())
+    if size > MAX_META_BYTES:
+        raise InvalidJob("meta", f"it has {size} bytes of JSON; the limit is {MAX_META_BYTES} (16 KiB)")
+    return text
 
 
 def _scheduled_at(delay: str | float | None, at: datetime.datetime | float | None) -> float | None:
@@ -140,6 +160,8 @@ def _unique_key(value: object) -> str | None:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidJob("unique_key", "it holds a lone surrogate, which no UTF-8 text can") from None
+    if "\0" in value:
+        raise InvalidJob("unique_key", "it holds a NUL character")
     return value
 
 

@@ -25,7 +25,10 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A validated job, ready to be inserted. Times are Unix seconds; None for `scheduled_at` means now."""
+    """A validated job, ready to be inserted. Times are Unix seconds; None for `scheduled_at` means now.
+
+    `payload` and `meta` are JSON texts.
+    """
 
     type: str
     payload: str
@@ -34,6 +37,7 @@ class NewJob:
     scheduled_at: float | None = None
     max_attempts: int | None = None
     unique_key: str | None = None
+    meta: str | None = None
 
 
 class Claim(NamedTuple):
@@ -81,6 +85,7 @@ class Job:
     updated_at: Any
     started_at: float | None
     completed_at: float | None
+    meta: Any = None
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts."""

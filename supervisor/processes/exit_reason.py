@@ -25,6 +25,8 @@ STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
 ALONE = "template_died_alone"  # its template died, and nothing but its job was running there
 UNWATCHED = "unwatched"
+HELD_DATABASE = "held_database"  # for a transaction that it left open
+HELD_EARLIER = "held_database_earlier"  # the same, through one of the runs before the one that it was killed in
 
 OUT_OF_MEMORY = "out_of_memory"  # the kernel's own reason
 RUINED = 71  # the exit code of a worker that found its own process ruined; its slot says how
@@ -39,7 +41,12 @@ _CHARGES: dict[str, Charge] = {
     TEMPLATE: "nothing",
     ALONE: "crash",
     UNWATCHED: "nothing",
+    HELD_DATABASE: "crash",
+    HELD_EARLIER: "nothing",
 }
+
+
+_LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # ends through a run that is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,7 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     run, accused = _run(slot, known, charge)
     if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
         charge = "nothing"  # what it was meant for had ended in the meantime
+    blamed = slot.job == 0 and run != NO_RUN
     if accused:
         message += "; its last job had just ended, and its outcome was not committed"
     return ExitReport(
@@ -114,7 +122,7 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
         charge,
         run,
         batch=slot.batch if slot.job else 1,
-        uncommitted=slot.unsettled if known.kill is None and not accused else 0,
+        uncommitted=0 if blamed or (known.kill is not None and cause not in _LEFT_OPEN) else slot.unsettled,
         last_job=slot.last_job,
         early=_early(slot),
         expected=cause == SHUTDOWN,
@@ -145,6 +153,9 @@ def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, boo
     """
     if slot.job:
         return (slot.job, slot.token), False
+    if known.kill is not None and known.kill.reason == HELD_DATABASE:
+        # Of several runs that have ended nobody knows which it was.
+        return known.kill.run if slot.unsettled == 1 else NO_RUN, False
     guilty = slot.unsettled == 1 and (known.cautious or slot.last_job in known.suspects)
     if guilty and charge == "crash" and known.kill is None:
         return (slot.last_job, slot.last_token), True
@@ -171,6 +182,10 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
         TEMPLATE: "the template that it was forked from died",
         ALONE: "the template that it was forked from died while this job alone was running; others had before",
         OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
+        HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
+        if slot.job == 0
+        else "it held the database's write lock for longer than its time limit: a transaction was not committed",
+        HELD_EARLIER: "an earlier run in the same worker had left a transaction on the database open",
         UNWATCHED: "the supervisor may open no more files, so it could not be watched",
     }
     if killed_for:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -80,9 +81,15 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     if not pool.preloads:
         return None
     image = Image(database)
-    handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
+    handler: Handler | None = None
+    try:
+        handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
+    except HandlerError:
+        # What this pool misses in the module is its own affair, and its workers say so: others share the image.
+        if pool.preload_setup or pool.handler.partition(":")[0] not in sys.modules:
+            raise
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
-    if not pool.preload_setup:
+    if handler is None or not pool.preload_setup:
         return None
     _set_up(handler, pool)
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)

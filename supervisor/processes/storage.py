@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from supervisor.domain.errors import StoreError
 from supervisor.processes import exit_reason
+from supervisor.processes.lockholder import LockHolder
 from supervisor.processes.supervised import SupervisedProcess
 from supervisor.processes.worker_process import WorkerProcess
-from supervisor.store.base import Holder, Writers
+from supervisor.store.base import Holder, OwnerLock, Writers
 from supervisor.system import kernel
 from supervisor.system.channel import Message
 from supervisor.telemetry import events
@@ -16,7 +18,8 @@ LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
 
 
 class Storage:
-    """`trouble` is why the database cannot be used, for people; `gone` is "removed" or "replaced" if the file is.
+    """`trouble` is why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if the
+    file is.
 
     Workers find out for themselves and claim nothing meanwhile, so nothing is done about trouble here. A file
     that is gone may come back, as one does that is moved away for a moment. One that was replaced does not:
@@ -27,21 +30,41 @@ class Storage:
         self._writers = writers
         self._seen: Holder | None = None
         self._log = events(process="supervisor")
-        self.trouble = self.gone = ""
+        self._holder = LockHolder(writers)
+        self._trouble = self.gone = self._unkept = ""
+
+    @property
+    def trouble(self) -> str:
+        return "; ".join(filter(None, (self._trouble, self._holder.sentence)))
 
     def heed(self, message: Message) -> None:
         """Take in the maintainer's word."""
         before, self.gone = self.gone, message["gone"]
-        self.trouble = message["trouble"]
+        self._trouble = message["trouble"]
         if self.gone and self.gone != before:
-            self._log.error("database_gone", how=self.gone, detail=self.trouble)
+            self._log.error("database_gone", how=self.gone, detail=self._trouble)
+
+    def keep_ownership(self, owner: OwnerLock) -> None:
+        """See that others can still tell that we live: our lock file may have been deleted with its folder."""
+        try:
+            if owner.keep():
+                self._unkept = ""
+                hint = "files of a running supervisor were deleted; `status` may not see its workers until a restart"
+                self._log.error("owner_lock_made_again", file=str(owner.path), hint=hint)
+        except StoreError as error:
+            if str(error) != self._unkept:
+                self._unkept = str(error)
+                self._log.error("owner_lock_lost", detail=self._unkept)
 
     def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
-        """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain.
+        """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain. The
+        same for the database's own lock, where it is ours and was forgotten.
 
         Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
         by. `now` is monotonic seconds.
         """
+        workers, attended = list(workers), list(attended)
+        self._holder.look(workers, attended, now)
         seen, self._seen = self._seen, self._writers.holder()
         if self._seen is None or self._seen != seen or now - self._seen.since < LONG_HOLD:
             return

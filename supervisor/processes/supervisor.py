@@ -268,6 +268,7 @@ class Supervisor:
             for pool in self._pools.values():
                 pool.measure_rate(now)
             self._workers.look_around(now)
+            self._storage.keep_ownership(self._owner)
             self._storage.free_writers(self._workers.running(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
@@ -401,6 +402,6 @@ class Supervisor:
             self._workers.reap()
             time.sleep(0.002)
         kernel.kill_children()
-        self._owner.release()
+        self._owner.release(registered=self._client.recovered)
         self._board.remove()
         self._log.info("stopped", why=self._stopping)

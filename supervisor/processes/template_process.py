@@ -135,6 +135,11 @@ class TemplateProcess:
         self._channel.send({"end": incarnation})
         listener.unwatched(self, incarnation, pid)
 
+    def why_broken_for(self, pool: str) -> str:
+        """The error names one pool's handler; others that share the image have their own in the same module."""
+        first, own = self.spec.any_pool.handler, self.spec.pools[pool].handler
+        return own + self.why_broken.removeprefix(first) if self.why_broken.startswith(f"{first}:") else self.why_broken
+
     def overdue(self, now: float, startup_timeout: float) -> bool:
         """Whether a request has waited for longer than a healthy template needs."""
         for incarnation, since in self.asked.items():

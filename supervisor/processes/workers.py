@@ -191,7 +191,8 @@ class Workers:
 
     def broken(self, template: TemplateProcess, why: str) -> None:
         for incarnation in list(template.asked):
-            self._lose_pending(incarnation, why)
+            worker = self._workers.get(incarnation)
+            self._lose_pending(incarnation, why if worker is None else template.why_broken_for(worker.pool))
 
     def reap(self) -> None:
         """Our own children: maintainers, admin processes and templates, and workers whose template died before them."""

@@ -20,6 +20,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.store.values import (
     AdoptReport,
     Controls,
+    DatabaseHolder,
     Depth,
     ErrorGroup,
     Exchange,
@@ -44,6 +45,7 @@ __all__ = [
     "Chores",
     "Claims",
     "Controls",
+    "DatabaseHolder",
     "Depth",
     "Engine",
     "ErrorGroup",
@@ -310,13 +312,17 @@ class OwnerLock(Protocol):
     @property
     def path(self) -> Path: ...
 
-    def release(self) -> None: ...
+    def keep(self) -> bool: ...
+
+    def release(self, *, registered: bool = True) -> None: ...
 
 
 class Writers(Protocol):
-    """Looks at the lock on which our writers queue, and never takes it."""
+    """Looks at the locks that writers need, and never takes them. For a process that opens no database."""
 
     def holder(self) -> Holder | None: ...
+
+    def database_holder(self) -> DatabaseHolder | None: ...
 
 
 class Engine(Protocol):
@@ -357,6 +363,12 @@ class Engine(Protocol):
     def claim_ownership(self, supervisor: str) -> OwnerLock: ...
 
     def intake(self, *, create: bool = True) -> Intake: ...
+
+    def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool: ...
+
+    def insert(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[int]: ...
+
+    def epoch(self) -> str: ...
 
     def claims(self) -> Claims: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +19,14 @@ class Wanted:
 
 
 class Exchange(NamedTuple):
-    """What one exchange did: the new claims, and the settlements refused because their claim was lost."""
+    """What one exchange did: the new claims, and the settlements refused because their claim was lost.
+
+    `refused` are (job, why) of rows that the database would not have changed: they are quarantined.
+    """
 
     claims: list[Claim]
     lost: list[int]
+    refused: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +215,13 @@ class Holder:
 
     pid: int
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHolder:
+    """Who holds the database's own write lock; pid 0 is a process of another container. As long as `commits` stays
+    the same, nobody has committed anything.
+    """
+
+    pid: int
+    commits: bytes

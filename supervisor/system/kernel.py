@@ -18,6 +18,9 @@ _HUGE = 2 << 20  # bytes of a huge page
 _WORTH = 16 << 20  # bytes: smaller mappings are copied fast enough, and written to more
 _FULL = 0.95  # of a mapping that is there: what is not would have to be filled
 
+KILL_PATIENCE = 5.0  # seconds for killed processes to be gone
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -76,24 +79,36 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def kill_children(spare: frozenset[int] = frozenset()) -> int:
+def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PATIENCE) -> int:
     """Kill and reap our children but these, again until none is left: killing one orphans its own to us.
 
-    Returns how many were killed. Never waits for a process that is not killed yet.
+    Returns how many were killed. Never waits for a process that is not killed yet, and for `patience` seconds at
+    most for those that are: one that waits for a disk or a network ends when that answers.
     """
     killed: set[int] = set()
+    until = time.monotonic() + patience
+    pause = _SHORTEST_PAUSE
     while True:
         targets = [pid for pid in children(os.getpid()) if pid not in spare]
-        if not targets:
+        if not targets or time.monotonic() > until:
             return len(killed)
         for pid in targets:
             # Our own unreaped children: their numbers cannot belong to a stranger.
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
             killed.add(pid)
-        for pid in targets:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        gone = [_reaped(pid) for pid in targets]
+        if not any(gone):
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _reaped(pid: int) -> bool:
+    """Whether a child of ours has ended, and is gone now."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def memory_of(pid: int) -> int:
@@ -201,3 +216,36 @@ def cpu_and_state(pid: int) -> tuple[float, str]:
     if not fields:
         return 0.0, ""
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
+
+
+def ancestry(pid: int) -> list[int]:
+    """A process and its ancestors, itself first; empty for 0."""
+    found: list[int] = []
+    while pid > 0 and pid not in found:
+        found.append(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
+
+
+def command_of(pid: int, longest: int = 120) -> str:
+    """What a process was started with, for people: one line of printable characters; empty if nobody may know."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    line = "".join(sign if sign.isprintable() else "?" for sign in words)
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def started_at(pid: int) -> float | None:
+    """When a process was started, in Unix seconds to within one; None if there is none, or only what is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+        return None if fields[0] in ("Z", "X") else booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None

@@ -341,7 +341,7 @@ class Scoreboard:
 
         All of it is allocated now: the first write to a page that is not kills the process on a full disk.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.pwrite(descriptor, bytes(SIZE), 0) < SIZE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

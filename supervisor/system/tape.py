@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from supervisor.system.forkmark import keep_from_forks
+from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
 from supervisor.system.region import mapped
 
 HEAD_BYTES = 16 * 1024  # where what went wrong first stands
@@ -37,6 +37,7 @@ class Tape:
         self.run: Sequence[Any] | None = None
         self.size = 0
         self._memory = memoryview(bytearray(_BYTES)) if memory is None else memory
+        self._mark = ALWAYS if memory is None else fork_mark()
         self._lock = threading.RLock()  # a signal's handler may print while we take down what it interrupts
 
     def forget(self) -> None:
@@ -51,7 +52,7 @@ class Tape:
     def add(self, data: bytes) -> None:
         with self._lock:
             run = self.run
-            if run is None:
+            if run is None or not self._mark[0]:  # or in a fork by C code, which has no such memory
                 return
             at, self.size = self.size, self.size + len(data)
             if at < HEAD_BYTES:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from os import _exit
 from time import monotonic
-from traceback import clear_frames
-from typing import Any
+from traceback import clear_frames, print_exception
+from typing import Any, NoReturn
 
+from supervisor.system.scoreboard import Slot
 from supervisor.worker.descriptors import Descriptors
 from supervisor.worker.process_state import Changes, ProcessState
 
 EVERY = 0.1  # seconds between two looks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took as long, a look costs little
 _DEEPEST = 20  # links of a chain of exceptions that are looked at
+
+
+EXIT_RUINED = 71  # the slot's text says what has happened
 
 
 class Ruined(Exception):
@@ -49,10 +54,10 @@ class ProcessCheck:
 
     def look(self, done: int) -> Changes:
         """Put back what handlers have changed. Raises Ruined."""
-        changes = self._state.restore() if self._state is not None else Changes()
         number = self._descriptors.changed()
         if number is not None:
             raise Ruined(f"a handler has closed or replaced descriptor {number}, which is the worker's own")
+        changes = self._state.restore() if self._state is not None else Changes()
         self._looked, self._done = monotonic(), done
         self.leaking = self._descriptors.leaking()
         return changes
@@ -69,6 +74,18 @@ class ProcessCheck:
             return False
         clear_frames(error.__traceback__)
         return self._descriptors.exhausted()
+
+
+def leave_ruined(error: BaseException, slot: Slot, log: Any) -> NoReturn:
+    """End the process at once. What is not committed is the supervisor's affair."""
+    why = str(error) if isinstance(error, Ruined) else f"{type(error).__name__}: {error}"
+    slot.tell(why)
+    try:
+        if not isinstance(error, Ruined):
+            print_exception(error)
+        log.error("worker_ruined", error=why)
+    finally:
+        _exit(EXIT_RUINED)
 
 
 def _is_out_of_files(error: BaseException | None) -> bool:

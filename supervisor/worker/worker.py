@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import os
-import select
-import signal
 import traceback
-from collections.abc import Callable
 
 # By name, as in the executor: a handler that replaces them must not reach the loop.
-from os import _exit, eventfd_read
 from time import monotonic, time
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from supervisor.domain.errors import ContextClosed, StoreError
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
-from supervisor.system import failpoints, forkmark, signals
+from supervisor.system import failpoints, forkmark
 from supervisor.system.scoreboard import Cancel, Slot, State, Worn
 from supervisor.system.tallies import Row
 from supervisor.telemetry import events
@@ -33,18 +27,19 @@ from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
-from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined
+from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined, leave_ruined
 from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
+from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.store_outage import StoreOutage, registered
+from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 SAFETY_NET = 5.0  # seconds after which an idle worker looks for itself
-MOST_BACKOFF = 5.0  # seconds between tries while the database cannot be used
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to get a successor ready
 EXIT_LEFT, EXIT_BROKEN = 0, 70
-EXIT_RUINED = 71  # a handler has made the process unfit; the slot's text says how
 
 
 class Worker:
@@ -92,7 +87,6 @@ class Worker:
         self._draining = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
-        self._backoff = 0.0
         self._spare: Claims | None = None  # the pulse's own store
 
     def run(self) -> int:
@@ -100,7 +94,8 @@ class Worker:
         self._mark = forkmark.fork_mark()
         self._slot.occupy(os.getpid())
         forkmark.keep_from_forks(self._slot.memory)
-        self._listen()
+        self._wakeups = Wakeups(self._slot, self._wake, self._interrupt)
+        self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
         pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
         pulse.start()
@@ -118,7 +113,7 @@ class Worker:
         except BaseException as error:
             # Nothing is raised here while the process is sound, whatever a handler or a row does.
             self._end_fork(error)
-            self._leave_ruined(error)
+            leave_ruined(error, self._slot, self._log)
         self._tear_down()
         pulse.stop()
         self._slot.state(State.LEFT)
@@ -136,7 +131,8 @@ class Worker:
             elif not self._draining:
                 if not self._check.seen(self._done):
                     self._look()
-                self._sleep()
+                else:
+                    self._sleep()
         self._slot.state(State.DRAINING)
         self._pulse.cease()
         while self._hand:
@@ -163,8 +159,8 @@ class Worker:
             self._look()  # it may be our own process that cannot use it
             self._wait_out(error)
             return []
-        if self._backoff:
-            self._recovered()
+        if self._outage.on:
+            self._outage.over()
         if settlements:
             if runs:
                 self._settled += runs
@@ -270,6 +266,8 @@ class Worker:
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
         self._counter.flush()
+        if self._closed():  # the main thread will see it, too, and leave
+            return
         self._hand.release()
         (settlements, runs), now = self._hand.collect(), time()
         if not settlements:
@@ -297,55 +295,18 @@ class Worker:
 
     # Sleeping and signals
 
-    def _listen(self) -> None:
-        ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
-        self._own_signals: dict[int, Callable[[int, FrameType | None], None]] = {
-            **dict.fromkeys(ignored, signals.swallow),
-            signals.DRAIN: self._note_drain,
-            signals.INTERRUPT: self._interrupt,
-        }
-        self._inbox = signals.Inbox(obeyed=())
-        for number, handler in self._own_signals.items():
-            signal.signal(number, handler)
-        faulthandler.register(signals.DUMP_STACKS, all_threads=True)
-        # EXCLUSIVE: one post wakes one worker, not all of the pool.
-        self._poll = select.epoll()
-        self._poll.register(self._wake, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._poll.register(self._inbox.fileno(), select.EPOLLIN)
-        signals.unblock_all()
-
     def _sleep(self, most: float = SAFETY_NET) -> None:
         """Until a job may have come, a signal has, or `most` seconds are over."""
-        for descriptor, _ in self._poll.poll(most):
-            if descriptor == self._wake:
-                with contextlib.suppress(BlockingIOError):
-                    eventfd_read(self._wake)
+        self._wakeups.sleep(most)
         self._obey()
 
     def _wait_out(self, error: StoreError) -> None:
-        self._counter.store_failed(error)
-        if not self._backoff:
-            self._log.error("store_failed", error=str(error))
-        self._slot.forget_progress()
-        self._slot.tell(str(error))
-        self._backoff = min(max(self._backoff * 2, 0.05), MOST_BACKOFF)
-        select.select([self._inbox.fileno()], [], [], self._backoff)
+        self._outage.wait(error)
         self._obey()
 
-    def _recovered(self) -> None:
-        if self._backoff:
-            self._backoff = 0.0
-            self._slot.tell("")
-            self._log.info("store_recovered")
-
     def _obey(self) -> None:
-        self._inbox.take()
         if self._slot.drain_requested:
             self._draining = True
-
-    def _note_drain(self, number: int, frame: FrameType | None) -> None:
-        # The slot's word is what counts, and the signal only wakes: a handler may hold signals back.
-        self._slot.request_drain()
 
     def _heed(self) -> None:
         """Told to leave, give back what has not begun."""
@@ -365,7 +326,7 @@ class Worker:
     # The ends
 
     def _set_up(self) -> None:
-        self._store = self._registered()
+        self._store = registered(self._engine, self._record, self._outage, lambda: self._slot.drain_requested)
         self._check = ProcessCheck()
         self._closed = self._check.closed
         handler = self._handler or load(self._pool.handler)
@@ -373,7 +334,7 @@ class Worker:
             handler.insist_on_batches()
         self._executor = Executor(
             handler,
-            _SlotBoard(self._slot, self._recorder, self._mark),
+            SlotBoard(self._slot, self._recorder, self._mark),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,
@@ -394,38 +355,11 @@ class Worker:
         ctx.close()
         failpoints.reach("set_up")
         check_memory(self._pool.max_memory)
-        self._check.set_up(self._own_signals, self._inbox.wakeup)
-        self._wait_to_be_watched()
+        self._check.set_up(self._wakeups.handlers, self._wakeups.descriptor)
+        self._wakeups.wait_to_be_watched()
+        self._obey()
         self._slot.state(State.IDLE)
         self._tell()
-
-    def _wait_to_be_watched(self) -> None:
-        """Nobody works whose end nobody would see. The supervisor has usually long seen us by now."""
-        pause = 0.0005
-        while not self._slot.watched and not self._draining:
-            select.select([self._inbox.fileno()], [], [], pause)
-            self._obey()
-            pause = min(pause * 2, 0.1)
-
-    def _registered(self) -> Claims:
-        """A store that knows us. A database that cannot be used is waited for: another start would not mend it."""
-        while True:
-            try:
-                return self._register()
-            except StoreError as error:
-                if self._draining:
-                    raise
-                self._wait_out(error)
-
-    def _register(self) -> Claims:
-        store = self._engine.claims()
-        try:
-            store.register(self._record)
-        except StoreError:
-            store.close()
-            raise
-        self._recovered()
-        return store
 
     def _make_room(self) -> None:
         """A handler has met the limit of this process's memory: a fresh one takes its place."""
@@ -436,17 +370,6 @@ class Worker:
         self._slot.give_up(why)
         return EXIT_BROKEN
 
-    def _leave_ruined(self, error: BaseException) -> NoReturn:
-        """The process is unfit for anything more. What is not committed is the supervisor's affair."""
-        why = str(error) if isinstance(error, Ruined) else f"{type(error).__name__}: {error}"
-        self._slot.tell(why)
-        try:
-            if not isinstance(error, Ruined):
-                traceback.print_exception(error)
-            self._log.error("worker_ruined", error=why)
-        finally:
-            _exit(EXIT_RUINED)
-
     def _end_fork(self, error: BaseException | None = None) -> None:
         """Go on only if this is the worker and no process that a handler has forked."""
         if not self._mark[0]:
@@ -456,7 +379,7 @@ class Worker:
         """In a process that a handler forks: let go of all that it shares with the worker."""
         self._slot.detach()
         self._row.detach()
-        forked.reset_signals(self._own_signals)
+        forked.reset_signals(self._wakeups.handlers)
 
     def _tear_down(self) -> None:
         assert self._handler is not None
@@ -474,32 +397,3 @@ class Worker:
     def _report_lost(self, jobs: list[int]) -> None:
         for job in jobs:
             self._log.warning("claim_lost", job=job, result="discarded")
-
-
-class _SlotBoard:
-    """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
-
-    def __init__(self, slot: Slot, recorder: Recorder, mark: forkmark.Mark) -> None:
-        self._slot = slot
-        self._tape = recorder.tape
-        self._mark = mark
-
-    def check(self, what: str) -> None:
-        if not self._mark[0]:
-            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process was forked from it")
-
-    def keep(self, line: str) -> None:
-        if self._mark[0]:
-            self._tape.line(line)
-
-    def progress(self, fraction: float, text: str) -> None:
-        if self._mark[0]:
-            self._slot.progress(fraction, text)
-
-    def extend(self, seconds: float) -> None:
-        self.check("extend")
-        self._slot.extend(monotonic() + seconds)
-
-    def cancelled(self, job: int, token: int) -> bool:
-        self.check("cancelled")
-        return self._slot.cancel_for(job, token) is not Cancel.NONE

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +22,9 @@ from supervisor.engine import open_engine
 
 lock = open_engine(sys.argv[1]).claim_ownership(sys.argv[2])
 print(lock.path, flush=True)
-if sys.stdin.readline() == "release\\n":
+while (line := sys.stdin.readline()) == "keep\\n":
+    print(lock.keep(), flush=True)
+if line == "release\\n":
     lock.release()
     print("released", flush=True)
     sys.stdin.readline()
@@ -32,7 +38,7 @@ class Owner:
         )
         assert self.process.stdout is not None
         self.path = self.process.stdout.readline().strip()
-        self.record = supervisor_record("s1", engine, self.path, pid=self.process.pid)
+        self.record = supervisor_record("s1", engine, self.path, pid=self.process.pid, host=socket.gethostname())
 
     def tell(self, line: str) -> str:
         assert self.process.stdin is not None
@@ -84,10 +90,53 @@ def test_an_owner_that_has_let_go_is_dead(desk: Desk, owner: Owner) -> None:
     assert judged(desk, owner.record) is False
 
 
-def test_an_owner_whose_file_is_gone_is_dead(desk: Desk, engine: Engine) -> None:
-    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"))
+def test_an_owner_whose_file_and_process_are_gone_is_dead(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"), host=socket.gethostname())
 
     assert judged(desk, record) is False
+
+
+@pytest.mark.parametrize("what", ["its file", "the folder"])
+def test_an_owner_whose_file_somebody_deletes_lives_for_as_long_as_its_process(
+    desk: Desk, owner: Owner, engine: Engine, what: str
+) -> None:
+    record = supervisor_record(
+        "s1", engine, owner.path, pid=owner.process.pid, host=socket.gethostname(), started_at=time.time()
+    )
+    Path(owner.path).unlink()
+    if what == "the folder":
+        shutil.rmtree(engine.folder)
+    assert judged(desk, record) is True
+    owner.end()
+    assert judged(desk, record) is False
+
+
+def test_a_younger_process_with_the_number_of_an_owner_is_not_it(desk: Desk, owner: Owner, engine: Engine) -> None:
+    hour = 3600.0
+    record = supervisor_record(
+        "s1", engine, owner.path, pid=owner.process.pid, host=socket.gethostname(), started_at=time.time() - hour
+    )
+    Path(owner.path).unlink()
+    assert judged(desk, record) is False
+
+
+def test_an_owner_of_another_container_whose_file_is_gone_cannot_be_judged(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"), host="another")
+    assert judged(desk, record) is None
+
+
+def test_an_owner_makes_its_file_again_when_somebody_has_deleted_it(desk: Desk, owner: Owner) -> None:
+    for _ in range(2):
+        shutil.rmtree(desk.engine.folder)
+        assert owner.tell("keep") == "True"
+        assert judged(desk, owner.record) is True
+        assert owner.tell("keep") == "False"
+    Path(owner.path).unlink()
+    Path(owner.path).touch()  # somebody else's of its name
+    assert owner.tell("keep") == "True"
+    assert judged(desk, owner.record) is True
+    owner.end()
+    assert judged(desk, owner.record) is False
 
 
 def test_an_owner_of_another_boot_of_this_machine_is_dead(desk: Desk, owner: Owner, engine: Engine) -> None:

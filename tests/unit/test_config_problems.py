@@ -51,7 +51,7 @@ handler = "jobs"
 workers = "2"
 env = { A = 1 }
 [pools.caption]
-types = ["Caption", 3]
+types = ["cap tion", 3]
 preload = 1
 start = "forkk"
 retry = { jitter = 2, base = 3 }
@@ -66,8 +66,8 @@ level = "loud"
         "supervisor.toml:4: pools.tag.workers: must be a whole number, not '2'",
         'supervisor.toml:5: pools.tag.env.A: must be text in quotes, like "text", not 1',
         f"supervisor.toml:6: pools.caption.handler: is missing; write {EITHER}",
-        "supervisor.toml:7: pools.caption.types[0]: 'Caption' is no type; "
-        "a type has 1 to 100 characters of a-z 0-9 _ . -",
+        "supervisor.toml:7: pools.caption.types[0]: 'cap tion' is no type; "
+        "a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -",
         'supervisor.toml:7: pools.caption.types[1]: must be text in quotes, like "text", not 3',
         "supervisor.toml:8: pools.caption.preload: must be true or false, not 1",
         "supervisor.toml:9: pools.caption.start: must be 'fork' or 'spawn', not 'forkk'",

@@ -40,7 +40,7 @@ def test_types_of_the_allowed_characters_are_taken(type_: str) -> None:
     assert new_job(type_).type == type_
 
 
-@pytest.mark.parametrize("type_", ["", "TAG", "a b", "ä", "x" * 101, "tag\n", None, 5, b"tag", "a/b", "a'b"])
+@pytest.mark.parametrize("type_", ["", "tag!", "a b", "ä", "x" * 101, "tag\n", None, 5, b"tag", "a\\b", "a'b"])
 def test_other_types_are_refused(type_: object) -> None:
     assert refused(type=type_).field == "type"
 

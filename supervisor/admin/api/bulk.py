@@ -1,8 +1,10 @@
-"""Changes of all jobs that a filter means: first asked how many those are, then done to no more than that."""
+"""Changes of all jobs that a filter means: first asked which those are, then done to just these."""
 
 from __future__ import annotations
 
 import time
+from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fastapi import APIRouter, HTTPException
@@ -15,6 +17,7 @@ from supervisor.admin.api.jobs import filter_of
 from supervisor.admin.api.problems import changing, problem
 from supervisor.admin.desk import Desk
 from supervisor.admin.office import Office, TheOffice
+from supervisor.admin.snapshots import MOST_IDS
 from supervisor.domain.errors import ConfigError
 from supervisor.store.base import Filter, Operations
 
@@ -55,18 +58,58 @@ async def _change(what: operating.Change, office: Office, request: models.BulkRe
         which = operating.meant(what, filter_of(request.filter))
     except ConfigError as error:
         return problem(422, error.problems[0], field="filter.status")
-    matching = await office.desk.ask(lambda operations: operations.count(which, limit=_ALL))
+    if request.snapshot is not None:
+        ids = office.snapshots.take(what, request.snapshot)
+        if ids is None:
+            return await _confirm(
+                what, office, which, "what was confirmed is not known any more; nothing was changed", 409
+            )
+        changed = 0
+        for start in range(0, len(ids), ROUND):
+            part = ids[start : start + ROUND].tolist()
+            changed += await office.desk.ask(_change_of(what, part))
+        return answer({"matching": len(ids), "changed": changed, "skipped": len(ids) - changed})
     if request.count is None:
-        return answer({"matching": matching, "changed": 0, "skipped": 0})
+        return await _confirm(what, office, which)
+    matching = await office.desk.ask(lambda operations: operations.count(which, limit=_ALL))
     if matching > request.count:
-        return problem(
-            409,
-            f"{matching} jobs match now, more than the {request.count} expected; nothing was changed",
-            hint="look again, and send the new number as count if they are meant",
-            matching=matching,
-        )
+        said = f"{matching} jobs match now, more than the {request.count} expected; nothing was changed"
+        return await _confirm(what, office, which, said, 409)
     taken, changed = await _in_rounds(office.desk, what, which, request.count)
     return answer({"matching": taken, "changed": changed, "skipped": taken - changed})
+
+
+def _change_of(what: operating.Change, ids: list[int]) -> Callable[[Operations], int]:
+    return lambda operations: operating.change(operations, what, ids, time.time())
+
+
+async def _confirm(
+    what: operating.Change, office: Office, which: Filter, refusal: str = "", status: int = 200
+) -> JSONResponse:
+    """How many are meant now, with the name of just these."""
+    ids = await _meant(office.desk, which)
+    name = office.snapshots.keep(what, ids)
+    if not refusal:
+        return answer({"matching": len(ids), "changed": 0, "skipped": 0, "snapshot": name})
+    hint = "look again, and send the new snapshot if they are meant"
+    return problem(status, refusal, hint=hint, matching=len(ids), snapshot=name)
+
+
+async def _meant(desk: Desk, which: Filter) -> array[int]:
+    """The ids of those that are meant, the latest first, and no more than a snapshot holds."""
+    found: array[int] = array("q")
+    before: int | None = None
+    while len(found) < MOST_IDS:
+        most = min(ROUND * 10, MOST_IDS - len(found))
+
+        def look(operations: Operations, before: int | None = before, most: int = most) -> tuple[list[int], int | None]:
+            return operations.some_ids(which, before=before, limit=most)
+
+        ids, before = await desk.ask(look)
+        found.extend(ids)
+        if before is None:
+            break
+    return found
 
 
 class _Round(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
+from supervisor.domain import intake
 from supervisor.domain.duration import seconds
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
@@ -80,7 +81,7 @@ def _state(value: Any) -> Any:
 
 
 State = Annotated[Status, BeforeValidator(_state)]
-JobType = Annotated[str, Field(pattern=r"^[a-z0-9_.-]{1,100}$", description="The type of a job.")]
+JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description="The type of a job.")]
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
@@ -246,7 +247,14 @@ class BulkRequest(Request):
     filter: JobFilter
     count: Count | None = Field(
         default=None,
-        description="How many are expected. Without it nothing is changed, and the answer says how many match.",
+        description="How many are expected at most. Without it and `snapshot` nothing is changed: the answer says how "
+        "many match.",
+    )
+    snapshot: str | None = Field(
+        default=None,
+        max_length=100,
+        description="What an answer that changed nothing has named: just those jobs are "
+        "changed, whatever `count` says. It is kept for ten minutes.",
     )
 
 
@@ -254,6 +262,10 @@ class BulkAnswer(BaseModel):
     matching: int
     changed: int
     skipped: int = Field(description="Left as they were: changed meanwhile, or their unique key is taken.")
+    snapshot: str | None = Field(
+        default=None,
+        description="Of a request without `count`: the name of the jobs that match; send it to change them.",
+    )
 
 
 class PoolChange(Request):

@@ -78,7 +78,7 @@ async def list_types(office: TheOffice) -> JSONResponse:
     return answer({"types": [asdict(type_) for type_ in seen.types], "unhandled": seen.unhandled})
 
 
-@router.put("/types/{type}", response_model=models.TypeAnswer, responses=changing())
+@router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing())
 async def change_type(
     office: TheOffice, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:

@@ -41,6 +41,9 @@ class Problem(BaseModel):
     hint: str | None = Field(default=None, description="What to do about it.")
     field: str | None = Field(default=None, description="The field of the request that is at fault.")
     matching: int | None = Field(default=None, description="Of a change of many jobs: how many match now.")
+    snapshot: str | None = Field(
+        default=None, description="Of a change of many jobs: the name of those that match now."
+    )
 
 
 _MEANINGS = {

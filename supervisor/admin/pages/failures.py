@@ -42,7 +42,7 @@ async def failures(request: Request, office: TheOffice) -> HTMLResponse:
         request,
         "failures.html",
         shown,
-        causes=[cause(group, shown.time) for group in groups],
+        causes=[cause(route.fitting(group, "message"), shown.time) for group in groups],
         chosen=chosen,
         spans=SPANS,
         full=len(groups) == MOST,

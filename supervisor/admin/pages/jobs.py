@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from supervisor.status import Overview, WorkerView
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
+KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
 MOST_ATTEMPTS = 50  # shown of one job; a poisoned one may have thousands
 
 router = route.router()
@@ -88,7 +90,7 @@ async def jobs(request: Request, office: TheOffice) -> Response:
         "jobs.html",
         shown,
         asked=query,
-        page=found,
+        page=Page([route.fitting(job, *KEPT) for job in found.jobs], found.next),
         wanted_id=wanted_id,
         bulk={} if query.problems else bulk(query, shown.time),
         states=list(Status),
@@ -132,6 +134,9 @@ def counts(query: asked.Asked, shown: Overview) -> dict[str, int] | None:
 @router.get("/jobs/{job_id}")
 async def job(request: Request, office: TheOffice, job_id: int) -> HTMLResponse:
     found, errors, runs = await office.desk.ask(lambda operations: _everything(operations, job_id))
+    found = route.fitting(found, *KEPT)
+    errors = [route.fitting(error, "message", "traceback", "stderr") for error in errors]
+    runs = [route.fitting(run, "log") for run in runs]
     shown = await office.watch.overview()
     tried = trials(runs, errors)
     return await route.page(
@@ -185,7 +190,9 @@ def steps(found: Job, tried: Iterable[Trial]) -> list[Step]:
     if found.status is Status.RUNNING:
         moments.append((found.started_at, "running now", "running"))
     moments.append((found.completed_at, found.status.value, found.status.value))
-    known = [Step(float(at), what, tone) for at, what, tone in moments if isinstance(at, (int, float))]
+    known = [
+        Step(float(at), what, tone) for at, what, tone in moments if isinstance(at, (int, float)) and math.isfinite(at)
+    ]
     return sorted(known, key=lambda step: step.at)
 
 

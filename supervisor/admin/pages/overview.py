@@ -98,14 +98,19 @@ def _of_types(shown: Overview) -> Iterator[Trouble]:
     pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
     waits = {type_: words.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
     if len(shown.unhandled) > MOST_NAMED:
-        many = words.counted(sum(pending.get(type_, 0) for type_ in shown.unhandled), "job waits", "jobs wait")
-        yield Trouble("warning", f"No pool takes {len(shown.unhandled)} types: {many}.", "They are marked below.")
+        # The others that are added up are without a pool: those with one come first.
+        more = 0 if shown.other_types is None else shown.other_types.jobs.get("pending", 0)
+        waiting = more + sum(pending[view.type] for view in shown.types if not view.handled)
+        many = words.counted(waiting, "job waits", "jobs wait")
+        yield Trouble("warning", f"No pool takes {shown.unhandled_types} types: {many}.", "They are marked below.")
     else:
         for type_ in shown.unhandled:
             advice = "Give it to a pool, then reload."
-            yield Trouble("warning", f"No pool takes the type {type_}: {waits[type_]}.", advice, link=type_)
+            yield Trouble(
+                "warning", f"No pool takes the type {type_}: {waits.get(type_, 'jobs wait')}.", advice, link=type_
+            )
     for type_ in shown.paused:
-        yield Trouble("note", f"The type {type_} is paused: {waits[type_]}.", link=type_)
+        yield Trouble("note", f"The type {type_} is paused: {waits.get(type_, 'jobs wait')}.", link=type_)
 
 
 def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
@@ -115,6 +120,8 @@ def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
         return
     if supervisor.trouble:
         yield Trouble("fault", f"{who} is in trouble: {supervisor.trouble}")
+    for duty in supervisor.duties:
+        yield Trouble("fault", f"{who}: {duty.name} fails: {duty.error}", "It is tried again automatically.")
     if supervisor.stopping:
         yield Trouble("note", f"{who} is stopping: {supervisor.stopping}")
     if supervisor.admin is not None and supervisor.admin.problem:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import fields, replace
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,8 +17,12 @@ from starlette.responses import Response
 from supervisor.admin.office import may_change, office_of
 from supervisor.admin.rendering import render
 from supervisor.domain.errors import StoreBusy, StoreError
-from supervisor.status import Overview
+from supervisor.status import Overview, text_of
 
+NAME = 200  # characters of a name
+LONG = 60_000  # of a message, a traceback, a log
+
+Row = TypeVar("Row")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -58,6 +65,16 @@ async def page(request: Request, template: str, overview: Overview | None = None
     )
 
 
+def fitting(row: Row, *long: str) -> Row:
+    """A row for a page: its texts are of a bounded length, those that are not `long` like names."""
+    texts = {
+        name: text_of(value, LONG if name in long else NAME)
+        for name in (field.name for field in fields(row))  # type: ignore[arg-type]  # a dataclass, as all rows are
+        if isinstance(value := getattr(row, name), (str, bytes)) and not isinstance(value, Enum)
+    }
+    return replace(row, **texts)  # type: ignore[type-var]  # the same
+
+
 def not_found(request: Request, why: str = "") -> HTMLResponse:
     """The page for an address under which there is nothing."""
     return problem(request, 404, "There is nothing here", f"{why}." if why else "No page has this address.")
@@ -65,4 +82,9 @@ def not_found(request: Request, why: str = "") -> HTMLResponse:
 
 def problem(request: Request, status: int, title: str, text: str) -> HTMLResponse:
     """A page that needs no database."""
-    return render("problem.html", status=status, title=title, text=text, path=request.url.path)
+    return render("problem.html", status=status, title=title, text=text, path=own_address(request.url.path))
+
+
+def own_address(path: str) -> str:
+    """A path as an address on this site: `//host` and `/\\host` would be another one's."""
+    return "/" + quote(path.lstrip("/\\"), safe="/")

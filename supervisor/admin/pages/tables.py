@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
+from supervisor.status import MOST_SCHEDULES
 from supervisor.store.base import Planned
 
 LATE_BEAT = 10.0  # seconds; workers stamp their slot every one
@@ -22,4 +23,6 @@ async def workers(request: Request, office: TheOffice) -> HTMLResponse:
 @router.get("/schedules")
 async def schedules(request: Request, office: TheOffice) -> HTMLResponse:
     planned: list[Planned] = await office.desk.ask(lambda operations: operations.schedules())
-    return await route.page(request, "schedules.html", schedules=planned)
+    return await route.page(
+        request, "schedules.html", schedules=[route.fitting(one) for one in planned[:MOST_SCHEDULES]]
+    )

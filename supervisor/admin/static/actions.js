@@ -12,7 +12,7 @@
   const yes = document.getElementById("ask-yes");
   const no = document.getElementById("ask-no");
   const said = document.getElementById("said");
-  let asking = null; // { button, body, count }
+  let asking = null; // { button, body, snapshot }
 
   const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 
@@ -54,7 +54,7 @@
   async function ask(button) {
     const { title: asked, say: what, verb, body, number: given } = button.dataset;
     const bulk = "bulk" in button.dataset;
-    asking = { button, body: JSON.parse(body), count: null };
+    asking = { button, body: JSON.parse(body), snapshot: null };
     problem.textContent = "";
     yes.disabled = bulk;
     yes.textContent = verb;
@@ -69,7 +69,7 @@
     if (bulk) await count();
   }
 
-  // How many are meant now: that number is confirmed, and more than it are never touched.
+  // Which are meant now: just these are confirmed, and no others are ever touched.
   async function count() {
     const mine = asking;
     const outcome = await call(mine.button, mine.body).catch(() => null);
@@ -79,21 +79,21 @@
       problem.textContent = outcome ? reason(outcome) : "The server cannot be reached.";
       return;
     }
-    confirmable(outcome.answer.matching);
+    confirmable(outcome.answer);
   }
 
-  function confirmable(matching) {
+  function confirmable({ matching, snapshot }) {
     const { title: asked, say: what } = asking.button.dataset;
-    asking.count = matching;
+    asking.snapshot = snapshot ?? null;
     title.textContent = filled(asked, { jobs: matching });
     say.textContent = matching ? filled(what, { jobs: matching }) : "No job is in a state in which that can be done.";
     yes.disabled = !matching;
   }
 
   async function act() {
-    const { button, body, count: confirmed } = asking;
+    const { button, body, snapshot } = asking;
     const wanted = { ...body };
-    if (confirmed !== null) wanted.count = confirmed;
+    if (snapshot !== null) wanted.snapshot = snapshot;
     if (!field.hidden) wanted.workers = Number(number.value);
     yes.setAttribute("aria-busy", "true");
     const outcome = await call(button, wanted).catch(() => null);
@@ -101,7 +101,7 @@
     if (!outcome) return void (problem.textContent = "The server cannot be reached; nothing is known to have changed.");
     if (!outcome.ok) {
       problem.textContent = reason(outcome);
-      if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer.matching);
+      if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer);
       return;
     }
     tell(button, outcome.answer, wanted.workers);

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
+from supervisor.domain.job import NewJob
 from supervisor.store.base import AdoptReport, RestoreReport
 from supervisor.store.sqlite import owner, schema
 from supervisor.store.sqlite.changes import SqliteChanges
 from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
-from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.damage import look_for_damage
-from supervisor.store.sqlite.intake import SqliteIntake
+from supervisor.store.sqlite.intake import SqliteIntake, insert
 from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.timetable import SqliteTimetable
@@ -104,6 +107,29 @@ class SqliteEngine:
             connection.close()
             raise
         return SqliteIntake(connection)
+
+    def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool:
+        """See to it that the tables stand for a caller's connection; whether they do for good.
+
+        Where there are none and the caller has begun a transaction, they are made in it. Raises StoreError at once
+        where that cannot be: nothing is waited for, since the caller may hold the write lock.
+        """
+        return schema.prepare(connection, self._place, create=create, migrate=self.migrate)
+
+    def insert(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[int]:
+        """Insert jobs on a caller's connection: they exist if and only if its transaction commits, and its errors
+        reach the caller as they are.
+        """
+        return insert(connection, jobs, time.time())
+
+    def epoch(self) -> str:
+        """Names this life of the database: ids may be used again after a copy was put in its place."""
+        connection = Connection(self._place, synchronous="NORMAL")
+        try:
+            row = connection.row(QUERIES.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
+        finally:
+            connection.close()
 
     def claims(self) -> SqliteClaims:
         return SqliteClaims(Connection(self._place, synchronous="NORMAL"))

@@ -26,16 +26,17 @@ from supervisor.domain.settlement import Failure, done, failed
 from supervisor.store.base import AdoptReport
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.adopt_checks import SQL, Samples, Trial, is_time, look, our_definition, quoted
+from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, is_time, look, our_definition, quoted
 from supervisor.store.sqlite.connection import QUERIES, Connection, translated
 from supervisor.store.sqlite.definition import Column, names, table_created, tokens
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.settling import insertion, settle_all
+from supervisor.store.sqlite.settling import Outcomes, insertion
 
 # Bytes of any kind may stand here: a job whose payload is no JSON fails with a clear error, and nothing
 # is decided by the others.
 _FREE = ("payload", "last_error", "created_at", "updated_at")
 _AS_WRITTEN = ("created_at", "updated_at")
+_THEIRS = ("meta",)  # what an application has under this name stays as it is, and is shown
 _ELSEWHERE = ("run_after", "run_at", "not_before", "available_at", "next_run_at", "next_attempt_at")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
@@ -150,7 +151,7 @@ class _Adoption:
         for migration in plan:
             for statement in statements(migration.sql):
                 if table_created(statement) != "jobs":
-                    raw.execute(statement)
+                    schema.apply(raw, statement)
         schema.stamp(raw, plan[-1].version)
         self._keep_forms(forms)
         for statement in old.triggers:
@@ -162,7 +163,7 @@ class _Adoption:
     def _definitions(self) -> Iterator[str]:
         for column in self._old.definition.columns:
             model = self._ours.column(column.name)
-            yield column.text if model is None else self._shared(column, model)
+            yield column.text if model is None or model.name in _THEIRS else self._shared(column, model)
         for model in self._ours.columns:
             if self._old.definition.column(model.name) is None:
                 yield f"{model.text} {self._guard(model, model.name)}".rstrip()
@@ -224,7 +225,10 @@ class _Adoption:
         for column in self._old.definition.columns:
             model = self._ours.column(column.name)
             if column.name not in generated:
-                yield column.name, quoted(column.name) if model is None else self._value(column, model)
+                if model is None or model.name in _THEIRS:
+                    yield column.name, quoted(column.name)
+                else:
+                    yield column.name, self._value(column, model)
         if self._old.definition.column("scheduled_at") is None:
             yield "scheduled_at", ":now"
         if self._old.definition.column("completed_at") is None:
@@ -239,6 +243,8 @@ class _Adoption:
             return name
         if model.name == "status":
             return SQL.as_status.format(column=name)
+        if model.name in COUNTERS:
+            return SQL.as_counter.format(column=name)
         if model.name == "max_attempts":
             return SQL.as_limit.format(column=name)
         if model.name == "completed_at":
@@ -323,7 +329,10 @@ class _Adoption:
             row = self._raw.execute(QUERIES.claim_group, group | mark).fetchone()
             claim = Claim._make(row)._replace(attempt=attempt, max_attempts=None)
             failure = failed(claim, Failure("exception", "a trial"), policy, chance=0.5)
-            settle_all(self._raw, "adopt", [failure if attempt == 1 else done(claim, "{}")], self._now)
+            outcomes = Outcomes("adopt", [failure if attempt == 1 else done(claim, "{}")], self._now)
+            outcomes.settle(self._raw, self._now)
+            if outcomes.refused:
+                raise sqlite3.IntegrityError(outcomes.refused[0][1])
 
     def _pruning(self) -> Iterator[str]:
         for table, column, on_delete in self._old.pointing:

@@ -32,6 +32,9 @@ WHERE ({column} IS NULL AND NOT {optional})
    OR ({column} IS NOT NULL AND (typeof({column}) <> '{type}' OR NOT {check}))
 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5;
 
+-- name: beyond
+SELECT count(*) FROM {table} WHERE NOT {check};
+
 -- name: no_times
 SELECT {column}, count(*) FROM {table} WHERE {column} IS NOT NULL AND {value} IS NULL
 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5;
@@ -96,6 +99,9 @@ CAST({column} AS TEXT);
 
 -- name: as_integer
 CAST({column} AS INTEGER);
+
+-- name: as_counter
+max(0, min(CAST({column} AS INTEGER), 1000000));
 
 -- name: as_real
 CAST({column} AS REAL);

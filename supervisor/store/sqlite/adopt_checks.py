@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,15 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.base import NeedsChange
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.queries import Queries, load
-from supervisor.store.sqlite.definition import Column, Definition, parse, table_created, tokens
+from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.definition import Clause, Column, Definition, names, parse, tokens
 
 SQL: Queries = load("supervisor.store.sqlite", "adopt.sql")
 
 # What only a claim of ours may write. A program with a meaning of its own for one of these would look like
 # one of our workers to the triggers that defend claims.
 _CLAIM = ("locked_by", "locked_at", "lock_expires_at", "claim_token")
+COUNTERS = ("attempts", "crashes", "claim_token")  # brought into their bounds as they are copied
 _MADE_HERE = ("jobs_before_adopt", "jobs_times_insert", "jobs_times_update")
 _DENIED = (
     sqlite3.SQLITE_TRANSACTION,
@@ -51,11 +54,18 @@ class Old:
 
 def our_definition() -> Definition:
     """Our own table, as our migrations make it."""
+    with closing(_model()) as model:
+        [(sql,)] = model.execute(QUERIES.definition, {"table": "jobs"}).fetchall()
+    return parse(sql)
+
+
+def _model() -> sqlite3.Connection:
+    """An empty database with our schema."""
+    model = sqlite3.connect(":memory:", isolation_level=None)
     for migration in shipped("supervisor.store.sqlite"):
         for statement in statements(migration.sql):
-            if table_created(statement) == "jobs":
-                return parse(statement)
-    raise AssertionError("no migration creates the jobs table")
+            model.execute(statement)
+    return model
 
 
 def look(raw: sqlite3.Connection, ours: Definition, payload: str | None) -> Old:
@@ -83,7 +93,10 @@ def look(raw: sqlite3.Connection, ours: Definition, payload: str | None) -> Old:
         tuple(o[1] for o in objects if o[0] == "view"),
         tuple(raw.execute(SQL.pointing_here).fetchall()),
     )
-    reasons = list(_shape(raw, old, payload)) + list(_clashes(objects)) or list(_values(raw, old, ours))
+    reasons = list(_shape(raw, old, payload)) + list(_clashes(objects)) or [
+        *_values(raw, old, ours),
+        *_beyond(raw, old, ours),
+    ]
     if reasons:
         raise StoreError("the jobs table cannot be adopted as it is: " + "; ".join(reasons))
     return old
@@ -115,14 +128,8 @@ def _shape(raw: sqlite3.Connection, old: Old, payload: str | None) -> Iterator[s
 
 
 def _clashes(objects: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
-    model = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        for migration in shipped("supervisor.store.sqlite"):
-            for statement in statements(migration.sql):
-                model.execute(statement)
+    with closing(_model()) as model:
         ours = {row[1] for row in model.execute(SQL.objects)}
-    finally:
-        model.close()
     ours = {name for name in ours if not name.startswith("sqlite_")} - {"jobs"} | set(_MADE_HERE)
     for kind, name, _, _ in objects:
         if name.lower() in ours:
@@ -153,6 +160,24 @@ def _values(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str
         if rows:
             listed = ", ".join(f"{_short(value)} ({_rows(count)})" for value, count in rows)
             yield f"`{column.name}` holds what job-supervisor cannot take: {listed}"
+
+
+def _beyond(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str]:
+    """Rows that the CHECKs over all columns would refuse."""
+    for check in fences(ours):
+        column = next((model for model in ours.columns if model.name in names(check.value)), None)
+        if column is None or column.name in COUNTERS or old.definition.column(column.name) is None:
+            continue
+        [(rows,)] = raw.execute(SQL.beyond.format(table=old.table, check=check.value)).fetchall()
+        if rows:
+            yield f"`{column.name}` holds what no job can have ({_rows(rows)}): {' '.join(check.text.split())}"
+
+
+def fences(ours: Definition) -> list[Clause]:
+    """The CHECKs that stand with `type` and bound other columns."""
+    type_ = ours.column("type")
+    assert type_ is not None
+    return [clause for clause in type_.clauses if clause.kind == "CHECK"][1:]
 
 
 def is_time(model: Column) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Minute, Standing
@@ -21,8 +22,9 @@ from supervisor.store.base import (
     Wanted,
     WorkerRecord,
 )
-from supervisor.store.sqlite import chronicle, measuring, owner
+from supervisor.store.sqlite import chronicle, measuring, owner, repair
 from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection
+from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault
 from supervisor.store.sqlite.settling import record, settle_all
 
 _UNREADABLE = "what it requires is no valid UTF-8"
@@ -100,10 +102,17 @@ class SqliteChores:
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
         """Extend locks that run out before `renew_before`. Without such a lock nothing is written."""
-        which = {"owners": json.dumps(list(owners)), "renew_before": renew_before}
+        which: dict[str, Any] = {"owners": json.dumps(list(owners)), "renew_before": renew_before}
         if self._connection.row(QUERIES.needs_renewal, which) is None:
             return 0
-        return self._connection.apply(QUERIES.renew, which | {"expires_at": expires_at})
+        which["expires_at"] = expires_at
+        with self._connection.write() as raw:
+            try:
+                return raw.execute(QUERIES.renew, which).rowcount
+            except REFUSALS as error:
+                if not is_rows_fault(error, raw):
+                    raise
+                return _renew_one_by_one(raw, which)
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
@@ -269,7 +278,12 @@ class SqliteChores:
     def inserted(self) -> int:
         """How many jobs were ever inserted, by whomever."""
         row = self._connection.row(QUERIES.inserted)
-        return int(row[0]) if row else 0
+        inserted = int(row[0]) if row else 0
+        if repair.exhausted(inserted):
+            with self._connection.write() as raw:
+                repair.renumber(raw)
+            return 0
+        return inserted
 
     def yield_to_others(self) -> None:
         """Programs that know nothing of our lock are writing: leave them more of the time."""
@@ -277,6 +291,15 @@ class SqliteChores:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _renew_one_by_one(raw: sqlite3.Connection, which: dict[str, Any]) -> int:
+    """One of the rows must not be changed: the others keep their locks."""
+    renewed = 0
+    for (job_id,) in raw.execute(QUERIES.to_renew, which).fetchall():
+        with contextlib.suppress(sqlite3.IntegrityError):
+            renewed += raw.execute(QUERIES.renew_one, {"id": job_id, "expires_at": which["expires_at"]}).rowcount
+    return renewed
 
 
 def _prune_one_by_one(raw: sqlite3.Connection, bounds: dict[str, float]) -> int:

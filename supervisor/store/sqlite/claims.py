@@ -12,7 +12,11 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, Wanted, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside
 from supervisor.store.sqlite.settling import Outcomes
+
+_ROUNDS = 20  # of looking for claims, while nothing but refused rows is found
+_MOST_STUCK = 1000
 
 
 class SqliteClaims:
@@ -21,6 +25,8 @@ class SqliteClaims:
     def __init__(self, connection: Connection, *, worker: str | None = None) -> None:
         self._connection = connection
         self._worker = worker
+        self._refused: list[tuple[int, str]] = []  # by the exchange going on
+        self._stuck: set[int] = set()  # rows that cannot even be set aside
         self._priority = 0  # of the group that the last claim was from: the next is most likely from it, too
 
     def register(self, worker: WorkerRecord) -> None:
@@ -43,17 +49,28 @@ class SqliteClaims:
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
         lost: list[int] = []
         claims: list[Claim] = []
+        self._refused = []
         with self._connection.write() as raw:
             if outcomes is not None:
                 lost = outcomes.settle(raw, now)
             if want == 1 and len(wanted.types) == 1:
                 claims = self._claim_first(raw, owner, wanted.types[0], now, now + lock_time)
             if want > 0 and not claims:
-                groups = self._due(wanted, now)
                 mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
-                claims = [Claim._make(row) for row in _claim(raw, groups, mark, want)]
-                self._priority = groups[0][2] if groups else 0
-        return Exchange(claims, lost)
+                claims = self._claim_due(raw, wanted, mark, want)
+        refused = self._refused if outcomes is None else outcomes.refused + self._refused
+        return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
+
+    def _claim_due(self, raw: sqlite3.Connection, wanted: Wanted, mark: dict[str, Any], want: int) -> list[Claim]:
+        """Once; or, while all that was found had to be set aside, a few times."""
+        for _ in range(_ROUNDS):
+            before = len(self._refused)
+            groups = self._due(wanted, mark["now"])
+            rows = self._claim(raw, groups, mark, want)
+            self._priority = groups[0][2] if groups else 0
+            if rows or len(self._refused) == before:
+                break
+        return [Claim._make(row) for row in rows]
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """With how many at most each may run together, of those whose batch has failed before."""
@@ -80,9 +97,63 @@ class SqliteClaims:
     ) -> list[Claim]:
         """The short way to one job, where one exists: most queues hold one group of a pool's type."""
         row = raw.execute(QUERIES.claim_first, (type_, self._priority, now)).fetchone()
-        if row is None or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount:
+        try:
+            if row is None or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount:
+                return []
+        except REFUSALS as error:
+            self._refuse(raw, row[0], error, now)
+            return []
+        if row[0] < 1:
+            self._drop(raw, [row], now)
             return []
         return [Claim._make(row)]
+
+    def _claim(self, raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
+        """Claim the first `want` due rows of the groups, tier by tier of equal priority."""
+        claimed: list[Row] = []
+        while groups and len(claimed) < want:
+            priority = groups[0][2]
+            tier = [group for group in groups if group[2] == priority]
+            groups = groups[len(tier) :]
+            try:
+                rows = _claim_tier(raw, tier, mark, want - len(claimed))
+            except REFUSALS as error:
+                if not is_rows_fault(error, raw):
+                    raise
+                rows = self._claim_each(raw, tier, mark, want - len(claimed))
+            if rows and min(rows)[0] < 1:
+                self._drop(raw, [row for row in rows if row[0] < 1], mark["now"])
+                rows = [row for row in rows if row[0] >= 1]
+            claimed += rows
+        return claimed
+
+    def _claim_each(self, raw: sqlite3.Connection, tier: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
+        """The same, one row after the other, since one of them is refused."""
+        claimed: list[Row] = []
+        for job_id in _first(raw, tier, mark["now"], want + len(self._stuck)):
+            if job_id in self._stuck or len(claimed) == want:
+                continue
+            try:
+                claimed += raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
+            except REFUSALS as error:
+                self._refuse(raw, job_id, error, mark["now"])
+        return claimed
+
+    def _refuse(self, raw: sqlite3.Connection, job_id: int, error: Exception, now: float) -> None:
+        """The database refuses the claim: the row is set aside, or where even that is refused, passed over."""
+        if not is_rows_fault(error, raw):
+            raise error
+        if set_aside(raw, job_id, str(error), now):
+            self._refused.append((job_id, str(error)))
+        elif len(self._stuck) < _MOST_STUCK:
+            self._stuck.add(job_id)
+
+    def _drop(self, raw: sqlite3.Connection, rows: list[Row], now: float) -> None:
+        """Ids below 1 mean "no job" to the scoreboard: nobody could limit, cancel or charge such a run."""
+        for row in rows:
+            why = f"{row[0]} is no id"
+            set_aside(raw, row[0], why, now)
+            self._refused.append((row[0], why))
 
     def close(self) -> None:
         self._connection.close()
@@ -93,29 +164,23 @@ def _parameters(wanted: Wanted) -> dict[str, str]:
     return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
 
 
-def _claim(raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
-    """Claim the first `want` due rows of the groups, tier by tier of equal priority."""
-    claimed: list[Row] = []
-    while groups and len(claimed) < want:
-        priority = groups[0][2]
-        tier = [group for group in groups if group[2] == priority]
-        groups = groups[len(tier) :]
-        claimed += _claim_tier(raw, tier, mark, want - len(claimed))
-    return claimed
-
-
 def _claim_tier(raw: sqlite3.Connection, tier: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
     """The first rows of groups that share a priority, by scheduled_at and id across the groups."""
     if len(tier) == 1:
         rows = raw.execute(QUERIES.claim_group, mark | _named(tier[0]) | {"want": want}).fetchall()
     else:
-        peek = {"now": mark["now"], "want": want}
-        first = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
-        ids = json.dumps([job_id for _, job_id in first[:want]])
+        ids = json.dumps(_first(raw, tier, mark["now"], want))
         rows = raw.execute(QUERIES.claim_ids, mark | {"ids": ids}).fetchall()
     if len(rows) > 1:
         rows.sort(key=_place)  # RETURNING promises no order
     return rows
+
+
+def _first(raw: sqlite3.Connection, tier: list[Row], now: float, want: int) -> list[int]:
+    """The ids of the first rows of groups that share a priority."""
+    peek = {"now": now, "want": want}
+    first = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
+    return [job_id for _, job_id in first[:want]]
 
 
 def _named(group: Row) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -43,9 +44,13 @@ _abandoned: list[sqlite3.Connection] = []
 _generation = 0
 
 
+_living: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
 def _forked() -> None:
     global _generation
     _generation += 1
+    _abandoned.extend(connection._raw for connection in list(_living))
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -100,6 +105,7 @@ class Connection:
         self.unreadable: set[bytes] = set()  # requirements met by `groups` that nobody can have
         self._generation = _generation
         self._raw = self._open(create, any_thread)
+        _living.add(self)
         try:
             self._raw.create_function("covers", 2, partial(_covers, self.unreadable), deterministic=True)
             for pragma in (
@@ -115,9 +121,13 @@ class Connection:
         except sqlite3.Error as error:
             self._raw.close()
             raise translated(error, place.database) from None
+        except StoreError:
+            self._raw.close()
+            raise
 
     def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
         driver = _connection_type()
+        self.place.refuse_strange_folder()  # before anything is made
         if self.place.pinned not in (None, self.place.identity()):
             raise self.place.gone()
         new = not self.place.database.exists()

@@ -121,6 +121,16 @@ def table_created(sql: str) -> str | None:
     return words[5 if words[2].word == "IF" else 2].name.lower()
 
 
+def column_added(sql: str, table: str) -> str | None:
+    """The name of the column that a statement adds to a table, in small letters; None for any other statement."""
+    words = tokens(sql)
+    if [token.word for token in words[:2]] != ["ALTER", "TABLE"] or words[2].name.lower() != table:
+        return None
+    if [token.word for token in words[3:5]] != ["ADD", "COLUMN"]:
+        return None
+    return words[5].name.lower()
+
+
 def parse(sql: str) -> Definition:
     """Read a CREATE TABLE statement as SQLite keeps it."""
     items = list(_items(tokens(sql)))

@@ -22,13 +22,17 @@ class _Pile:
     standing: set[int] = field(default_factory=set)
 
 
+def _text(stored: str | bytes) -> str:
+    return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored
+
+
 def groups(connection: Connection, since: float) -> list[ErrorGroup]:
     """The most frequent first; of equally frequent ones the latest."""
     piles: dict[tuple[str, str, str], _Pile] = {}
     rows = connection.rows(QUERIES.recent_errors, {"since": since, "rows": _ROWS})
     for type_, kind, stored, created_at, job_id, standing in rows:
-        message = stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored
-        key = (type_, kind, fingerprint(message))
+        message = _text(stored)
+        key = (_text(type_), _text(kind), fingerprint(message))
         pile = piles.get(key)
         if pile is None:
             pile = piles[key] = _Pile(message, created_at, job_id)

@@ -6,11 +6,11 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from supervisor.domain.errors import Conflict
+from supervisor.domain.errors import Conflict, StoreError
 from supervisor.domain.job import Job, NewJob, Status, decoded
-from supervisor.store.sqlite import measuring, owner
+from supervisor.store.sqlite import measuring, owner, repair
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.settling import insertion
+from supervisor.store.sqlite.settling import insertion, insertion_of
 
 _LOOK = 10.0  # seconds between two looks whether a supervisor lives
 
@@ -33,18 +33,33 @@ class SqliteIntake:
         """
         now = time.time()
         if connection is not None:
-            return _insert(connection, jobs, now)
+            return insert(connection, jobs, now)
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK
             self._connection.checkpoint_itself(not self._supervised())
+        try:
+            with self._connection.write() as raw:
+                return insert(raw, jobs, now)
+        except StoreError:
+            if not self._renumbered():
+                raise
         with self._connection.write() as raw:
-            return _insert(raw, jobs, now)
+            return insert(raw, jobs, now)
+
+    def _renumbered(self) -> bool:
+        """Whether ids had run out, after a row with the greatest of all, and are to be had again."""
+        row = self._connection.row(QUERIES.inserted)
+        if row is None or not repair.exhausted(int(row[0])):
+            return False
+        with self._connection.write() as raw:
+            repair.renumber(raw)
+        return True
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         """Insert one job. Returns its id and whether it is a new one's: a duplicate key names the existing job."""
         with self._connection.write() as raw:
             found = raw.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone()
-            return (found[0], False) if found else (_insert(raw, [job], time.time())[0], True)
+            return (found[0], False) if found else (insert(raw, [job], time.time())[0], True)
 
     def _supervised(self) -> bool:
         return owner.supervised(measuring.supervisors(self._connection), self._connection.place)
@@ -65,13 +80,13 @@ class SqliteIntake:
         self._connection.close()
 
 
-def _insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[int]:
+def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[int]:
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may turn rows into anything
     ids = []
     for job in jobs:
         parameters = insertion(job, now)
-        cursor.execute(QUERIES.insert_job, parameters)
+        cursor.execute(insertion_of(job), parameters)
         if cursor.rowcount == 1 and cursor.lastrowid is not None:
             ids.append(cursor.lastrowid)
         elif row := cursor.execute(QUERIES.find_unique, parameters).fetchone():
@@ -88,4 +103,5 @@ def job_of(row: Row) -> Job:
     fields[2] = decoded(fields[2])
     fields[3] = Status(fields[3])
     fields[17] = decoded(fields[17])
+    fields[23] = decoded(fields[23])
     return Job(*fields)

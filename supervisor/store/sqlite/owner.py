@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -17,25 +17,51 @@ from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import SupervisorRecord
+from supervisor.store.sqlite.locks import holder_of
 from supervisor.store.sqlite.place import Place
+from supervisor.system import kernel
 
-_FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
+_CLOCKS_DIFFER = 5.0  # seconds: the kernel tells of starts in whole ones, and clocks are set
 
 
 class OwnerFile:
     """Held for as long as the process that made it lives, or until `release`."""
 
     def __init__(self, place: Place, supervisor: str) -> None:
+        self._place = place
         self.path = place.owner_lock(supervisor)
-        self._descriptor = place.open_shared(self.path)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StoreError(f"{self.path}: this file system refuses record locks ({error.strerror})") from None
+        self._descriptor = self._take()
 
-    def release(self) -> None:
-        """Delete the file and drop the lock. Call it in the owning process only."""
-        self.path.unlink(missing_ok=True)
+    def _take(self) -> int:
+        descriptor = self._place.open_shared(self.path)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"{self.path}: this file system refuses record locks ({error.strerror})") from None
+        return descriptor
+
+    def keep(self) -> bool:
+        """Make the file again if it is gone, or another has its name. True: that was so.
+
+        To be called now and then, in the owning process only. Raises StoreError if it cannot be made.
+        """
+        try:
+            if os.path.samestat(self.path.lstat(), os.fstat(self._descriptor)):
+                return False
+        except OSError:
+            pass
+        gone, self._descriptor = self._descriptor, self._take()
+        os.close(gone)
+        return True
+
+    def release(self, *, registered: bool = True) -> None:
+        """Drop the lock. Call it in the owning process only.
+
+        The file goes with the registry's row: without it nobody could tell an orderly end from a deleted file.
+        """
+        if not registered:
+            self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
@@ -51,7 +77,7 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
     try:
         descriptor = os.open(place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return _runs(owner)
     except OSError:
         return None
     try:
@@ -67,6 +93,17 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
         os.close(descriptor)
 
 
+def _runs(owner: SupervisorRecord) -> bool | None:
+    """Whether the very process of a supervisor's record runs, whose lock file is gone: somebody may have deleted it.
+
+    Only a process that is older than the record can be that; None where processes cannot be compared.
+    """
+    if owner.machine_id != machine_id() or owner.boot_id != boot_id() or owner.host != socket.gethostname():
+        return None  # another container, or machine, has processes of its own
+    started = kernel.started_at(owner.pid)
+    return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
+
+
 def holders(place: Place) -> list[int]:
     """The pids of the supervisors that live, whether the database knows them or not; 0 for one of another container.
 
@@ -75,9 +112,8 @@ def holders(place: Place) -> list[int]:
     pids = []
     for path in sorted(place.folder.glob(place.owner_lock("*").name)):
         with suppress(OSError), path.open("rb") as file:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
-            if kind != fcntl.F_UNLCK:
+            pid = holder_of(file.fileno(), fcntl.F_WRLCK)
+            if pid is not None:
                 pids.append(pid)
     return pids
 

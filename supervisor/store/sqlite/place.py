@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.system.trust import file_problem, folder_problem, owner_of
 
 
 class Place:
@@ -44,11 +47,18 @@ class Place:
         """The file whose record lock says that a supervisor lives."""
         return self.folder / f"owner-{supervisor}.lock"
 
+    def refuse_strange_folder(self) -> None:
+        """Raises StoreError if somebody else has put something into the shared folder's place."""
+        problem = folder_problem(self.folder, owner_of(self.database))
+        if problem:
+            raise StoreError(problem)
+
     def make_folder(self) -> None:
         """Make the shared folder, with the owner of the database and whoever may use it."""
         try:
             self.folder.mkdir(mode=0o700)
         except FileExistsError:
+            self.refuse_strange_folder()
             return
         except OSError as error:
             raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
@@ -57,10 +67,16 @@ class Place:
     def open_shared(self, path: Path) -> int:
         """Open (and make) a lock file in the folder. Returns the descriptor."""
         self.make_folder()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, flags, 0o600)
         except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+            why = "it is a symbolic link; remove it" if error.errno == errno.ELOOP else error.strerror
+            raise StoreError(f"cannot open {path}: {why}") from None
+        problem = file_problem(path, descriptor, owner_of(self.database))
+        if problem:
+            os.close(descriptor)
+            raise StoreError(problem)
         if os.fstat(descriptor).st_size == 0:
             self.share_like_database(path)
         return descriptor
@@ -72,8 +88,17 @@ class Place:
             mode = model.st_mode & 0o666
             if folder:
                 mode |= (mode & 0o444) >> 2  # who may read may enter
+            # By a descriptor that follows no link and, when it is closed, drops no lock.
+            descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                return
             if os.geteuid() == 0:
-                os.chown(path, model.st_uid, model.st_gid)
-            path.chmod(mode)
+                os.chown(f"/proc/self/fd/{descriptor}", model.st_uid, model.st_gid)
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
         except OSError:
             return  # not the owner: whoever made it has set it
+        finally:
+            os.close(descriptor)

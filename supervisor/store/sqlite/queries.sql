@@ -10,6 +10,12 @@ INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts,
 VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now)
 ON CONFLICT DO NOTHING;
 
+-- name: insert_job_with_meta
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key,
+                  created_at, updated_at, meta)
+VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now, :meta)
+ON CONFLICT DO NOTHING;
+
 -- name: find_unique
 -- The job that a duplicate stands for.
 SELECT id FROM jobs INDEXED BY jobs_unique_key
@@ -19,7 +25,7 @@ WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       result, last_error, created_at, updated_at, started_at, completed_at
+       result, last_error, created_at, updated_at, started_at, completed_at, meta
 FROM jobs WHERE id = :id;
 
 -- name: job_status
@@ -144,14 +150,14 @@ UPDATE jobs SET
   result = :result,
   progress = :progress,
   attempts = max(attempts + :attempts, 0),
-  crashes = crashes + :crashes,
+  crashes = min(crashes, 9007199254740990) + :crashes,
   scheduled_at = CASE WHEN :delay > 0 THEN :now + :delay ELSE scheduled_at END,
   started_at = coalesce(:started_at, started_at),
   completed_at = CASE WHEN :status = 'pending' AND cancel_requested_at IS NULL THEN NULL ELSE :now END,
   updated_at = :now,
   last_error = CASE WHEN :status = 'done' THEN NULL ELSE coalesce(:error, last_error) END,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
-  claim_token = claim_token + (:status = 'pending')
+  claim_token = min(claim_token, 9007199254740990) + (:status = 'pending')
 WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
 
 -- name: insert_error
@@ -160,6 +166,21 @@ INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, si
 SELECT id, attempts - :attempts, :kind, :message, :traceback, :exit_code, :signal, :stderr,
        :peak_memory, :worker, :duration, :now
 FROM jobs WHERE id = :id;
+
+-- name: set_aside
+-- A row that the database refuses to have changed otherwise: its counters are brought back into their bounds.
+UPDATE jobs SET
+  status = 'quarantined', last_error = :error, completed_at = :now, updated_at = :now,
+  locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
+  claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
+  attempts = CASE WHEN attempts BETWEEN 0 AND 9007199254740990 THEN attempts WHEN attempts > 0 THEN 1000000 ELSE 0 END,
+  crashes = CASE WHEN crashes BETWEEN 0 AND 9007199254740990 THEN crashes WHEN crashes > 0 THEN 1000000 ELSE 0 END
+WHERE id = :id AND status IN ('pending', 'running')
+  AND (:owner IS NULL OR (status = 'running' AND locked_by = :owner AND claim_token = :token));
+
+-- name: note_set_aside
+INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
+SELECT id, attempts, 'row', :error, :now FROM jobs WHERE id = :id;
 
 -- name: limit_batch
 -- Its batch failed or killed: it may be in smaller ones only.
@@ -183,6 +204,13 @@ FROM jobs WHERE id = :id;
 UPDATE jobs SET lock_expires_at = :expires_at
 WHERE id IN (SELECT id FROM jobs_held
              WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < :renew_before);
+
+-- name: to_renew
+SELECT id FROM jobs_held
+WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < :renew_before;
+
+-- name: renew_one
+UPDATE jobs SET lock_expires_at = :expires_at WHERE id = :id AND status = 'running';
 
 -- name: needs_renewal
 SELECT 1 FROM jobs_held
@@ -215,7 +243,7 @@ WHERE id = :id AND status = 'running' AND claim_token = :token
 -- name: adopt_unowned
 -- A row that was marked running without a claim, or with an owner that is no text, gets one, so that it can
 -- be settled like any other.
-UPDATE jobs SET locked_by = 'foreign', claim_token = claim_token + 1, lock_expires_at = :now
+UPDATE jobs SET locked_by = 'foreign', claim_token = min(claim_token, 9007199254740990) + 1, lock_expires_at = :now
 WHERE id = :id AND status = 'running' AND claim_token = :token;
 
 -- name: cancels
@@ -378,7 +406,7 @@ SELECT type, count(*) FROM jobs_held GROUP BY type;
 -- name: refuse_unreadable
 -- Pending jobs whose requirements, given as bytes, are no UTF-8.
 UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
-  claim_token = claim_token + 1
+  claim_token = min(claim_token, 9007199254740990) + 1
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
              WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
                AND requires = CAST(:requires AS TEXT) LIMIT :limit)
@@ -482,7 +510,7 @@ SELECT id FROM jobs_held LIMIT :limit;
 -- name: jobs_among
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       result, last_error, created_at, updated_at, started_at, completed_at
+       result, last_error, created_at, updated_at, started_at, completed_at, meta
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: recent_errors
@@ -503,13 +531,14 @@ FROM job_runs WHERE job_id = :id ORDER BY token;
 -- name: retry
 -- Back to pending with its counters reset. OR IGNORE: a unique key may have been taken meanwhile.
 UPDATE OR IGNORE jobs SET
-  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now, claim_token = claim_token + 1,
+  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
+  claim_token = min(claim_token, 9007199254740990) + 1,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, result = NULL, updated_at = :now
 WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
-  cancel_requested_at = :now, claim_token = claim_token + 1
+  cancel_requested_at = :now, claim_token = min(claim_token, 9007199254740990) + 1
 WHERE id = :id AND status = 'pending';
 
 -- name: request_cancel
@@ -648,8 +677,19 @@ GROUP BY type ORDER BY 3 DESC LIMIT 10;
 -- name: tables
 SELECT name FROM sqlite_schema WHERE type = 'table';
 
+-- name: has_column
+SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
+
+-- name: definition
+SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :table;
+
 -- name: count_jobs
 SELECT count(*) FROM jobs;
+
+-- name: make_epoch
+-- Another one than any before.
+INSERT INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))))
+ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
 
 -- name: meta
 SELECT value FROM job_meta WHERE key = :key;

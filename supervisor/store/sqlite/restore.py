@@ -34,6 +34,7 @@ def restore(place: Place, copy: Path) -> RestoreReport:
     _refuse_if_in_use(place)
     with _made_anew(place, copy) as partial:
         jobs, version = _examined(partial, copy)
+        _renew_epoch(partial)
         failpoints.reach("restore.copied")
         with _for_us_alone(place) as gathered:
             failpoints.reach("restore.gathered")
@@ -133,6 +134,14 @@ def _examined(partial: Path, copy: Path) -> tuple[int, int]:
             return int(raw.execute(QUERIES.count_jobs).fetchone()[0]), found
     except sqlite3.Error as error:
         raise translated(error, copy) from None
+
+
+def _renew_epoch(partial: Path) -> None:
+    """Ids that were given out after the copy was made will be given out again: they belong to another epoch."""
+    with contextlib.closing(sqlite3.connect(partial)) as raw, raw:
+        raw.execute(QUERIES.make_epoch)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

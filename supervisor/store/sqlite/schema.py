@@ -7,15 +7,19 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.migrate import Migration, shipped, statements
+from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection, Row, translated
+from supervisor.store.sqlite.definition import column_added
 from supervisor.store.sqlite.place import Place
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
+
+_FENCES = "0008_fences.sql"
 
 
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
@@ -36,6 +40,45 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     if current:
         _back_up(connection, current)
     return _apply(connection, plan)
+
+
+def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:
+    """For a caller's connection, which may be in a transaction and hold the write lock: nothing waits for it here.
+
+    Returns whether the tables stand, whatever becomes of that transaction.
+    """
+    cursor = raw.cursor()
+    cursor.row_factory = None  # the caller's may turn rows into anything
+    names = {_plain(row[0]) for row in cursor.execute(QUERIES.tables)}
+    value = {}
+    if "job_meta" in names:
+        for key in ("schema_version", "oldest_writer"):
+            row = cursor.execute(QUERIES.meta, {"key": key}).fetchone()
+            value[key] = int(row[0]) if row else 0
+    current, newest = value.get("schema_version", 0), newest_version()
+    if current >= newest:
+        _refuse_if_too_old((value["oldest_writer"],), current, newest)
+        return True
+    if not raw.in_transaction and (create or current):
+        migrate()
+        return True
+    if current or "jobs" in names or not create:
+        problem = f"have schema {current}, older than {newest}" if current else "are not those of job-supervisor"
+        raise StoreError(
+            f"{place.database}: the job tables {problem if names else 'are missing'}, and your transaction is open; "
+            "call Queue.create_tables(), or run `supervisor migrate`, before it begins"
+        )
+    for migration in shipped("supervisor.store.sqlite"):
+        for statement in statements(migration.sql):
+            cursor.execute(statement)
+    for key in ("schema_version", "oldest_writer"):
+        cursor.execute(QUERIES.set_meta, {"key": key, "value": str(newest)})
+    return False
+
+
+def _plain(name: str | bytes) -> str:
+    """The caller's connection may give texts as bytes."""
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def require_current(place: Place) -> None:
@@ -75,17 +118,31 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
 
 
 def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
-    applied = []
     with connection.write() as raw:
-        current = _version(raw)  # again, now that nobody else can migrate
-        for migration in plan:
-            if migration.version > current:
-                for statement in statements(migration.sql):
-                    raw.execute(statement)
-                applied.append(migration.version)
-        if applied:
-            stamp(raw, plan[-1].version)
+        return bring_up_to_date(raw, plan)
+
+
+def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list[int]:
+    """Inside the caller's transaction. Returns the versions applied."""
+    applied = []
+    current = _version(raw)  # again, now that nobody else can migrate
+    for migration in plan:
+        if migration.version > current:
+            if migration.name == _FENCES:
+                repair.renumber(raw)
+            for statement in statements(migration.sql):
+                apply(raw, statement)
+            applied.append(migration.version)
+    if applied:
+        stamp(raw, plan[-1].version)
     return applied
+
+
+def apply(raw: sqlite3.Connection, statement: str) -> None:
+    """One statement of a migration; a column of `jobs` that is there already, an application's, is not added."""
+    column = column_added(statement, "jobs")
+    if column is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": column}).fetchone():
+        raw.execute(statement)
 
 
 def stamp(raw: sqlite3.Connection, current: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -11,9 +12,10 @@ from typing import Any
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
 from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside
 
 _Row = tuple[Any, ...]  # the parameters of settle_done
-_STARTED, _ID = 2, 5  # places in it
+_STARTED, _ID, _TOKEN = 2, 5, 7  # places in it
 
 
 class Outcomes:
@@ -24,7 +26,7 @@ class Outcomes:
     written after them all.
     """
 
-    __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker")
+    __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker", "refused")
 
     def __init__(self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None) -> None:
         self._owner = owner
@@ -33,6 +35,7 @@ class Outcomes:
         self._simple: list[_Row] = []
         self._plain: list[tuple[dict[str, Any], list[_Row]]] = []
         self._runs: list[Settlement] = []
+        self.refused: list[tuple[int, str]] = []  # (job, why): set aside by `settle`
         by_token: dict[int, list[_Row]] = {}
         for s in settlements:
             if not s.simple:
@@ -56,16 +59,62 @@ class Outcomes:
         """Write them inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
         lost: list[int] = []
         if len(self._simple) == 1:  # prefetch = 1 lives by this
-            row = self._simple[0]
-            lost = [] if raw.execute(QUERIES.settle_done, row).rowcount else [row[_ID]]
+            lost = [] if self._settled(raw, self._simple[0], now) else [self._simple[0][_ID]]
         elif self._simple:
-            lost = _settle_together(raw, lambda: raw.executemany(QUERIES.settle_done, self._simple), self._simple)
+            lost = self._together(raw, lambda: raw.executemany(QUERIES.settle_done, self._simple), self._simple, now)
         for group, rows in self._plain:
-            lost += _settle_together(raw, partial(raw.execute, QUERIES.settle_plain, group), rows)
+            lost += self._together(raw, partial(raw.execute, QUERIES.settle_plain, group), rows, now)
         for s in self._runs:
             if s.job_id not in lost:
-                _record_run(raw, s, self._worker, now)
-        return lost + [s.job_id for s in self._others if not _settle_one(raw, self._owner, s, now, self._worker)]
+                with contextlib.suppress(sqlite3.IntegrityError, OverflowError):  # the outcome is what counts
+                    _record_run(raw, s, self._worker, now)
+        return lost + [s.job_id for s in self._others if not self._settled_alone(raw, s, now)]
+
+    def _together(
+        self, raw: sqlite3.Connection, settle: Callable[[], sqlite3.Cursor], rows: list[_Row], now: float
+    ) -> list[int]:
+        """Settle many by one call, which must change as many rows. Returns the ids of the lost."""
+        raw.execute("SAVEPOINT settling")
+        try:
+            together = settle().rowcount == len(rows)
+        except REFUSALS as error:
+            if not is_rows_fault(error, raw):
+                raise
+            together = False
+        if together:
+            raw.execute("RELEASE settling")
+            return []
+        # Rare: find out which were lost or refused by settling them one at a time.
+        raw.execute("ROLLBACK TO settling")
+        raw.execute("RELEASE settling")
+        return [row[_ID] for row in rows if not self._settled(raw, row, now)]
+
+    def _settled(self, raw: sqlite3.Connection, row: _Row, now: float) -> bool:
+        try:
+            return raw.execute(QUERIES.settle_done, row).rowcount > 0
+        except REFUSALS as error:
+            return self._refuse(raw, row[_ID], row[_TOKEN], error, now)
+
+    def _settled_alone(self, raw: sqlite3.Connection, s: Settlement, now: float) -> bool:
+        raw.execute("SAVEPOINT alone")
+        try:
+            settled = _settle_one(raw, self._owner, s, now, self._worker)
+        except REFUSALS as error:
+            if not is_rows_fault(error, raw):
+                raise
+            raw.execute("ROLLBACK TO alone")
+            settled = self._refuse(raw, s.job_id, s.token, error, now)
+        raw.execute("RELEASE alone")
+        return settled
+
+    def _refuse(self, raw: sqlite3.Connection, job_id: int, token: int, error: Exception, now: float) -> bool:
+        """The database refuses this outcome. False if the claim is lost, or nothing can be written about it."""
+        if not is_rows_fault(error, raw):
+            raise error
+        aside = set_aside(raw, job_id, str(error), now, owner=self._owner, token=token)
+        if aside:
+            self.refused.append((job_id, str(error)))
+        return aside
 
 
 def settle_all(
@@ -78,18 +127,6 @@ def settle_all(
 ) -> list[int]:
     """Settle inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
     return Outcomes(owner, settlements, now, worker=worker).settle(raw, now)
-
-
-def _settle_together(raw: sqlite3.Connection, settle: Callable[[], sqlite3.Cursor], rows: list[_Row]) -> list[int]:
-    """Settle many by one call, which must change as many rows. Returns the ids of the lost."""
-    raw.execute("SAVEPOINT settling")
-    if settle().rowcount == len(rows):
-        raw.execute("RELEASE settling")
-        return []
-    # Rare: find out which were lost by settling them one at a time.
-    raw.execute("ROLLBACK TO settling")
-    raw.execute("RELEASE settling")
-    return [row[_ID] for row in rows if not raw.execute(QUERIES.settle_done, row).rowcount]
 
 
 def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
@@ -183,7 +220,12 @@ def _record_run(raw: sqlite3.Connection, settlement: Settlement, worker: str | N
 def insert_children(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> None:
     """Insert the jobs that a handler enqueued, in the transaction of its completion."""
     for job in jobs:
-        raw.execute(QUERIES.insert_job, insertion(job, now))
+        raw.execute(insertion_of(job), insertion(job, now))
+
+
+def insertion_of(job: NewJob) -> str:
+    """Its statement: most jobs have no meta, and an adopted table may have a column of that name that needs a value."""
+    return QUERIES.insert_job if job.meta is None else QUERIES.insert_job_with_meta
 
 
 def insertion(job: NewJob, now: float) -> dict[str, Any]:
@@ -195,5 +237,6 @@ def insertion(job: NewJob, now: float) -> dict[str, Any]:
         "scheduled_at": now if job.scheduled_at is None else job.scheduled_at,
         "max_attempts": job.max_attempts,
         "unique_key": job.unique_key,
+        "meta": job.meta,
         "now": now,
     }

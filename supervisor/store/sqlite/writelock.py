@@ -17,12 +17,14 @@ comes when the debt has grown waits it out, with the lock in hand so that nobody
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import time
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import Holder
+from supervisor.store.base import DatabaseHolder, Holder
+from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
 
 PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a stranger
@@ -35,7 +37,9 @@ _PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks the others to
 _PLEA_STANDS = 0.005  # seconds: it is repeated at every try, so an older one is of somebody who is gone
 _FIRST_PAUSE = 0.00001
 _LONGEST_PAUSE = 0.0002
+_LOOK = 1.0  # seconds between two looks whether the file is still the one in the folder
 _BYTES = 56
+_MOST_PID = 1 << 31
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
 # when somebody last pleaded, and since when it waits, in monotonic seconds.
 _RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA, _PLEADER = range(7)
@@ -45,8 +49,9 @@ class WriteLock:
     """An advisory lock of one connection. Not reentrant; each connection has a descriptor of its own."""
 
     def __init__(self, place: Place) -> None:
-        self._descriptor, self._map = _open(place)
-        self._account = memoryview(self._map).cast("d")
+        self._place = place
+        self._name = str(place.write_lock)
+        self._open()
         self._pid = float(os.getpid())
         self._held = False
         self._since = 0.0
@@ -54,7 +59,11 @@ class WriteLock:
 
     def acquire(self) -> None:
         """Wait for the lock, for at most PATIENCE seconds a hold; then go on without it."""
-        held_back = time.monotonic() - self._account[_PLEA] < _PLEA_STANDS
+        now = time.monotonic()
+        if now - self._looked > _LOOK:
+            self._look()
+        # What stands in the account may be garbage of a process that was broken: none of it lasts.
+        held_back = 0.0 <= now - self._account[_PLEA] < _PLEA_STANDS
         self._held = (not held_back and self._try()) or self._wait()
         now = time.monotonic()
         if self._held:
@@ -75,7 +84,7 @@ class WriteLock:
         while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            if now - self._account[_PLEA] < _PLEA_STANDS and self._account[_PLEADER] < began:
+            if 0.0 <= now - self._account[_PLEA] < _PLEA_STANDS and self._account[_PLEADER] < began:
                 continue  # somebody has waited for longer
             if now - began > _PLEA_AFTER:
                 self._account[_PLEADER], self._account[_PLEA] = began, now
@@ -101,7 +110,7 @@ class WriteLock:
             self._held = False
             now = time.monotonic()
             account = self._account
-            share = GENEROUS_SHARE if now < account[_GENEROUS_UNTIL] else SHARE
+            share = GENEROUS_SHARE if now < account[_GENEROUS_UNTIL] <= now + GENEROUS_FOR else SHARE
             account[_DEBT] = min(account[_DEBT] + (now - self._since) * share / (1 - share), _MOST)
             account[_RELEASED] = now
             account[_HOLDER] = 0.0
@@ -116,19 +125,65 @@ class WriteLock:
         self._map.close()
         os.close(self._descriptor)
 
+    def _open(self) -> None:
+        self._descriptor, self._map = _open(self._place)
+        self._account = memoryview(self._map).cast("d")
+        self._file = _identity(os.fstat(self._descriptor))
+        self._looked = time.monotonic()
+
+    def _look(self) -> None:
+        """Queue on the file that lies in the folder now: beside one that was deleted others would queue alone."""
+        self._looked = time.monotonic()
+        try:
+            found = os.stat(self._name)  # noqa: PTH116 - no Path a write
+            if _identity(found) == self._file and found.st_size >= _BYTES:
+                return
+        except OSError:
+            pass
+        old = self._account, self._map, self._descriptor
+        try:
+            self._open()
+        except StoreError:
+            return  # it goes on with the one it has: this lock is a courtesy
+        old[0].release()
+        old[1].close()
+        os.close(old[2])
+
 
 class WriterWatch:
-    """Tells who holds the lock, by the mark in its file: for the supervisor, which never writes."""
+    """Tells who holds the locks that writers need: for the supervisor, which never writes.
+
+    The file is read and not mapped: if somebody cuts it short, that must not end the supervisor.
+    """
 
     def __init__(self, place: Place) -> None:
-        descriptor, self._map = _open(place)
-        os.close(descriptor)
-        self._account = memoryview(self._map).cast("d")
+        self._place = place
 
     def holder(self) -> Holder | None:
-        """None if nobody does. A holder that was killed keeps its mark until the next one."""
-        pid, since = self._account[_HOLDER], self._account[_SINCE]
-        return Holder(int(pid), since) if pid else None
+        """Who holds our writers' lock, by the mark in its file. One that was killed keeps its mark until the next."""
+        try:
+            descriptor = os.open(self._place.write_lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            data = os.pread(descriptor, _BYTES, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        if len(data) < _BYTES:
+            return None
+        account = memoryview(data).cast("d")
+        pid, since = account[_HOLDER], account[_SINCE]
+        return Holder(int(pid), since) if 0 < pid < _MOST_PID and math.isfinite(since) else None
+
+    def database_holder(self) -> DatabaseHolder | None:
+        """Who holds SQLite's own write lock, whatever program that is; None if nobody does."""
+        return database_holder(self._place)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _open(place: Place) -> tuple[int, mmap.mmap]:

@@ -49,7 +49,7 @@ class TestEnqueueing:
         ("column", "value"),
         [
             ("status", "finished"),
-            ("type", "TAG"),
+            ("type", "tag!"),
             ("type", ""),
             ("type", "a b"),
             ("type", "x" * 101),
@@ -244,7 +244,7 @@ class TestMeddling:
         self, desk: Desk, foreign: sqlite3.Connection, raw: bytes
     ) -> None:
         insert = "INSERT INTO jobs (type, requires) VALUES (?, CAST(? AS TEXT))"
-        foreign.executemany(insert, [("tag", raw), ("other", raw), ("tag", b"gpu\0")])
+        foreign.executemany(insert, [("tag", raw), ("other", raw), ("tag", b"gpu x")])
         good = desk.put(requires="gpu")
 
         assert desk.one(capabilities="gpu", want=2, now=4e9).job_id == good

@@ -1,0 +1,59 @@
+"""Who holds a record lock, asked without taking it.
+
+Only for a process that has no SQLite connection to the file: the kernel drops all record locks of a process on a
+file when it closes any descriptor of it, and SQLite's are such locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from supervisor.store.base import DatabaseHolder
+from supervisor.store.sqlite.place import Place
+
+_FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
+_WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
+_INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
+
+
+def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> int | None:
+    """The pid of somebody who stands in the way of such a lock, 0 for one of another container, or None.
+
+    Raises OSError where the file system knows no record locks.
+    """
+    asked = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
+    found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    return None if found == fcntl.F_UNLCK else max(0, pid)
+
+
+def database_holder(place: Place) -> DatabaseHolder | None:
+    """Who is in a write transaction, or has the file for itself."""
+    for path, kind, start, length in (
+        (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
+        (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
+    ):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            pid = holder_of(descriptor, kind, start, length)
+            if pid is not None:
+                return DatabaseHolder(pid, _commits(place))
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _commits(place: Place) -> bytes:
+    try:
+        with Path(f"{place.database}-shm").open("rb", buffering=0) as index:
+            return index.read(_INDEX_HEADER)
+    except OSError:
+        return b""

@@ -1,0 +1,48 @@
+"""Jobs whose ids are none get new ones: zero and below mean "no job" elsewhere, and behind the greatest id there is
+room for no other, so that nobody could enqueue any more.
+
+The table's CHECK refuses both but for the greatest, which somebody may well insert. So whoever meets a full sequence
+calls this: an enqueue of ours, the maintainer when it looks how many jobs there were, and the migration.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from supervisor.store.queries import Queries, load
+
+SQL: Queries = load("supervisor.store.sqlite", "repair.sql")
+
+GREATEST = 1 << 62  # as in the table's CHECK
+ROOM = 1 << 40  # ids that have to be left behind the latest
+
+
+def exhausted(sequence: int) -> bool:
+    """Whether ids are about to run out, after so great a one."""
+    return sequence > GREATEST - ROOM
+
+
+def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Give rows with impossible ids the next free ones, put the sequence right, and tell in job_errors.
+
+    Inside the caller's transaction. What points at such a row, in whatever table, points at it afterwards. Returns
+    (old id, new id).
+    """
+    bounds = {"last": GREATEST - ROOM}
+    raw.execute("PRAGMA defer_foreign_keys = ON")
+    [(latest,)] = raw.execute(SQL.latest_id, bounds).fetchall()
+    pointing = raw.execute(SQL.pointing_here).fetchall()
+    moved = []
+    for new, (old,) in enumerate(raw.execute(SQL.impossible, bounds).fetchall(), latest + 1):
+        raw.execute(SQL.move_job, {"old": old, "new": new})
+        for table, column in pointing:
+            raw.execute(SQL.move_pointer.format(table=_quoted(table), column=_quoted(column)), {"old": old, "new": new})
+        raw.execute(SQL.move_last_job, {"old": old, "new": new})
+        raw.execute(SQL.tell, {"old": old, "new": new})
+        moved.append((old, new))
+    raw.execute(SQL.set_sequence, bounds | {"latest": latest + len(moved)})
+    return moved
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,39 @@
+"""What a run's context does in a worker."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from supervisor.domain.errors import ContextClosed
+from supervisor.system.forkmark import Mark
+from supervisor.system.scoreboard import Cancel, Slot
+from supervisor.worker.recorder import Recorder
+
+
+class SlotBoard:
+    """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
+
+    def __init__(self, slot: Slot, recorder: Recorder, mark: Mark) -> None:
+        self._slot = slot
+        self._tape = recorder.tape
+        self._mark = mark
+
+    def check(self, what: str) -> None:
+        if not self._mark[0]:
+            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process was forked from it")
+
+    def keep(self, line: str) -> None:
+        if self._mark[0]:
+            self._tape.line(line)
+
+    def progress(self, fraction: float, text: str) -> None:
+        if self._mark[0]:
+            self._slot.progress(fraction, text)
+
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+        self._slot.extend(monotonic() + seconds)
+
+    def cancelled(self, job: int, token: int) -> bool:
+        self.check("cancelled")
+        return self._slot.cancel_for(job, token) is not Cancel.NONE

@@ -1,0 +1,67 @@
+"""What ends a worker's sleep: a job that may have come, and what the supervisor tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import select
+import signal
+from collections.abc import Callable
+from os import eventfd_read
+from types import FrameType
+
+from supervisor.system import signals
+from supervisor.system.scoreboard import Slot
+
+Handler = Callable[[int, FrameType | None], None]
+_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Wakeups:
+    """Takes the process's signals. `wake` is the pool's eventfd; `interrupt` is the handler of that signal.
+
+    `handlers` are all that the worker has set, `descriptor` what signals write to.
+    """
+
+    def __init__(self, slot: Slot, wake: int, interrupt: Handler) -> None:
+        self._slot = slot
+        self._wake = wake
+        self._inbox = signals.Inbox(obeyed=())
+        self.descriptor = self._inbox.wakeup
+        self.handlers: dict[int, Handler] = {
+            **dict.fromkeys(_NOT_FOR_US, signals.swallow),
+            signals.DRAIN: self._note_drain,
+            signals.INTERRUPT: interrupt,
+        }
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        faulthandler.register(signals.DUMP_STACKS, all_threads=True)
+        # EXCLUSIVE: one post wakes one worker, not all of the pool.
+        self._poll = select.epoll()
+        self._poll.register(self._wake, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        self._poll.register(self._inbox.fileno(), select.EPOLLIN)
+        signals.unblock_all()
+
+    def sleep(self, most: float) -> None:
+        """Until a job may have come, a signal has, or `most` seconds are over."""
+        for descriptor, _ in self._poll.poll(most):
+            if descriptor == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    eventfd_read(self._wake)
+        self._inbox.take()
+
+    def pause(self, seconds: float) -> None:
+        """The same, whatever jobs may come."""
+        select.select([self._inbox.fileno()], [], [], seconds)
+        self._inbox.take()
+
+    def wait_to_be_watched(self) -> None:
+        """Nobody works whose end nobody would see. The supervisor has usually long seen us by now."""
+        seconds = 0.0005
+        while not self._slot.watched and not self._slot.drain_requested:
+            self.pause(seconds)
+            seconds = min(seconds * 2, 0.1)
+
+    def _note_drain(self, number: int, frame: FrameType | None) -> None:
+        # The slot's word is what counts, and the signal only wakes: a handler may hold signals back.
+        self._slot.request_drain()

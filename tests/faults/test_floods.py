@@ -1,0 +1,132 @@
+"""What handlers write to stderr, and whoever reads the log or does not: neither holds up the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from supervisor.system.outlet import BACKLOG_BYTES, Outlet
+from tests.site_under_test import PATIENCE, Site, wait_for
+
+MakeSite = Callable[..., Site]
+JOBS = """
+import os
+from ledger import record
+
+def flood(payload, ctx):
+    record("start", ctx)
+    for _ in range(payload["mib"]):
+        os.write(2, b"x" * ((1 << 20) - 1) + b"\\n")
+    os.write(2, b"the last line\\n")
+    record("end", ctx)
+    if payload.get("die"):
+        os._exit(3)
+
+def work(payload, ctx):
+    record("start", ctx); record("end", ctx)
+"""
+CONFIG = (
+    '[pools.flood]\nhandler = "jobs:flood"\nworkers = 2\nmax_crashes = 1\n'
+    '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
+)
+
+
+@pytest.mark.fault(52)
+def test_a_flood_on_stderr_is_bounded_counted_and_holds_up_nobody(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    site.start()
+    floods = [site.queue.enqueue("flood", {"mib": 50}) for _ in range(2)]
+    site.running_pid(floods[0])
+    slowest = 0.0
+    while not all(site.job(job).status.finished for job in floods):
+        began = time.monotonic()
+        site.done(site.queue.enqueue("work"))
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 2
+    dropped = wait_for(lambda: site.event("output_dropped"), "to be told how much was dropped")
+    assert dropped["bytes"] > 1 << 20
+    assert site.log.stat().st_size < 40 << 20
+
+
+@pytest.mark.fault(52)
+def test_the_end_of_a_flood_is_kept_for_the_job_that_died_of_it(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    site.start()
+    job = site.queue.enqueue("flood", {"mib": 5, "die": True})
+    site.queue.wait(job, timeout=20)
+    [(stderr,)] = site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job)
+    assert stderr.endswith("the last line\n")
+    assert len(stderr) <= 8192
+
+
+@contextmanager
+def supervisor(site: Site) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """One whose log goes into a pipe, and the end from which it could be read."""
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "run", "-c", str(site.config)],
+        stdout=writer,
+        stderr=writer,
+        cwd=site.folder,
+    )
+    os.close(writer)
+    try:
+        yield process, reader
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.fault(52)
+def test_a_log_that_nobody_reads_any_more_blocks_nothing(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    with supervisor(site) as (process, reader):
+        flood = site.queue.enqueue("flood", {"mib": 8})
+        site.done(flood)  # the pipe is full, and a megabyte waits
+        for _ in range(3):
+            site.done(site.queue.enqueue("work"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        os.close(reader)
+
+
+@pytest.mark.fault(52)
+def test_a_log_whose_reader_is_gone_ends_nothing(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    with supervisor(site) as (process, reader):
+        site.done(site.queue.enqueue("work"))
+        os.close(reader)
+        site.done(site.queue.enqueue("flood", {"mib": 2}))
+        site.done(site.queue.enqueue("work"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.fault(52)
+def test_what_a_slow_reader_misses_is_counted() -> None:
+    reader, writer = os.pipe()
+    outlet = Outlet(writer)
+    line = json.dumps({"event": "x" * 1000}) + "\n"
+    for _ in range(3 * BACKLOG_BYTES // len(line)):
+        outlet.write(line)
+    assert outlet.waiting
+    assert outlet.take_lost() == 0  # not yet: it could not be told
+    read = 0
+    while outlet.waiting:
+        read += len(os.read(reader, 1 << 20))
+        outlet.flush()
+    os.set_blocking(reader, False)
+    read += len(os.read(reader, 1 << 20))
+    assert read % len(line) == 0  # whole lines only
+    assert outlet.take_lost() == 3 * BACKLOG_BYTES // len(line) * len(line) - read
+    assert os.get_blocking(writer)  # the file is not ours alone
+    for descriptor in (reader, writer):
+        os.close(descriptor)

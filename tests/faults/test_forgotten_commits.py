@@ -1,0 +1,155 @@
+"""Somebody keeps a write transaction on the database open: ours is ended and charged, a stranger is named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+
+HANDLERS = """
+import os, sqlite3, subprocess, sys, threading, time
+from ledger import record
+
+kept = []
+HOLD = '''
+import sqlite3, sys, time
+connection = sqlite3.connect("DATABASE", timeout=30, isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(300)
+'''
+
+def hold():
+    connection = sqlite3.connect("DATABASE", timeout=30, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("CREATE TABLE IF NOT EXISTS own (x)")
+    connection.execute("INSERT INTO own VALUES (1)")
+    kept.append(connection)
+
+def forgets(how, ctx):
+    record("start", ctx)
+    if how == "in a child":
+        child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
+        child.stdout.readline()
+    else:
+        hold()
+    if how == "beyond its time":
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+    if how == "within its time":
+        time.sleep(6.5)
+        kept.pop().commit()
+    record("end", ctx)
+
+def work(payload, ctx):
+    record("start", ctx)
+    record("end", ctx)
+"""
+POOLS = """
+[defaults]
+workers = 1
+prefetch = 1
+max_crashes = 1
+[pools.forgets]
+handler = "jobs:forgets"
+timeout = "60s"
+[pools.work]
+handler = "jobs:work"
+"""
+
+
+def site_of(make_site: MakeSite, pools: str = POOLS) -> Site:
+    site = make_site(pools, HANDLERS)
+    text = (site.folder / "jobs.py").read_text()
+    (site.folder / "jobs.py").write_text(text.replace("DATABASE", str(site.database)))
+    return site
+
+
+def trouble(site: Site, supervisor: subprocess.Popen[bytes]) -> str:
+    return str(site.bulletin(supervisor)["trouble"])
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("how", ["in the worker", "in a child"])
+def test_a_forgotten_commit_ends_its_worker_and_is_charged_and_writers_go_on(make_site: MakeSite, how: str) -> None:
+    site = site_of(make_site)
+    supervisor = site.start()
+    poison = site.queue.enqueue("forgets", how)
+    wait_for(lambda: site.runs("end", poison), "the run to be over")
+    began = time.monotonic()
+    job = site.done(site.queue.enqueue("work"), patience=30)
+    assert time.monotonic() - began < 10
+    assert job.attempts == 1
+    died = wait_for(lambda: site.event("worker_died", pool="forgets"), "its death")
+    assert died["reason"] == "held_database"
+    if how == "in the worker":  # it could not even settle the run
+        site.verdict(quarantined=[poison], hit=[poison])
+        assert "was not committed" in str(site.job(poison).last_error)
+    assert supervisor.poll() is None
+
+
+@pytest.mark.fault(48)
+def test_a_transaction_of_a_handler_that_never_ends_lasts_as_long_as_its_time_limit(make_site: MakeSite) -> None:
+    site = site_of(
+        make_site, POOLS.replace('"60s"', '"1s"').replace("max_crashes", "retry = { max_attempts = 1 }\nmax_crashes")
+    )
+    site.start()
+    poison = site.queue.enqueue("forgets", "beyond its time")
+    began = site.running_pid(poison) and time.monotonic()
+    job = site.queue.enqueue("work")
+    site.done(job, patience=30)
+    assert time.monotonic() - began < 1 + 10
+    wait_for(lambda: site.job(poison).status is Status.FAILED, "the attempt to fail")
+    assert "time limit" in str(site.job(poison).last_error)
+
+
+@pytest.mark.fault(48)
+def test_a_long_transaction_within_the_time_limit_is_named_and_harms_nobody(make_site: MakeSite) -> None:
+    site = site_of(make_site)
+    supervisor = site.start()
+    job = site.queue.enqueue("forgets", "within its time")
+    wait_for(lambda: f"job {job} in worker forgets-1" in trouble(site, supervisor), "it to be named")
+    site.done(job)
+    wait_for(lambda: not trouble(site, supervisor), "it to be over")
+    site.verdict()
+    assert not site.event("worker_died")
+    assert site.event("database_held")
+
+
+@pytest.mark.fault(48)
+def test_a_stranger_with_the_write_lock_is_named_in_status_log_and_doctor(make_site: MakeSite) -> None:
+    site = site_of(make_site)
+    supervisor = site.start()
+    with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        who = f"another program (pid {os.getpid()}: "
+        wait_for(lambda: who in trouble(site, supervisor), "it to be named")
+        doctor = subprocess.run(
+            [sys.executable, "-m", "supervisor", "doctor", "--config", str(site.config)],
+            capture_output=True,
+            text=True,
+            cwd=site.folder,
+            check=False,
+            timeout=60,
+        )
+        assert f"pid {os.getpid()}" in doctor.stdout
+        assert "write lock" in " ".join(doctor.stdout.split())
+        stranger.execute("COMMIT")
+    wait_for(lambda: not trouble(site, supervisor), "it to be over")
+    found = [event for event in site.events() if event.get("event") == "database_held"]
+    assert [event["pid"] for event in found] == [os.getpid()]
+    assert supervisor.poll() is None

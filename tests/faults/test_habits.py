@@ -1,0 +1,174 @@
+"""What a handler leaves behind in its process: the next job finds it as it was, or finds another worker."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
+HANDLERS = """
+import faulthandler, gc, locale, os, resource, signal, socket, sys, time
+from ledger import record
+
+KEPT = []
+
+def state():
+    return {
+        "cwd": os.getcwd(), "umask": umask(), "environ": os.environ.get("HABIT"), "home": os.environ.get("HOME"),
+        "recursion": sys.getrecursionlimit(), "locale": locale.setlocale(locale.LC_ALL), "path": list(sys.path),
+        "stdout": repr(type(sys.stdout)), "timeout": socket.getdefaulttimeout(),
+        "mask": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+        "handlers": [str(signal.getsignal(number))[:20] for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)],
+        "timer": signal.getitimer(signal.ITIMER_REAL), "gc": gc.isenabled(),
+        "fsize": resource.getrlimit(resource.RLIMIT_FSIZE), "cpu": resource.getrlimit(resource.RLIMIT_CPU),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    }
+
+def umask():
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+def work(payload, ctx):
+    record("start", ctx)
+    for habit in payload:
+        HABITS[habit]()
+    record("end", ctx)
+    return None if payload else {"pid": os.getpid(), "state": state()}
+
+def raises(*_):
+    raise RuntimeError("of a handler long gone")
+
+def soft(which, value):
+    resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+
+def leave():
+    os.makedirs("gone", exist_ok=True)
+    os.chdir("gone")
+    os.rmdir("../gone")
+
+HABITS = {
+    "cwd": lambda: os.chdir("/"), "no cwd": leave, "umask": lambda: os.umask(0o777),
+    "environ": lambda: (os.environ.update(HABIT="1"), os.environ.pop("HOME", None)),
+    "new environ": lambda: setattr(os, "environ", {}),
+    "recursion": lambda: sys.setrecursionlimit(150), "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "path": lambda: sys.path.clear(), "stdout": lambda: setattr(sys, "stdout", None),
+    "timeout": lambda: socket.setdefaulttimeout(0.001), "gc": gc.disable,
+    "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
+    "handlers": lambda: [signal.signal(n, raises) for n in (signal.SIGALRM, signal.SIGTERM, signal.SIGRTMIN + 2)],
+    "ignored": lambda: [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGUSR1, signal.SIGRTMIN + 2)],
+    "faulthandler": lambda: [faulthandler.register(n) for n in (signal.SIGUSR1, signal.SIGRTMIN + 2)],
+    "timer": lambda: signal.setitimer(signal.ITIMER_REAL, 30), "alarm": lambda: signal.alarm(30),
+    "fsize": lambda: soft(resource.RLIMIT_FSIZE, 0), "cpu": lambda: soft(resource.RLIMIT_CPU, 100_000),
+    "files": lambda: soft(resource.RLIMIT_NOFILE, 5),
+    "nice": lambda: os.nice(1),
+    "streams": lambda: (sys.stdout.close(), sys.stderr.close()),
+}
+"""
+RESTORED = [
+    "cwd", "no cwd", "umask", "environ", "new environ", "recursion", "locale", "path", "stdout", "timeout", "gc",
+    "mask", "handlers", "ignored", "faulthandler", "timer", "alarm", "fsize", "cpu", "files", "streams",
+]  # fmt: skip
+
+
+@pytest.mark.fault(50)
+def test_what_a_handler_changes_for_its_process_is_put_back_before_the_next_job(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLERS)
+    site.start()
+    before = site.done(site.queue.enqueue("work", [])).result
+    for habit in RESTORED:
+        site.done(site.queue.enqueue("work", [habit]))
+        assert site.done(site.queue.enqueue("work", [])).result == before, habit
+    site.verdict()
+    assert not site.event("worker_died")
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("habit", ["mask", "handlers", "ignored", "faulthandler", "timer", "recursion"])
+def test_a_worker_leaves_when_told_whatever_its_handler_did_to_signals(make_site: MakeSite, habit: str) -> None:
+    site = make_site(POOL, HANDLERS.replace('record("end", ctx)', 'time.sleep(0.3)\n    record("end", ctx)'))
+    supervisor = site.start()
+    job = site.queue.enqueue("work", [habit])
+    site.running_pid(job)
+    assert site.stop(supervisor) == 0  # in the middle of the job, before anything could be put back
+    site.verdict()
+    assert not site.event("worker_died")
+
+
+@pytest.mark.fault(50)
+def test_a_worker_whose_process_cannot_be_put_back_is_replaced(make_site: MakeSite) -> None:
+    handlers = HANDLERS.replace('"nice": lambda: os.nice(1)', '"nice": lambda: KEPT.append(unprivileged())')
+    handlers += """
+def unprivileged():
+    # Without the capability nothing that was lowered can be raised again.
+    import ctypes
+    class Header(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+    data = (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capset(ctypes.byref(Header(0x20080522, 0)), ctypes.byref(data)) == 0
+    os.nice(1)
+    resource.setrlimit(resource.RLIMIT_CPU, (100_000, 100_000))
+"""
+    site = make_site(POOL, handlers)
+    site.start()
+    before = site.done(site.queue.enqueue("work", [])).result
+    site.done(site.queue.enqueue("work", ["nice"]))
+    after = site.done(site.queue.enqueue("work", [])).result
+    assert after["state"] == before["state"]
+    assert after["pid"] != before["pid"]
+    assert site.event("process_changed")
+    site.verdict()
+    assert not site.event("worker_died")
+
+
+LEAKS = """
+import os, sys
+from ledger import record
+
+KEPT = []
+
+def work(payload, ctx):
+    record("start", ctx)
+    KEPT.extend(os.dup(0) for _ in range(payload.get("keeps", 0)))
+    mine = [os.dup(0) for _ in range(payload.get("opens", 0))]
+    for number in mine:
+        os.close(number)
+    open(os.devnull).close()
+    record("end", ctx)
+    return os.getpid()
+"""
+
+
+def few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("prefetch", ['"auto"', "1"])
+def test_a_thousand_jobs_that_each_leak_a_few_files_all_succeed(make_site: MakeSite, prefetch: str) -> None:
+    site = make_site(f"{POOL}prefetch = {prefetch}\n", LEAKS)
+    jobs = site.queue.enqueue_many("work", [{"keeps": 7}] * 1000)
+    site.start(preexec_fn=few_files)
+    for job in jobs:
+        assert site.queue.wait(job, timeout=60).status is Status.DONE
+    assert {site.job(job).attempts for job in jobs} == {1}
+    assert len({site.job(job).result for job in jobs}) >= 2
+    assert not site.event("worker_died")
+
+
+@pytest.mark.fault(50)
+def test_a_job_that_opens_too_many_files_itself_fails_for_itself(make_site: MakeSite) -> None:
+    site = make_site(POOL, LEAKS)
+    site.start(preexec_fn=few_files)
+    jobs = [site.queue.enqueue("work", what) for what in ({}, {"keeps": 1 << 20}, {}, {"opens": 1 << 20}, {})]
+    ended = [site.queue.wait(job, timeout=20).status for job in jobs]
+    assert ended == [Status.DONE, Status.FAILED, Status.DONE, Status.FAILED, Status.DONE]
+    assert [site.job(job).attempts for job in jobs] == [1] * 5
+    assert wait_for(lambda: site.workers(), "a worker")
+    assert not site.event("worker_died")

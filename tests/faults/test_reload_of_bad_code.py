@@ -1,0 +1,148 @@
+"""Code that cannot be loaded: the old one serves on, also when its workers die, and whoever reloads is told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+JOBS = """
+import os
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx); record("end", ctx)
+    return VERSION
+
+def other(payload, ctx):
+    record("start", ctx); record("end", ctx)
+
+def crash(payload, ctx):
+    record("start", ctx)
+    if not os.path.exists("mended"):
+        os._exit(3)
+    record("end", ctx)
+
+VERSION = 1
+"""
+CONFIG = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n[pools.other]\nhandler = "jobs:other"\nworkers = 1\n'
+
+
+def reload(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "supervisor", "reload", "-c", str(site.config), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site.folder, timeout=60)
+
+
+def shown(site: Site) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "supervisor", "status", "--json", "-c", str(site.config)]
+    document = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout)
+    return {pool["name"]: pool for pool in document["pools"]}
+
+
+def code(site: Site, text: str) -> None:
+    (site.folder / "jobs.py").write_text(text)
+
+
+@pytest.mark.fault(54)
+def test_the_last_code_that_worked_replaces_workers_until_the_new_one_has_proved_itself(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    site.start()
+    site.done(site.queue.enqueue("work"))
+    code(site, JOBS + "this is no Python")
+    told = reload(site, "--wait")
+    assert told.returncode == 1
+    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stdout
+    assert "the old one serves" in told.stdout
+    for _ in range(4):  # two kills were an outage
+        pid = site.workers("work-")[0].pid
+        kill(pid)
+        wait_for(lambda gone=pid: _serving(site, without=gone) == 2, "a stand-in of the old code")
+    assert site.done(site.queue.enqueue("work")).result == 1
+    pool = shown(site)["work"]
+    assert (pool["broken"], "the old one serves" in pool["problem"]) == (False, True)
+
+    code(site, JOBS.replace("VERSION = 1", "VERSION = 2"))
+    told = reload(site, "--wait", "--json")
+    [outcome] = json.loads(told.stdout)["reloads"].values()
+    assert (told.returncode, outcome["state"]) == (0, "accepted")
+    wait_for(lambda: site.done(site.queue.enqueue("work")).result == 2, "the new code")
+    wait_for(lambda: {pool["problem"] for pool in shown(site).values()} == {None}, "all to be well")
+    assert not [p for p in shown(site).values() if p["broken"]]
+
+
+def _serving(site: Site, *, without: int) -> int:
+    workers = [worker for worker in site.workers("work-") if worker.state in (2, 3)]
+    return 0 if without in {worker.pid for worker in workers} else len(workers)
+
+
+@pytest.mark.fault(54)
+def test_a_reload_by_a_signal_is_told_of_too_and_a_refused_one_keeps_all(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    supervisor = site.start()
+    site.config.write_text("[pools.work]\nhandler = 7\n")
+    supervisor.send_signal(signal.SIGHUP)
+    news = wait_for(lambda: site.bulletin(supervisor).get("reload"), "the news")
+    assert (news["state"], news["number"]) == ("refused", None)
+    assert news["problems"]
+
+
+@pytest.mark.fault(74)
+def test_a_pool_that_crashed_and_could_not_be_loaded_is_well_as_soon_as_it_is_mended(make_site: MakeSite) -> None:
+    config = '[pools.crash]\nhandler = "jobs:crash"\nworkers = 1\nmax_crashes = 9\nretry = { base = "10ms" }\n'
+    site = make_site(config + '[pools.other]\nhandler = "jobs:other"\nworkers = 1\n', JOBS)
+    supervisor = site.start()
+    job = site.queue.enqueue("crash")
+    wait_for(lambda: "crash loop" in site.bulletin(supervisor)["pools"]["crash"]["problem"], "a crash loop")
+    code(site, JOBS + "this is no Python")
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: "SyntaxError" in site.bulletin(supervisor)["pools"]["crash"]["problem"], "the error")
+    (site.folder / "mended").touch()
+    code(site, JOBS)
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: not site.bulletin(supervisor)["pools"]["crash"]["problem"], "it to be well")
+    site.queue.wait(job, timeout=20)
+    assert not any(pool["problem"] for pool in site.bulletin(supervisor)["pools"].values())
+
+
+@pytest.mark.fault(74)
+def test_a_handler_that_is_missing_breaks_its_own_pool_and_not_those_of_the_same_module(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.missing]\nhandler = "jobs:missing"\nworkers = 1\n[pools.other]\nhandler = "jobs:other"\nworkers = 1\n',
+        JOBS,
+    )
+    supervisor = site.start()
+    site.done(site.queue.enqueue("other"))
+    pools = wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "missing"), "the problem")
+    assert "jobs:missing" in pools["missing"]["problem"]
+    assert pools["missing"]["broken"]
+    assert not pools["other"]["problem"]
+
+
+def _with_problem(pools: dict[str, Any], name: str) -> dict[str, Any]:
+    return pools if pools[name]["problem"] else {}
+
+
+@pytest.mark.fault(63)
+def test_an_error_of_ten_megabytes_at_import_harms_no_other_pool(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.huge]\nhandler = "huge:handle"\nworkers = 1\n[pools.deep]\nhandler = "jobs:Deep"\nworkers = 1\n'
+        '[pools.other]\nhandler = "jobs:other"\nworkers = 1\n',
+        JOBS + "class Deep:\n    def setup(self, ctx): raise RuntimeError('y' * 140_000)\n"
+        "    def handle(self, payload, ctx): pass\n",
+    )
+    (site.folder / "huge.py").write_text("raise RuntimeError('x' * 10_000_000)\n")
+    supervisor = site.start()
+    pools = wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "huge"), "the problem")
+    assert "RuntimeError: xxx" in pools["huge"]["problem"]
+    assert len(pools["huge"]["problem"]) < 1000
+    wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "deep"), "the other problem")
+    site.done(site.queue.enqueue("other"))
+    assert supervisor.poll() is None

@@ -1,0 +1,133 @@
+"""A handler that ruins its worker's process: the worker leaves at once, and no neighbour is charged or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor import Status
+from supervisor.worker.process_check import EXIT_RUINED
+from tests.faults.lone_worker import LoneWorker
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
+HANDLERS = """
+import ctypes, json, os, resource, signal, sys, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    if "how" in payload:
+        RUINS[payload["how"]]()
+    else:
+        record("end", ctx)
+    return {"pid": os.getpid()}
+
+def raises(*_, **__):
+    raise RuntimeError("replaced")
+
+def close_and_open():
+    os.closerange(3, 4096)
+    for number in range(20):
+        open(f"other-{number}", "wb", buffering=0).write(b"mine")
+        globals()[f"file{number}"] = os.open(f"other-{number}", os.O_RDWR)
+
+def one_replaced():
+    '''The database's own descriptors stand for another file.'''
+    other = os.open("other", os.O_RDWR | os.O_CREAT)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) != other and "app.db" in os.readlink(f"/proc/self/fd/{name}"):
+            os.dup2(other, int(name))
+    raise ValueError("and it fails")
+
+def replace_functions():
+    time.time = time.monotonic = time.sleep = raises
+    json.dumps = json.loads = raises
+    os.read = os.write = os.fstat = raises
+
+RUINS = {
+    "closes all": lambda: os.closerange(3, 4096),
+    "closes and opens": close_and_open,
+    "replaces one": one_replaced,
+    "replaces functions": replace_functions,
+    "leaves an alarm that raises": lambda: (signal.signal(signal.SIGALRM, raises), signal.setitimer(0, 0.001)),
+}
+"""
+RUINOUS = ["closes all", "closes and opens", "replaces one"]
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    return make_site(POOL, HANDLERS)
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("how", RUINOUS)
+def test_a_cautious_worker_leaves_with_the_very_run_that_ruined_its_process(site: Site, how: str) -> None:
+    first = site.queue.enqueue("work")
+    ruinous = site.queue.enqueue("work", {"how": how})
+    behind = site.queue.enqueue_many("work", [{}] * 9)
+    code, slot = LoneWorker(site, cautious=True).ended()
+    assert (code, slot.unsettled, slot.last_job, slot.job) == (EXIT_RUINED, 1, ruinous, 0)
+    assert "descriptor" in slot.text
+    assert site.job(first).status is Status.DONE
+    assert not any(site.runs("start", job) for job in behind)
+    assert not [name for name in site.folder.glob("other*") if name.read_bytes() not in (b"", b"mine")]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("how", RUINOUS)
+def test_a_worker_whose_process_is_ruined_settles_nothing_wrongly_and_does_not_try_for_ever(
+    site: Site, how: str
+) -> None:
+    jobs = [*site.queue.enqueue_many("work", [{}] * 5), site.queue.enqueue("work", {"how": how})]
+    jobs += site.queue.enqueue_many("work", [{}] * 9)
+    code, slot = LoneWorker(site).ended()
+    assert code == EXIT_RUINED
+    assert slot.unsettled >= 1
+    assert slot.job == 0
+    assert {site.job(job).status for job in jobs} <= {Status.DONE, Status.RUNNING, Status.PENDING}
+    assert site.rows("SELECT count(*) FROM job_errors") == [(0,)]
+    assert not [name for name in site.folder.glob("other*") if name.read_bytes() not in (b"", b"mine")]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("how", ["replaces functions", "leaves an alarm that raises"])
+def test_what_can_be_put_back_ruins_nothing(site: Site, how: str) -> None:
+    worker = LoneWorker(site, cautious=True)
+    pid = site.done(site.queue.enqueue("work", {"how": how})).result
+    for _ in range(3):
+        assert site.done(site.queue.enqueue("work")).result == pid
+    code, slot = worker.drain()
+    assert (code, slot.unsettled, slot.done) == (0, 0, 4)
+    assert wait_for(lambda: site.event("process_restored"), "the log to say so")
+
+
+@pytest.mark.fault(45)
+def test_what_is_committed_is_counted_by_whichever_thread_commits_it(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    site.queue.enqueue_many("work", [{"seconds": 0.001}] * 30 + [{"seconds": 0.3}] + [{}] * 30)
+    worker = LoneWorker(site)
+    assert worker.rested(61).done == 61
+    code, slot = worker.drain()
+    assert (code, slot.unsettled, slot.done) == (0, 0, 61)
+    site.verdict()
+
+
+def limits(**more: Any) -> str:
+    return POOL + "".join(f"{key} = {value}\n" for key, value in more.items())
+
+
+@pytest.mark.fault(45)
+def test_a_cautious_worker_of_batches_takes_one_job_at_a_time(make_site: MakeSite) -> None:
+    handlers = (
+        "class work:\n    def handle_batch(self, payloads, ctx):\n        return [len(payloads)] * len(payloads)\n"
+    )
+    site = make_site(limits(batch_size=8), handlers)
+    jobs = site.queue.enqueue_many("work", [{}] * 6)
+    worker = LoneWorker(site, cautious=True)
+    assert {site.done(job).result for job in jobs} == {1}
+    assert worker.drain()[0] == 0

@@ -1,0 +1,141 @@
+"""Why a worker ended, and which run is charged what for it: decided by its last slot alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from supervisor.domain.isolation import TemplateDeaths
+from supervisor.domain.suspicion import Suspicion
+from supervisor.processes import exit_reason
+from supervisor.processes.exit_reason import Circumstances, Kill, explain
+from supervisor.processes.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
+from supervisor.system.scoreboard import SLOT_BYTES, Cancel, Slot, State
+
+KILLED = int(signal.SIGKILL)
+EXIT_3 = 3 << 8
+
+
+@pytest.fixture
+def slot() -> Slot:
+    made = Slot(memoryview(bytearray(SLOT_BYTES)))
+    made.assign("w1", "tag-1")
+    made.state(State.BUSY)
+    return made
+
+
+@pytest.mark.fault(68)
+@pytest.mark.parametrize(
+    ("reason", "charge"),
+    [
+        (exit_reason.CANCELLED, "cancel"),
+        (exit_reason.TIME_LIMIT, "attempt"),
+        (exit_reason.STUCK, "crash"),
+        (exit_reason.STOPPED, "crash"),
+        (exit_reason.ALONE, "crash"),
+    ],
+)
+def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: str, charge: str) -> None:
+    known = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
+    slot.begin(7, 1, 0.0, 0.0)
+    assert explain(slot.read(), known).charge == charge
+    assert explain(slot.read(), known).run == (7, 1)
+    slot.begin(7, 2, 0.0, 0.0)  # the same job again
+    assert explain(slot.read(), known).charge == "nothing"
+    slot.begin(8, 1, 0.0, 0.0, batch=4)  # a batch that has begun in the meantime
+    assert explain(slot.read(), known).charge == "nothing"
+
+
+@pytest.mark.fault(68)
+def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> None:
+    slot.begin(7, 1, 0.0, 0.0)
+    slot.finish(1)
+    for cautious in (False, True):
+        ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.CANCELLED, (7, 1)), cautious=cautious))
+        assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
+
+
+@pytest.mark.fault(68)
+def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
+    slot.begin(7, 1, 0.0, 0.0)
+    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STOPPED))).charge == "nothing"
+
+
+@pytest.mark.fault(68)
+def test_each_of_several_cancels_is_enforced_when_its_run_comes(slot: Slot) -> None:
+    ladder = TerminationLadder()
+    slot.begin(7, 1, 10.0, 0.0)
+    ladder.cancel(7, 1, 10.0)
+    ladder.cancel(8, 1, 11.0)  # in hand, not begun
+    ladder.cancel(7, 1, 12.0)  # told again
+    assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE) is Step.INTERRUPT
+    assert (ladder.run, ladder.reason) == ((7, 1), Cancel.REQUESTED)
+    assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE + KILL_GRACE) is Step.KILL
+    slot.begin(9, 1, 20.0, 0.0)
+    assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
+    slot.begin(8, 1, 100.0, 0.0)
+    assert ladder.next_step(slot.read(), 100.0) is Step.NOTHING
+    assert ladder.next_step(slot.read(), 100.0 + CANCEL_GRACE) is Step.INTERRUPT
+
+
+@pytest.mark.fault(45)
+def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot) -> None:
+    slot.begin(7, 1, 0.0, 0.0)
+    slot.finish(1)
+    first = explain(slot.read(), Circumstances(EXIT_3))
+    assert (first.run, first.uncommitted, first.last_job, first.early) == ((0, 0), 1, 7, True)
+    for known in (
+        Circumstances(EXIT_3, cautious=True),
+        Circumstances(EXIT_3, suspects=frozenset({7})),
+        Circumstances(exit_reason.RUINED << 8, cautious=True),
+    ):
+        second = explain(slot.read(), known)
+        assert (second.charge, second.run) == ("crash", (7, 1))
+        assert "had just ended" in second.message
+    assert explain(slot.read(), Circumstances(EXIT_3, suspects=frozenset({8}))).run == (0, 0)
+
+
+@pytest.mark.fault(45)
+def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) -> None:
+    for job in range(1, 4):
+        slot.begin(job, 1, 0.0, 0.0)
+        slot.finish(job)
+    assert explain(slot.read(), Circumstances(EXIT_3)).early
+    slot.settle(2)
+    assert not explain(slot.read(), Circumstances(EXIT_3)).early
+
+
+@pytest.mark.fault(45)
+def test_a_pool_is_cautious_until_more_jobs_than_were_suspected_went_well() -> None:
+    suspicion = Suspicion().died(20, 7)
+    assert suspicion.cautious
+    assert suspicion.committed(20).cautious
+    over = suspicion.committed(21)
+    assert not over.cautious
+    assert over.jobs == (7,)
+    assert not Suspicion().died(0, 7).cautious
+
+
+@pytest.mark.fault(45)
+def test_the_exit_code_of_a_ruined_worker_tells_with_the_words_of_its_slot(slot: Slot) -> None:
+    slot.begin(7, 1, 0.0, 0.0)
+    slot.tell("its own descriptors were closed")
+    ended = explain(slot.read(), Circumstances(exit_reason.RUINED << 8))
+    assert (ended.reason, ended.message, ended.charge) == ("ruined", "its own descriptors were closed", "crash")
+    assert os.waitstatus_to_exitcode(exit_reason.RUINED << 8) == exit_reason.RUINED
+
+
+@pytest.mark.fault(46)
+def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_job_is_found() -> None:
+    once = TemplateDeaths().died(100.0)
+    assert (once.isolated(100.0), once.not_before) == (False, 0.0)
+    twice = once.died(101.0)
+    assert twice.isolated(101.0)
+    assert 101.0 < twice.not_before < 102.0
+    assert not twice.isolated(twice.isolated_until)
+    assert twice.died(150.0).isolated(200.0)  # one more, and longer
+    assert not TemplateDeaths().died(100.0).died(5000.0).isolated(5000.0)
+    assert twice.charge(7, 3).charge(8, 3).charge(7, 3).isolated(102.0)
+    assert not twice.charge(7, 3).charge(7, 3).charge(7, 3).isolated(102.0)

@@ -1,0 +1,74 @@
+"""Many connections that say nothing, or say it slowly, shut nobody out but themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.site_under_test import Site
+from tests.web.client import ADMIN, WORK, Admin, admin_of
+
+MakeSite = Callable[..., Site]
+PRIVATE = "/api/admin/workers"
+
+
+@pytest.fixture
+def admin(make_site: MakeSite) -> Admin:
+    site = make_site(ADMIN + WORK)
+    return admin_of(site, site.start())
+
+
+def slow(admin: Admin, number: int, text: bytes, source: str = "127.0.0.1") -> contextlib.ExitStack:
+    """So many connections of an address, each of which has said this and no more."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(number):
+            made = stack.enter_context(socket.create_connection(admin.address, timeout=20, source_address=(source, 0)))
+            with contextlib.suppress(OSError):
+                made.sendall(text)
+        return stack.pop_all()
+
+
+def get(admin: Admin, path: str, *, source: str, token: bool) -> int:
+    connection = http.client.HTTPConnection(*admin.address, timeout=10, source_address=(source, 0))
+    try:
+        connection.request("GET", path, headers=admin.bearer if token else {})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nt"],
+)
+def test_five_hundred_slow_strangers_of_one_address_keep_nobody_out(admin: Admin, text: bytes) -> None:
+    with slow(admin, 500, text):
+        for source in ("127.0.0.1", "127.0.0.2"):
+            assert get(admin, "/login", source=source, token=False) == 200
+            assert get(admin, PRIVATE, source=source, token=True) == 200
+
+
+def test_slow_strangers_of_many_addresses_keep_nobody_out(admin: Admin) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(2, 9):
+            stack.enter_context(slow(admin, 90, b"GET", source=f"127.0.0.{number}"))
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.1.1"):
+            assert get(admin, "/healthz", source=source, token=False) == 200
+            assert get(admin, PRIVATE, source=source, token=True) == 200
+
+
+def test_who_has_shown_a_token_stays_whoever_comes(admin: Admin) -> None:
+    kept = http.client.HTTPConnection(*admin.address, timeout=10)
+    kept.request("GET", PRIVATE, headers=admin.bearer)
+    answer = kept.getresponse()
+    answer.read()
+    connected = kept.sock
+    with slow(admin, 500, b"GET"):
+        kept.request("GET", PRIVATE, headers=admin.bearer)
+        assert kept.getresponse().status == 200
+        assert kept.sock is connected
+    kept.close()
