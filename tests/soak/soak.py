@@ -1,10 +1,12 @@
-"""Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N]`.
+"""Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N] [--calm]`.
 
 Two supervisors work on one file while programs that know nothing of us insert, hold the write lock, claim
 and settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are
 killed and stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
-to two hours. At the end everything is drained and compared: no acknowledged job lost, none unexpected,
-every recorded outcome backed by a run of that very claim, no run after it, repeats only where a fault was.
+to two hours. Statements and messages fail now and then, and some handlers misbehave in every way that is known, see
+misbehaviour.py; `--calm` leaves these two out. At the end everything is drained and compared: no acknowledged job
+lost, none unexpected, every recorded outcome backed by a run of that very claim, no run after it, repeats only where
+a fault was, no innocent job charged more often than a run of it was cut short.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ import psutil
 from supervisor.domain.errors import StoreBusy
 from tests.faults.shifted_clock import Clock
 from tests.site_under_test import HANDLERS, Site, site, wait_for
+from tests.soak import misbehaviour
+from tests.soak.misbehaviour import Misbehaviour
 from tests.soak.verdict import wrong
+from tests.watch import Used, used
 
 POOLS = """
 [defaults]
@@ -74,7 +79,7 @@ MOST_LEAPT = 7200  # seconds
 class Soak:
     """One soak in one folder; everything random comes from one seed."""
 
-    def __init__(self, place: Site, seed: int, address: str) -> None:
+    def __init__(self, place: Site, seed: int, address: str, *, calm: bool) -> None:
         self.site = place
         self.address = address
         self.random = random.Random(seed)
@@ -84,6 +89,8 @@ class Soak:
         self.stopped: list[tuple[float, psutil.Process]] = []
         self.foreign: dict[str, subprocess.Popen[bytes]] = {}
         self.clock = Clock(place.folder)
+        self.misbehaviour = Misbehaviour(not calm, place.folder / "failed", seed, self.random)
+        self.used: dict[int, tuple[Used, Used]] = {}  # by each supervisor, first and last seen
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -92,6 +99,7 @@ class Soak:
             self._keep_alive()
             self._enqueue()
             self._continue()
+            self._measure()
             fault = self.random.choices(list(faults), weights=list(faults.values()))[0]
             with contextlib.suppress(psutil.NoSuchProcess, IndexError, ProcessLookupError):
                 fault()
@@ -216,7 +224,7 @@ class Soak:
     def _keep_alive(self) -> None:
         living = [p for p in self.site.supervisors if p.poll() is None]
         for _ in range(SUPERVISORS - len(living)):
-            self.site.start(wait=False, env=self.clock.environment)
+            self.site.start(wait=False, env=self.misbehaviour.environment(self.clock.environment))
             self.counts["supervisors started"] += 1
         programs = {"poller": [], "writer": [str(self.acknowledged), str(self.random.randrange(1 << 30))]}
         for name, arguments in programs.items():
@@ -227,12 +235,21 @@ class Soak:
     def _enqueue(self) -> None:
         if self.site.count("pending") > 400:
             return
-        for kind, count in (("work", 4), ("quick", 30), ("batch", 12), ("foreign", 2)):
+        for kind, count in (("work", 4), ("quick", 30), ("batch", 12), ("beside", 4), ("foreign", 2)):
             payloads = [{"seconds": self.random.choice([0, 0, 0, 0.01, 0.2 if kind == "work" else 0])}] * count
             try:
                 self.jobs += self.site.queue.enqueue_many(kind, payloads)
             except StoreBusy:  # whoever was stopped with SQLite's lock in hand: nothing was written
                 self.counts["refused for being busy"] += 1
+        with contextlib.suppress(StoreBusy):
+            bad = self.misbehaviour.jobs()
+            self.jobs += self.site.queue.enqueue_many("bad", bad, max_attempts=misbehaviour.MOST_ATTEMPTS)
+
+    def _measure(self) -> None:
+        for process in self._living():
+            now = used(process.pid)
+            if now is not None:
+                self.used[process.pid] = (self.used.get(process.pid, (now, now))[0], now)
 
     # The end
 
@@ -251,7 +268,28 @@ class Soak:
                 process.terminate()
         for process in self.site.supervisors:
             process.wait(30)
-        return wrong(self.site, [*self.jobs, *self._acknowledged()], sum(self.counts.values())) + self._unpaired()
+        faults = sum(self.counts.values()) + self.misbehaviour.ways.total()
+        found = wrong(self.site, [*self.jobs, *self._acknowledged()], faults) + self._unpaired()
+        return found + (
+            [f"the supervisors used {self.cpu_share():.0%} of a core each"] if self.cpu_share() > 0.3 else []
+        )
+
+    def cpu_share(self) -> float:
+        """Of one core, by a supervisor's own process, while it lived."""
+        lived = sum(last.at - first.at for first, last in self.used.values())
+        return sum(last.cpu - first.cpu for first, last in self.used.values()) / max(lived, 1.0)
+
+    def summary(self) -> list[str]:
+        named = {
+            "faults": self.counts,
+            "fails": self.misbehaviour.failed(),
+            "misbehaviours": self.misbehaviour.ways,
+        }
+        lines = [
+            f"{what}: " + (", ".join(f"{n} {name}" for name, n in sorted(some.items())) or "none")
+            for what, some in named.items()
+        ]
+        return [*lines, f"CPU: {self.cpu_share():.1%} of a core by each supervisor's own process"]
 
     def _is_answered(self) -> bool:
         """Whether an admin process serves: whichever supervisor has the address."""
@@ -290,14 +328,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--calm", action="store_true", help="no handler misbehaves and no statement fails")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"seed {seed}, {options.seconds:g} s, in {folder}", flush=True)
     port = free_port()
-    with site(folder, POOLS.replace("PORT", str(port)), HANDLERS + BATCH) as place:
-        soak = Soak(place, seed, f"127.0.0.1:{port}")
+    bad = misbehaviour.HANDLERS.replace("DATABASE", str(folder / "app.db"))
+    pools = POOLS.replace("[admin]", f"{misbehaviour.POOL}[admin]").replace("PORT", str(port))
+    with site(folder, pools, HANDLERS + BATCH + bad) as place:
+        soak = Soak(place, seed, f"127.0.0.1:{port}", calm=options.calm)
         try:
             soak.run(options.seconds)
             found = soak.settle()
@@ -307,7 +348,8 @@ def main() -> int:
             for program in soak.foreign.values():
                 program.kill()
                 program.wait()
-        print(", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items())))
+        print(*soak.summary(), sep="\n")
+    found += [words for words in place.wrong if "outlived" in words]
     for line in found[:20]:
         print(f"WRONG: {line}")
     if found or options.keep:

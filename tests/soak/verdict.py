@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tests.ledger import Ledger, repeated
 from tests.site_under_test import Site
 
 # Jobs that one fault may make run again: what a worker had run and not yet settled, in every worker.
 REPEATS_A_FAULT = 6 * 64
+BAD = "bad"  # the type of the jobs that misbehave
 
 
 def wrong(site: Site, acknowledged: Iterable[int], faults: int) -> list[str]:
@@ -23,19 +25,34 @@ def wrong(site: Site, acknowledged: Iterable[int], faults: int) -> list[str]:
         found.append(f"{len(lost)} jobs vanished: {sorted(lost)[:10]}")
     if unexpected := set(starts) - known:
         found.append(f"{len(unexpected)} runs of jobs that do not exist: {sorted(unexpected)[:10]}")
-    for job, kind, status, crashes, token in rows:
+    found += _wrong_with_bad([row for row in rows if row[1] == BAD], outcomes)
+    innocent = [row for row in rows if row[1] != BAD]
+    for job, kind, status, crashes, token in innocent:
         if status not in ("done", "cancelled"):
             found.append(f"job {job} ({kind}) is {status}")
         elif kind != "foreign" and outcomes[job] != 1:
             found.append(f"job {job} has {outcomes[job]} recorded outcomes")
         if kind != "foreign":
             found += _wrong_with(job, status, crashes, token, starts[job], ends[job])
+    charged = sum(max(0, row[3] - len(set(starts[row[0]]) - set(ends[row[0]]))) for row in innocent)
+    # What had ended and was not committed may be charged once its worker has died so twice: by two faults, then.
+    if charged > faults / 10:
+        found.append(f"{charged} crashes were charged to runs that had ended")
     repeats = sum(len(tokens) - 1 for tokens in starts.values() if tokens)
     if repeats > faults * REPEATS_A_FAULT:
         found.append(f"{repeats} repeats for {faults} faults")
     statuses = dict(collections.Counter(row[2] for row in rows))
     print(f"jobs {len(rows)} {statuses}, runs {sum(map(len, starts.values()))}, repeats {repeats}")
     return found
+
+
+def _wrong_with_bad(rows: list[tuple[Any, ...]], outcomes: Mapping[int, int]) -> list[str]:
+    """They may end in any way, but each does, and once."""
+    return [
+        f"job {job} ({kind}) is {status} with {outcomes[job]} recorded outcomes"
+        for job, kind, status, _, _ in rows
+        if status in ("pending", "running") or outcomes[job] != 1
+    ]
 
 
 def _wrong_with(job: int, status: str, crashes: int, token: int, starts: list[int], ends: list[int]) -> list[str]:
