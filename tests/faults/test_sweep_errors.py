@@ -180,7 +180,8 @@ WORKER = {
     "claims": ["groups", "claim_group", "peek_group", "claim_ids", "batch_limits"],
     "ends": ["settle_done", "settle_plain", "settle", "insert_error", "insert_job"],
 }
-NO_COMMIT = ("open", "begin", "commit", "data_version")
+# Without a commit of their own; run once, in a transaction whose first statement has had its failure at the commit.
+NO_COMMIT = ("open", "begin", "commit", "data_version", "note_second_chance")
 KINDS = ("busy", "full", "error")
 
 
