@@ -88,6 +88,8 @@ class Worker:
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
         self._spare: Claims | None = None  # the pulse's own store
+        self._handing_back = False  # the pulse has settlements that stand nowhere else
+        self._unsure = False  # a claim has failed, or only its answer was lost: then we hold what we do not know of
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -143,8 +145,10 @@ class Worker:
             return 1
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
-    def _exchange(self, want: int) -> list[Claim]:
-        """Settle what is finished and claim what comes next. While the database fails, wait and keep all."""
+    def _exchange(self, want: int, gathered: int = 0) -> list[Claim]:
+        """Settle what is finished and claim what comes next, beside so many claims `gathered` before. While the
+        database fails, wait and keep all.
+        """
         if not self._mark[0]:
             forked.end()
         if self._closed():  # else SQLite might write to what a handler has opened in place of its files
@@ -156,6 +160,7 @@ class Worker:
             )
         except StoreError as error:
             self._hand.put_back(settlements, runs)
+            self._unsure = self._unsure or want > 0
             self._look()  # it may be our own process that cannot use it
             self._wait_out(error)
             return []
@@ -167,8 +172,26 @@ class Worker:
                 self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
             self._report_lost(exchange.lost)
-        self._slot.hold(len(exchange.claims))
-        return exchange.claims
+        claims = exchange.claims
+        if self._unsure and not gathered:
+            claims = self._held(claims)
+        self._slot.hold(len(claims))
+        return claims
+
+    def _held(self, claims: list[Claim]) -> list[Claim]:
+        """With these, what else the table says that we hold: an earlier claim was committed, and its answer lost.
+
+        Nobody else would ever run it, since its lock is renewed for as long as we live.
+        """
+        if self._handing_back or self._hand:
+            return claims
+        try:
+            held = self._store.held(self._record.incarnation)
+        except StoreError:
+            return claims
+        self._unsure = False
+        known = {claim.job_id for claim in claims}
+        return claims + [claim for claim in held if claim.job_id not in known]
 
     def _execute(self, claims: list[Claim]) -> None:
         slot, hand, pulse = self._slot, self._hand, self._pulse
@@ -265,6 +288,13 @@ class Worker:
 
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
+        self._handing_back = True  # before anything is taken from the hand
+        try:
+            self._settle_aside()
+        finally:
+            self._handing_back = False
+
+    def _settle_aside(self) -> None:
         self._counter.flush()
         if self._closed():  # the main thread will see it, too, and leave
             return
