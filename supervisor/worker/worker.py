@@ -161,7 +161,8 @@ class Worker:
         except StoreError as error:
             self._hand.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
-            self._look()  # it may be our own process that cannot use it
+            if self._look():  # it may be our own process that cannot use it
+                raise Ruined(f"a handler has changed the process for good, and {error}") from None
             self._wait_out(error)
             return []
         if self._outage.on:
@@ -221,7 +222,7 @@ class Worker:
     def _wear_out(self, why: Worn) -> None:
         """Ask for a successor; we go on until it is ready."""
         if self._slot.wear_out(why):
-            self._tell()
+            os.eventfd_write(self._news, 1)
 
     def _run_next(self) -> int:
         """Run what comes next in hand. Returns how many jobs that were."""
@@ -260,8 +261,8 @@ class Worker:
         if settlement.failure is not None or self._cautious or (usage and (usage.duration or 0.0) >= SLOW):
             self._look()
 
-    def _look(self) -> None:
-        """Put back what handlers have changed for their neighbours. Raises Ruined for what ends the process."""
+    def _look(self) -> bool:
+        """Put back what handlers have changed. Whether something could not be put back. Raises Ruined."""
         changes = self._check.look(self._done)
         if changes.restored:
             self._log.warning("process_restored", what=", ".join(changes.restored))
@@ -271,6 +272,7 @@ class Worker:
             self._leave_soon()
         elif self._check.leaking:
             self._wear_out(Worn.LEAKY)
+        return bool(changes.lasting)
 
     def _leave_soon(self) -> None:
         """Begin nothing more here; what has not begun is for others."""
@@ -389,7 +391,7 @@ class Worker:
         self._wakeups.wait_to_be_watched()
         self._obey()
         self._slot.state(State.IDLE)
-        self._tell()
+        os.eventfd_write(self._news, 1)
 
     def _make_room(self) -> None:
         """A handler has met the limit of this process's memory: a fresh one takes its place."""
@@ -420,9 +422,6 @@ class Worker:
             self._end_fork(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         self._store.close()
-
-    def _tell(self) -> None:
-        os.eventfd_write(self._news, 1)
 
     def _report_lost(self, jobs: list[int]) -> None:
         for job in jobs:
