@@ -114,7 +114,8 @@ class Planned:
 class Filter:
     """Which jobs are meant: those to which everything given applies; what is empty or None applies to all.
 
-    `error` is a part of the last message, in any case; times are Unix seconds.
+    `error` is a part of the last message, in any case; times are Unix seconds; `tags` all stand in the list "tags" of
+    the job's meta.
     """
 
     statuses: tuple[Status, ...] = ()
@@ -125,6 +126,7 @@ class Filter:
     priority: int | None = None
     finished_after: float | None = None
     finished_before: float | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

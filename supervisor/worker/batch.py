@@ -41,7 +41,7 @@ class BatchWorker(Worker):
         until = monotonic() + self._pool.batch_wait
         self._slot.state(State.IDLE)
         while len(claims) < self._want() and not self._draining:
-            claims += self._exchange(self._want() - len(claims))
+            claims += self._exchange(self._want() - len(claims), len(claims))
             self._slot.hold(len(claims))
             left = until - monotonic()
             if left <= 0 or len(claims) >= self._want():

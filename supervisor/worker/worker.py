@@ -88,6 +88,8 @@ class Worker:
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
         self._spare: Claims | None = None  # the pulse's own store
+        self._handing_back = False  # the pulse has settlements that stand nowhere else
+        self._unsure = False  # a claim has failed, or only its answer was lost: then we hold what we do not know of
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -143,8 +145,10 @@ class Worker:
             return 1
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
-    def _exchange(self, want: int) -> list[Claim]:
-        """Settle what is finished and claim what comes next. While the database fails, wait and keep all."""
+    def _exchange(self, want: int, gathered: int = 0) -> list[Claim]:
+        """Settle what is finished and claim what comes next, beside so many claims `gathered` before. While the
+        database fails, wait and keep all.
+        """
         if not self._mark[0]:
             forked.end()
         if self._closed():  # else SQLite might write to what a handler has opened in place of its files
@@ -156,7 +160,9 @@ class Worker:
             )
         except StoreError as error:
             self._hand.put_back(settlements, runs)
-            self._look()  # it may be our own process that cannot use it
+            self._unsure = self._unsure or want > 0
+            if self._look():  # it may be our own process that cannot use it
+                raise Ruined(f"a handler has changed the process for good, and {error}") from None
             self._wait_out(error)
             return []
         if self._outage.on:
@@ -167,8 +173,26 @@ class Worker:
                 self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
             self._report_lost(exchange.lost)
-        self._slot.hold(len(exchange.claims))
-        return exchange.claims
+        claims = exchange.claims
+        if self._unsure and not gathered:
+            claims = self._held(claims)
+        self._slot.hold(len(claims))
+        return claims
+
+    def _held(self, claims: list[Claim]) -> list[Claim]:
+        """With these, what else the table says that we hold: an earlier claim was committed, and its answer lost.
+
+        Nobody else would ever run it, since its lock is renewed for as long as we live.
+        """
+        if self._handing_back or self._hand:
+            return claims
+        try:
+            held = self._store.held(self._record.incarnation)
+        except StoreError:
+            return claims
+        self._unsure = False
+        known = {claim.job_id for claim in claims}
+        return claims + [claim for claim in held if claim.job_id not in known]
 
     def _execute(self, claims: list[Claim]) -> None:
         slot, hand, pulse = self._slot, self._hand, self._pulse
@@ -198,7 +222,7 @@ class Worker:
     def _wear_out(self, why: Worn) -> None:
         """Ask for a successor; we go on until it is ready."""
         if self._slot.wear_out(why):
-            self._tell()
+            os.eventfd_write(self._news, 1)
 
     def _run_next(self) -> int:
         """Run what comes next in hand. Returns how many jobs that were."""
@@ -237,8 +261,8 @@ class Worker:
         if settlement.failure is not None or self._cautious or (usage and (usage.duration or 0.0) >= SLOW):
             self._look()
 
-    def _look(self) -> None:
-        """Put back what handlers have changed for their neighbours. Raises Ruined for what ends the process."""
+    def _look(self) -> bool:
+        """Put back what handlers have changed. Whether something could not be put back. Raises Ruined."""
         changes = self._check.look(self._done)
         if changes.restored:
             self._log.warning("process_restored", what=", ".join(changes.restored))
@@ -248,6 +272,7 @@ class Worker:
             self._leave_soon()
         elif self._check.leaking:
             self._wear_out(Worn.LEAKY)
+        return bool(changes.lasting)
 
     def _leave_soon(self) -> None:
         """Begin nothing more here; what has not begun is for others."""
@@ -265,6 +290,13 @@ class Worker:
 
     def _hand_back(self) -> None:
         """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
+        self._handing_back = True  # before anything is taken from the hand
+        try:
+            self._settle_aside()
+        finally:
+            self._handing_back = False
+
+    def _settle_aside(self) -> None:
         self._counter.flush()
         if self._closed():  # the main thread will see it, too, and leave
             return
@@ -359,7 +391,7 @@ class Worker:
         self._wakeups.wait_to_be_watched()
         self._obey()
         self._slot.state(State.IDLE)
-        self._tell()
+        os.eventfd_write(self._news, 1)
 
     def _make_room(self) -> None:
         """A handler has met the limit of this process's memory: a fresh one takes its place."""
@@ -390,9 +422,6 @@ class Worker:
             self._end_fork(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         self._store.close()
-
-    def _tell(self) -> None:
-        os.eventfd_write(self._news, 1)
 
     def _report_lost(self, jobs: list[int]) -> None:
         for job in jobs:

@@ -72,6 +72,10 @@ class SqliteClaims:
                 break
         return [Claim._make(row) for row in rows]
 
+    def held(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+        return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
+
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """With how many at most each may run together, of those whose batch has failed before."""
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}

@@ -162,6 +162,7 @@ def _parameters(which: Filter) -> dict[str, Any]:
         "priority": which.priority,
         "finished_after": which.finished_after,
         "finished_before": which.finished_before,
+        "tags": json.dumps(which.tags),
     }
 
 

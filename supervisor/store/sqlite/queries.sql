@@ -465,6 +465,9 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
+  AND (:tags = '[]' OR (CASE WHEN json_valid(meta) THEN NOT EXISTS (
+         SELECT 1 FROM json_each(:tags) t
+         WHERE t.value NOT IN (SELECT m.value FROM json_each(meta, '$.tags') m)) END))
 ORDER BY id DESC;
 
 -- name: match_stretch
@@ -480,6 +483,9 @@ WHERE id >= :floor AND id <= :latest
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
+  AND (:tags = '[]' OR (CASE WHEN json_valid(meta) THEN NOT EXISTS (
+         SELECT 1 FROM json_each(:tags) t
+         WHERE t.value NOT IN (SELECT m.value FROM json_each(meta, '$.tags') m)) END))
 ORDER BY id DESC;
 
 -- name: stretch

@@ -11,6 +11,7 @@ import pytest
 
 from supervisor import Queue, Status
 from supervisor.domain.settlement import done, failed
+from supervisor.store.base import Filter
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
@@ -113,7 +114,7 @@ class TestSetAside:
         assert [desk.status(job) for job in jobs].count(Status.DONE) == 4
         assert desk.job(jobs[2]).last_error == "the database refuses this row: not this one"
 
-    def test_a_crash_is_counted_at_the_end_of_the_integers(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+    def test_a_crash_count_at_its_greatest_keeps_no_settlement_from_being_written(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         job = insert(foreign, crashes=MOST)
         other = desk.put()
         claims = desk.claim(want=2)
@@ -240,3 +241,13 @@ class TestLooking:
         began = time.process_time()
         assert [desk.one(capabilities="gpu").job_id for _ in range(10)] == jobs
         assert time.process_time() - began < 0.2
+
+
+def test_jobs_are_found_by_their_tags(desk: Desk) -> None:
+    with Queue(desk.engine.url) as queue:
+        both = queue.enqueue("tag", meta={"tags": ["red", "big"]})
+        red = queue.enqueue("tag", meta={"tags": ["red"]})
+        queue.enqueue("tag", meta={"tenant": "red"})
+        queue.enqueue("tag")
+    assert desk.operations.ids(Filter(tags=("red",))) == [both, red]
+    assert desk.operations.ids(Filter(tags=("red", "big"), statuses=(Status.PENDING,))) == [both]
