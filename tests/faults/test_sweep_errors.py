@@ -181,7 +181,7 @@ WORKER = {
     "ends": ["settle_done", "settle_plain", "settle", "insert_error", "insert_job"],
 }
 # Without a commit of their own; run once, in a transaction whose first statement has had its failure at the commit.
-NO_COMMIT = ("open", "begin", "commit", "data_version", "note_second_chance")
+NO_COMMIT = ("open", "begin", "commit", "data_version", "note_second_chance", "insert_job")
 KINDS = ("busy", "full", "error")
 
 

@@ -36,6 +36,13 @@ ELSEWHERE = {
     "meta": "test_a_migration_can_be_tried_again",
     "set_meta": "test_a_migration_can_be_tried_again",
     "tables": "test_a_migration_can_be_tried_again",
+    "has_column": "test_a_migration_can_be_tried_again",
+    "make_epoch": "test_a_migration_can_be_tried_again",
+    "definition": "tests/store/sqlite/test_adopt.py",
+    "set_aside": "the claims here, where a row is refused",
+    "note_set_aside": "the claims here, where a row is refused",
+    "to_renew": "the renewal here, where a row is refused",
+    "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",
 }
 

@@ -124,7 +124,7 @@ class Deed(NamedTuple):
 
 def _of_intake() -> dict[str, tuple[Callable[[Intake], Any], bool]]:
     return {
-        "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new")]), False),
+        "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
         "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "job": (lambda r: r.job(1), True),
@@ -150,6 +150,7 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         "claim groups": (lambda r: _settle(r, want=3), False),
         "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
         "limits": (lambda r: r.limits([8, 9]), True),
+        "held by a worker": (lambda r: r.held("w1"), True),
     }
 
 
