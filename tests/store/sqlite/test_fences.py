@@ -114,7 +114,9 @@ class TestSetAside:
         assert [desk.status(job) for job in jobs].count(Status.DONE) == 4
         assert desk.job(jobs[2]).last_error == "the database refuses this row: not this one"
 
-    def test_a_crash_count_at_its_greatest_keeps_no_settlement_from_being_written(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+    def test_a_crash_count_at_its_greatest_keeps_no_settlement_from_being_written(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
         job = insert(foreign, crashes=MOST)
         other = desk.put()
         claims = desk.claim(want=2)
