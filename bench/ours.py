@@ -15,7 +15,8 @@ from bench import processes, waiting
 from bench.contestant import ALL_COUNTS
 from bench.peers.base import PROGRAMS, Sample, environment
 from supervisor.engine import open_engine
-from supervisor.system.scoreboard import Scoreboard, Snapshot, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot, State
 
 ROOT = Path(__file__).parents[1]
 HANDLERS = """

@@ -19,7 +19,8 @@ from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.sparing import Sparing
 from supervisor.store.base import Depth, Engine, Operations, SupervisorRecord, TypeSpeed, Wanted
 from supervisor.system.kernel import memory_of
-from supervisor.system.scoreboard import Scoreboard, Snapshot
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot
 from supervisor.views import (
     COUNT_LIMIT,
     MOST_NAMED,

@@ -21,7 +21,8 @@ import psutil
 
 from supervisor import Job, Queue, Status
 from supervisor.system.failpoints import VARIABLE
-from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, Slot, Snapshot
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
+from supervisor.system.slot import Slot, Snapshot
 from tests.ledger import RECORDER, Ledger, Remembering, wrongs
 from tests.watch import Watch, left_behind, look_around, watches
 

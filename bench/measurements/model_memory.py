@@ -17,7 +17,8 @@ from bench import models, processes, waiting
 from bench.ours import Site, idle, slots
 from bench.trial import AS_SAID, Reading, Session, Trial
 from supervisor import Queue
-from supervisor.system.scoreboard import Scoreboard, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 
 TITLE = "Four workers with three models: their memory, and how soon a killed one is replaced"
 UNITS = {"model memory": "MB", "worker memory": "MB", "replaced": "ms"}

@@ -15,7 +15,8 @@ from bench.ours import Site, slots
 from bench.probe.tally import Arrivals
 from bench.trial import AS_SAID, Reading, Session, Trial
 from supervisor import Queue
-from supervisor.system.scoreboard import Scoreboard, Snapshot, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot, State
 
 TITLE = "A worker whose handler imports onnxruntime: from the wish for it to its being ready"
 UNITS = {"ready": "ms"}

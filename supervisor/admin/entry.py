@@ -18,7 +18,7 @@ from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
 from supervisor.system import signals
 from supervisor.system.channel import Channel
-from supervisor.system.scoreboard import Slot
+from supervisor.system.slot import Slot
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -5,52 +5,35 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
 from supervisor.access import token_in
+from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
+
+__all__ = ["SESSION_SECONDS", "Keys", "Role", "keys_of"]
 
 Role = Literal["admin", "reader"]
 
-SESSION_SECONDS = 12 * 3600
 _ID = 32  # characters of a session's id
-
-
-class Left:
-    """Ids of sessions that were left before their end. Where there are too many, all that have begun are over."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
-        self._until: dict[str, int] = {}
-        self._floor = 0
-
-    def add(self, name: str, until: int, now: float) -> None:
-        if len(self._until) >= self._most:
-            self._until = {other: end for other, end in self._until.items() if end > now}
-        if len(self._until) >= self._most:
-            self._floor = int(now) + SESSION_SECONDS
-            self._until.clear()
-        self._until[name] = until
-
-    def has(self, name: str, until: int) -> bool:
-        return name in self._until or until <= self._floor
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The tokens of each role; None: there is no such role, and without `admin` nobody is asked for anything.
 
-    A session says its role, its end and its id, signed with that role's token and a secret of this process. So none
-    has to be kept but those that somebody has left, and sessions end with their token, and with this process: or
-    what was left would count again after its restart.
+    A session says its role, its end and its id, signed with that role's token. So none has to be kept but those that
+    somebody has left: sessions outlive this process, and end with the token that they were given for. Where what was
+    left cannot be kept, a `secret` of this process is signed with, and sessions end with it.
     """
 
     admin: str | None = field(repr=False)
     reader: str | None = field(repr=False)
     cookie: str
-    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False)
-    _left: Left = field(default_factory=Left, repr=False, compare=False)
+    left: Left = field(default_factory=Left, repr=False, compare=False)
+    secret: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def open(self) -> bool:
@@ -81,27 +64,31 @@ class Keys:
             return None
         if not hmac.compare_digest(self._signature(role, claim + name).encode(), signature.encode("utf-8", "replace")):
             return None
-        return role if now < int(until) and not self._left.has(name, int(until)) else None
+        return role if now < int(until) and not self.left.has(name, int(until)) else None
 
     def leave(self, session: str, now: float) -> None:
         """The session is over, whoever has a copy of its cookie."""
         if self.role_of_session(session, now) is not None:
             claim, _, signed = session.rpartition(".")
-            self._left.add(signed[:_ID], int(claim.partition(".")[2]), now)
+            self.left.add(signed[:_ID], int(claim.partition(".")[2]), now)
 
     def _token(self, role: Role) -> str | None:
         return self.admin if role == "admin" else self.reader
 
     def _signature(self, role: Role, claim: str) -> str:
         token = self._token(role) or ""
-        return hmac.new(self._secret + token.encode(), f"session {claim}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self.secret + token.encode(), f"session {claim}".encode(), hashlib.sha256).hexdigest()
 
 
 def keys_of(settings: AdminSettings) -> Keys:
     """Raises ValueError or OSError where a token cannot be read."""
     port = "unix" if settings.address is None else settings.address[1]  # a host's ports share their cookies
+    admin = None if settings.token_file is None else token_in(settings.token_file)
+    left = Left() if settings.token_file is None else Left.in_file(settings.token_file, time.time())
     return Keys(
-        admin=None if settings.token_file is None else token_in(settings.token_file),
+        admin=admin,
         reader=None if settings.read_token_file is None else token_in(settings.read_token_file),
         cookie=f"supervisor_{port}",
+        left=left,
+        secret=b"" if left.is_kept else secrets.token_bytes(32),
     )

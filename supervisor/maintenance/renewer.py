@@ -14,7 +14,7 @@ from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of
 from supervisor.store.base import Chores
 from supervisor.system.kernel import cpu_and_state
-from supervisor.system.scoreboard import Snapshot
+from supervisor.system.slot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from supervisor.system.scoreboard import Scoreboard, Snapshot, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot, State
 
 PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING)
 

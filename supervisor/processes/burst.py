@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.processes.pool import Pool
 from supervisor.processes.workers import Workers
-from supervisor.system.scoreboard import State
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 
 _BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up

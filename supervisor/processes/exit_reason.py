@@ -12,8 +12,8 @@ from supervisor.domain.duration import human, human_size
 from supervisor.domain.policy import Charge
 from supervisor.domain.text import clipped
 from supervisor.processes.termination import NO_RUN, Run
-from supervisor.system.scoreboard import Snapshot, State
 from supervisor.system.signals import name_of
+from supervisor.system.slot import Snapshot, State
 
 # Why the supervisor itself killed a worker.
 TIME_LIMIT = "time_limit"

@@ -16,7 +16,7 @@ from supervisor.processes.termination import KILL_GRACE
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import DatabaseHolder, Writers
 from supervisor.system import kernel
-from supervisor.system.scoreboard import Snapshot
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
 AFTER_ITS_END = 1.5  # seconds for which a worker may hold the lock when the run that took it is over

@@ -23,7 +23,7 @@ from supervisor.processes.exit_reason import ExitReport
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Wanted
 from supervisor.system import kernel
-from supervisor.system.scoreboard import State, Worn
+from supervisor.system.slot import State, Worn
 
 OVER_MEMORY = "over max_memory"
 _WORN = {

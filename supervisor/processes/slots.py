@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard, Slot
+from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
+from supervisor.system.slot import Slot
 
 
 class Slots:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
@@ -29,7 +29,7 @@ from supervisor.system import kernel, lifeline, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
-from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Cancel, Scoreboard
+from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Scoreboard
 from supervisor.system.systemd import Notifier
 from supervisor.system.timers import Timers
 from supervisor.telemetry import configure, events
@@ -121,9 +121,8 @@ class Supervisor:
             self._workers.read_floods(time.monotonic())
             self._workers.report_ends(time.monotonic())
             self._mark_time()
-            self._judge_beats()
+            self._look_at_workers()
             self._enforce_deadlines()
-            self._watch_memory()
             self._rescale()
             self._publish()
         self._leave()
@@ -213,7 +212,7 @@ class Supervisor:
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
-            self._obey_cancels(message["cancels"])
+            self._workers.cancel(message["cancels"], time.monotonic())
         elif "unhandled" in message:
             self._warn_of_unhandled(message["unhandled"])
         elif "burst" in message:
@@ -245,13 +244,6 @@ class Supervisor:
             self._reload("supervisor reload", controls["reloads"])
         self._reloads = controls["reloads"]
 
-    def _obey_cancels(self, cancels: Iterable[tuple[int, int, str]]) -> None:
-        for job, token, owner in cancels:
-            worker = self._workers.find(owner)
-            if worker is not None:
-                worker.slot.request_cancel(job, token, Cancel.REQUESTED)
-                worker.ladder.cancel(job, token, time.monotonic())
-
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
         if self._burst is not None and not self._stopping:
             unsettled = self._workers.any_ended() or bool(self._client.unacknowledged)
@@ -276,19 +268,16 @@ class Supervisor:
         shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
         return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
 
-    def _judge_beats(self) -> None:
+    def _look_at_workers(self) -> None:
+        """Their beats and their memory."""
         if self._ticking:
             for worker in self._workers.running():
                 judge_beat(worker, time.monotonic())
+                watch_memory(worker, self._pools[worker.pool], time.monotonic())
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
         self._deadlines = [enforce_deadline(worker, now) for worker in self._workers.running()]
-
-    def _watch_memory(self) -> None:
-        if self._ticking:
-            for worker in self._workers.running():
-                watch_memory(worker, self._pools[worker.pool], time.monotonic())
 
     def _rescale(self) -> None:
         """Bring every pool to the size that it should have. Before recovery is done there are no workers."""

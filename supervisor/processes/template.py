@@ -27,7 +27,8 @@ from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.outlet import Outlet
-from supervisor.system.scoreboard import Scoreboard, Slot
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.batch import BatchWorker
 from supervisor.worker.loader import AnyHandler, HandlerError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from supervisor.system.scoreboard import Cancel, Snapshot, State
+from supervisor.system.slot import Cancel, Snapshot, State
 
 KILL_GRACE = 5.0  # seconds that an interrupted handler has for its own clean-up
 CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted

@@ -8,7 +8,7 @@ from supervisor.processes.pool import OVER_MEMORY, Pool
 from supervisor.processes.termination import Step
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.system import kernel, signals
-from supervisor.system.scoreboard import Cancel, State
+from supervisor.system.slot import Cancel, State
 
 _MEMORY_TICK = 10.0  # seconds between two measurements of a worker that has worked and seems to have its old size
 _GROWN = 1.05  # times as large as at the last one: then it is measured at once

@@ -15,7 +15,7 @@ from supervisor.processes.template_process import TemplateProcess
 from supervisor.processes.termination import NO_RUN, Run, TerminationLadder
 from supervisor.processes.worker_output import WorkerOutput
 from supervisor.system import kernel, signals
-from supervisor.system.scoreboard import Slot, Snapshot, State
+from supervisor.system.slot import Slot, Snapshot, State
 
 STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
 

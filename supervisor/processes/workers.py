@@ -28,6 +28,7 @@ from supervisor.system.oom import OomKiller
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
+from supervisor.system.slot import Cancel
 from supervisor.telemetry import events
 
 _UNFORKED = "no {what} can be forked: {why}"
@@ -125,6 +126,14 @@ class Workers:
         pool.workers[incarnation] = self._workers[incarnation] = worker
         template.ask(pool.name, name, incarnation, number, device, now, cautious=worker.cautious)
         return True
+
+    def cancel(self, cancels: Iterable[tuple[int, int, str]], now: float) -> None:
+        """Somebody wants these runs stopped, each of a job, by its token, in the worker of an incarnation."""
+        for job, token, incarnation in cancels:
+            worker = self.find(incarnation)
+            if worker is not None:
+                worker.slot.request_cancel(job, token, Cancel.REQUESTED)
+                worker.ladder.cancel(job, token, now)
 
     def drain_all(self) -> None:
         """Let everybody leave. Whoever is still to be forked from an image that is being loaded is not waited for."""

@@ -12,7 +12,7 @@ from time import monotonic, time
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
-from supervisor.system.scoreboard import State
+from supervisor.system.slot import State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.worker import Worker
 

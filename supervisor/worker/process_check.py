@@ -9,7 +9,7 @@ from time import monotonic
 from traceback import clear_frames, print_exception
 from typing import Any, NoReturn
 
-from supervisor.system.scoreboard import Slot
+from supervisor.system.slot import Slot
 from supervisor.worker.descriptors import Descriptors
 from supervisor.worker.process_state import Changes, ProcessState
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 
 from supervisor.system import signals
-from supervisor.system.scoreboard import Slot
+from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 
 PATIENCE = 0.05  # seconds that claims may wait behind a running job
@@ -16,13 +16,13 @@ REST = 2.0  # seconds without a batch after which the thread sleeps between beat
 
 
 class Pulse(threading.Thread):
-    """Beats every `interval` seconds, and calls `hand_back` when a job outlasts PATIENCE.
+    """Beats every `interval` seconds. When a job outlasts PATIENCE it calls `hand_back` with the seconds so far.
 
     While batches come in it looks every PATIENCE seconds; when none has come for REST it sleeps from
     beat to beat, so that an idle worker costs next to nothing.
     """
 
-    def __init__(self, slot: Slot, interval: float, hand_back: Callable[[], None]) -> None:
+    def __init__(self, slot: Slot, interval: float, hand_back: Callable[[float], None]) -> None:
         super().__init__(name="pulse", daemon=True)
         self._slot = slot
         self._interval = interval
@@ -46,11 +46,6 @@ class Pulse(threading.Thread):
     def job(self, now: float) -> None:
         """A handler starts at `now`, or 0.0: none is running."""
         self._batch_began = now
-
-    @property
-    def busy_for(self) -> float:
-        """Seconds for which the handler has been running that now does."""
-        return monotonic() - self._batch_began if self._batch_began else 0.0
 
     def cease(self) -> None:
         """Hand back nothing more, and wait until what is being handed back is committed or in hand again."""
@@ -80,7 +75,7 @@ class Pulse(threading.Thread):
         if began and now - began >= PATIENCE:
             with self._handing_back:
                 if not self._ceased:
-                    self._hand_back()
+                    self._hand_back(now - began)
         self._resting = now - self._last_batch > REST
         self._wake.wait(self._interval if self._resting else PATIENCE / 2)
         self._wake.clear()

@@ -7,7 +7,7 @@ from time import monotonic
 from supervisor.domain.errors import ContextClosed
 from supervisor.store.base import Engine
 from supervisor.system.forkmark import Mark
-from supervisor.system.scoreboard import Cancel, Slot
+from supervisor.system.slot import Cancel, Slot
 from supervisor.worker.recorder import Recorder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import Claims, Engine, WorkerRecord
-from supervisor.system.scoreboard import Slot
+from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.wakeups import Wakeups
 

@@ -11,7 +11,7 @@ from os import eventfd_read
 from types import FrameType
 
 from supervisor.system import signals
-from supervisor.system.scoreboard import Slot
+from supervisor.system.slot import Slot
 
 Handler = Callable[[int, FrameType | None], None]
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Sequence
 
 # By name, as in the executor: a handler that replaces them must not reach the loop.
 from time import monotonic, time
@@ -14,9 +15,9 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, Wanted, WorkerRecord
+from supervisor.store.base import Claims, Engine, Exchange, Wanted, WorkerRecord
 from supervisor.system import failpoints, forkmark
-from supervisor.system.scoreboard import Cancel, Slot, State, Worn
+from supervisor.system.slot import Cancel, Slot, State, Worn
 from supervisor.system.tallies import Row
 from supervisor.telemetry import events
 from supervisor.worker import forked
@@ -25,6 +26,7 @@ from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
 from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
+from supervisor.worker.hand_back import HandBack, report_lost
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
 from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined, leave_ruined
@@ -83,12 +85,11 @@ class Worker:
         self._growth = Growth(pool.max_memory)
         self._hand = Hand()
         self._done = 0
-        self._settled = self._settled_aside = 0  # of these: committed, by the main thread and by the pulse
+        self._settled = 0  # of these: committed, by the main thread
         self._draining = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
-        self._spare: Claims | None = None  # the pulse's own store
-        self._handing_back = False  # the pulse has settlements that stand nowhere else
+        self._spare: Claims | None = None
         self._unsure = False  # a claim has failed, or only its answer was lost: then we hold what we do not know of
 
     def run(self) -> int:
@@ -99,6 +100,7 @@ class Worker:
         self._wakeups = Wakeups(self._slot, self._wake, self._interrupt)
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
+        self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._log)
         pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
         pulse.start()
         try:
@@ -172,7 +174,7 @@ class Worker:
                 self._settled += runs
                 self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
-            self._report_lost(exchange.lost)
+            report_lost(exchange.lost, self._log)
         claims = exchange.claims
         if self._unsure and not gathered:
             claims = self._held(claims)
@@ -184,7 +186,7 @@ class Worker:
 
         Nobody else would ever run it, since its lock is renewed for as long as we live.
         """
-        if self._handing_back or self._hand:
+        if self._hand_back.active or self._hand:
             return claims
         try:
             held = self._store.held(self._record.incarnation)
@@ -288,42 +290,13 @@ class Worker:
         self._leave_soon()
         return True
 
-    def _hand_back(self) -> None:
-        """In the pulse's thread, while a slow job runs: settle what is finished, release what has not begun."""
-        self._handing_back = True  # before anything is taken from the hand
-        try:
-            self._settle_aside()
-        finally:
-            self._handing_back = False
-
-    def _settle_aside(self) -> None:
-        self._counter.flush()
-        if self._closed():  # the main thread will see it, too, and leave
-            return
-        self._hand.release()
-        (settlements, runs), now = self._hand.collect(), time()
-        if not settlements:
-            return
-        try:
-            if self._spare is None:
-                self._spare = self._engine.claims()
-            exchange = self._spare.exchange(
-                self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now
-            )
-        except StoreError as error:
-            self._hand.put_back(settlements, runs)
-            self._counter.store_failed(error)
-            self._log.warning("hand_back_failed", error=str(error))
-            return
-        except BaseException:
-            self._hand.put_back(settlements, runs)
-            raise
-        self._settled_aside += runs
-        self._slot.settle_aside(self._settled_aside)
-        # The last of them was over when the slow one began.
-        self._counter.settled(settlements, exchange.lost, now - self._pulse.busy_for)
-        self._report_lost(exchange.lost)
-        self._slot.hold(1)
+    def _exchange_aside(self, settlements: Sequence[Settlement], now: float) -> Exchange | None:
+        """For the pulse's thread, which has a store of its own. None: the main thread will see why, and leave."""
+        if self._closed():
+            return None
+        if self._spare is None:
+            self._spare = self._engine.claims()
+        return self._spare.exchange(self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now)
 
     # Sleeping and signals
 
@@ -422,7 +395,3 @@ class Worker:
             self._end_fork(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         self._store.close()
-
-    def _report_lost(self, jobs: list[int]) -> None:
-        for job in jobs:
-            self._log.warning("claim_lost", job=job, result="discarded")

@@ -16,7 +16,8 @@ from supervisor.domain.policy import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import tallies, tape
-from supervisor.system.scoreboard import Scoreboard, Snapshot
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker

@@ -319,7 +319,7 @@ HOSTILE = [
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
     "INSERT INTO jobs(type, requires) SELECT 'work', 'cap' || i FROM n",
 ]
-ADDRESSES = ("/", "/jobs", "/workers", "/schedules", "/failures", "/metrics", "/api/v1/jobs", "/healthz", "/readyz")
+ADDRESSES = ("/", "/jobs", "/workers", "/schedules", "/failures", "/metrics", "/api/admin/jobs", "/healthz", "/readyz")
 
 
 @pytest.mark.fault(54, 55, 56)

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.system.scoreboard import Scoreboard, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]

@@ -13,7 +13,7 @@ from handlers.nsfw import NsfwClassifier
 from handlers.pictures import Pictures
 from handlers.tag import Tagger
 from supervisor import Fail
-from supervisor.system.scoreboard import State
+from supervisor.system.slot import State
 from tests.site_under_test import Site, kill, wait_for
 
 Contexts = Callable[..., Any]

@@ -43,7 +43,8 @@ from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.waker import Waker
 from supervisor.store.base import Wanted
 from supervisor.system import tallies
-from supervisor.system.scoreboard import Scoreboard, State
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 from supervisor.telemetry import configure
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from supervisor import Status
-from supervisor.system.scoreboard import State
+from supervisor.system.slot import State
 from tests.site_under_test import Site, descendants, wait_for
 
 MakeSite = Callable[..., Site]

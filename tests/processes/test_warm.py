@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.system.scoreboard import Snapshot, State
+from supervisor.system.slot import Snapshot, State
 from tests.site_under_test import Site, descendants, kill, wait_for
 
 MakeSite = Callable[..., Site]

@@ -12,7 +12,7 @@ from supervisor.domain.suspicion import Suspicion
 from supervisor.processes import exit_reason
 from supervisor.processes.exit_reason import Circumstances, Kill, explain
 from supervisor.processes.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
-from supervisor.system.scoreboard import SLOT_BYTES, Cancel, Slot, State
+from supervisor.system.slot import SLOT_BYTES, Cancel, Slot, State
 
 KILLED = int(signal.SIGKILL)
 EXIT_3 = 3 << 8

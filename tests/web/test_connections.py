@@ -18,7 +18,7 @@ import pytest
 from supervisor.admin import connection, server
 from supervisor.admin.server import Server
 from supervisor.system.channel import Channel
-from supervisor.system.scoreboard import SLOT_BYTES, Slot
+from supervisor.system.slot import SLOT_BYTES, Slot
 
 LIMITS = {"head": 0.6, "body": 1.2, "unread": 1.8, "linger": 1.5}
 PATIENCE = 5.0  # seconds that a loaded machine may take longer

@@ -67,7 +67,7 @@ def test_who_has_shown_a_token_stays_whoever_comes(admin: Admin) -> None:
     answer = kept.getresponse()
     answer.read()
     connected = kept.sock
-    with slow(admin, 500, b"GET"):
+    with slow(admin, 150, b"GET"):
         kept.request("GET", PRIVATE, headers=admin.bearer)
         assert kept.getresponse().status == 200
         assert kept.sock is connected

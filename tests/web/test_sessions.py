@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 
-from supervisor.admin.keys import SESSION_SECONDS, Keys, Left
+import pytest
 
-from .test_gate import TOKEN, Door, log_in
+from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
+from supervisor.admin.left import Left
+from supervisor.config.settings import AdminSettings
+
+from .test_gate import SETTINGS, TOKEN, Door, log_in
 
 NOW = 1_800_000_000.0
 
@@ -22,9 +28,45 @@ def test_a_session_that_was_left_lets_nobody_in() -> None:
     assert door.ask(headers=other).status == 200
 
 
-def test_a_session_ends_with_the_process_that_gave_it() -> None:
-    session = Keys(TOKEN, None, "c").session("admin", time.time())
-    assert Keys(TOKEN, None, "c").role_of_session(session, time.time()) is None
+def settings_in(folder: Path) -> AdminSettings:
+    token = folder / "admin-token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    return replace(SETTINGS, token_file=token, read_token_file=None)
+
+
+def test_after_a_restart_a_session_counts_and_one_that_was_left_does_not(tmp_path: Path) -> None:
+    now = time.time()
+    settings = settings_in(tmp_path)
+    before = keys_of(settings)
+    kept, left = before.session("admin", now), before.session("admin", now)
+    before.leave(left, now)
+
+    after = keys_of(settings)
+
+    assert after.role_of_session(kept, now) == "admin"
+    assert after.role_of_session(left, now) is None
+    assert (tmp_path / "admin-token.left").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["admin-token", "admin-token.left"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"floor": "x", "left": {}}', '{"floor": 0, "left": {"a": "b"}}'])
+def test_what_was_left_and_cannot_be_read_ends_all_sessions_that_have_begun(tmp_path: Path, content: str) -> None:
+    settings = settings_in(tmp_path)
+    session = keys_of(settings).session("admin", time.time())
+    (tmp_path / "admin-token.left").write_text(content)
+    after = keys_of(settings)
+    assert after.role_of_session(session, time.time()) is None
+    assert after.role_of_session(after.session("admin", time.time() + 2), time.time()) == "admin"
+
+
+def test_where_nothing_can_be_kept_sessions_end_with_the_process(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    (tmp_path / "admin-token.left").mkdir()  # nothing can take its place
+    before = keys_of(settings)
+    session = before.session("admin", time.time() + 2)
+    assert before.role_of_session(session, time.time()) == "admin"
+    assert keys_of(settings).role_of_session(session, time.time()) is None
 
 
 def test_a_session_is_over_for_as_long_as_its_cookie_would_count() -> None:

@@ -1,0 +1,89 @@
+"""Sessions that were left before their end: nobody comes in with them, also after a restart of the process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from supervisor.telemetry import events
+
+SESSION_SECONDS = 12 * 3600
+_SUFFIX = ".left"
+_MOST_BYTES = 4 << 20
+
+
+class Left:
+    """The ids of what was left. Where there are too many, all sessions that have begun are over.
+
+    With a file they outlive this process; `is_kept` says whether there is one that can be written.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._until: dict[str, int] = {}
+        self._floor = 0
+        self._file: Path | None = None
+
+    @classmethod
+    def in_file(cls, token_file: Path, now: float, most: int = 10_000) -> Left:
+        """What is kept beside a token's file. A file that makes no sense ends all sessions that have begun."""
+        left = cls(most)
+        file = token_file.with_name(token_file.name + _SUFFIX)
+        try:
+            stored = _read(file)
+        except FileNotFoundError:
+            stored = {"floor": 0, "left": {}}
+        except (OSError, ValueError):
+            stored = {"floor": int(now) + SESSION_SECONDS, "left": {}}
+        left._floor = int(stored["floor"])
+        left._until = {name: until for name, until in stored["left"].items() if until > now}
+        left._file = file
+        left._keep()
+        return left
+
+    @property
+    def is_kept(self) -> bool:
+        return self._file is not None
+
+    def add(self, name: str, until: int, now: float) -> None:
+        if len(self._until) >= self._most:
+            self._until = {other: end for other, end in self._until.items() if end > now}
+        if len(self._until) >= self._most:
+            self._floor = int(now) + SESSION_SECONDS
+            self._until.clear()
+        self._until[name] = until
+        if self._file is not None:
+            self._keep()
+
+    def has(self, name: str, until: int) -> bool:
+        return name in self._until or until <= self._floor
+
+    def _keep(self) -> None:
+        """Write it down. Where that fails it counts for as long as this process lives, and the log says so."""
+        assert self._file is not None
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+                json.dump({"floor": self._floor, "left": self._until}, file)
+            draft.replace(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            events(process="admin").warning("sessions_not_kept", file=str(self._file), problem=error.strerror)
+            self._file = None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Raises ValueError for what we have not written; OSError as usual."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        stored = json.loads(stream.read(_MOST_BYTES))
+    left = stored.get("left") if isinstance(stored, dict) else None
+    if not isinstance(left, dict) or not isinstance(stored.get("floor"), int):
+        raise ValueError(f"{file} does not hold sessions")
+    if not all(isinstance(until, int) for until in left.values()):
+        raise ValueError(f"{file} does not hold sessions")
+    return dict(stored)

@@ -1,0 +1,296 @@
+"""One worker's place on the scoreboard: what it is doing, as single words that it alone writes.
+
+A job is published by writing its token first and its id last, so a reader never takes one run for another. All
+words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+SLOT_BYTES = 1024
+
+
+class State(IntEnum):
+    FREE = 0
+    STARTING = 1
+    IDLE = 2
+    BUSY = 3
+    DRAINING = 4
+    LEFT = 5  # ended as it was meant to
+    BROKEN = 6  # could not be set up; the text says why
+
+
+class Worn(IntEnum):
+    """Why a worker asks for a successor."""
+
+    NOT = 0
+    OLD = 1  # near max_jobs_per_worker
+    LARGE = 2  # over max_memory
+    LEAKY = 3  # many descriptors stay open after its jobs
+    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
+
+
+class Cancel(IntEnum):
+    """Why a running job is asked to stop."""
+
+    NONE = 0
+    REQUESTED = 1  # somebody cancelled it
+    TIMEOUT = 2  # it is over its time limit
+
+
+(
+    _STATE,
+    _PID,
+    _BEAT,
+    _JOB,
+    _TOKEN,
+    _STARTED,
+    _DEADLINE,
+    _CLAIMS,
+    _DONE,
+    _PROGRESS,
+    _CANCELS,
+    _SETTLED,
+    _SETTLED_ASIDE,
+    _WORN,
+    _LOST,
+    _WATCHED,
+) = range(16)
+_INCARNATION = (128, 40)
+_NAME = (168, 80)
+_BATCH = 31  # the word before the text
+_TEXT = (256, 256)
+_LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
+_DRAIN = 66  # it shall leave
+_CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
+_CANCEL_WORDS = 3
+CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy of one slot. `deadline` 0 means none, `progress` is None until a handler reports some."""
+
+    state: State
+    pid: int
+    beat: float
+    job: int
+    token: int
+    started: float
+    deadline: float
+    claims: int
+    batch: int  # jobs in the run that has begun
+    done: int
+    progress: float | None
+    unsettled: int  # runs that have ended, but whose outcomes are not committed yet
+    last_job: int  # the run that ended last, 0 before the first has
+    last_token: int
+    worn: Worn
+    lost: bool
+    incarnation: str
+    name: str
+    text: str
+
+
+class Slot:
+    """One worker's place. The worker writes through it; anybody may read."""
+
+    __slots__ = ("_bytes", "_floats", "_ints")
+
+    def __init__(self, view: memoryview) -> None:
+        self._bytes = view
+        self._ints = view.cast("q")
+        self._floats = view.cast("d")
+
+    # The supervisor, around the fork
+
+    def assign(self, incarnation: str, name: str) -> None:
+        """Empty the slot and give it to a worker to come."""
+        self._bytes[:] = bytes(SLOT_BYTES)
+        self._write(_INCARNATION, incarnation)
+        self._write(_NAME, name)
+        self._floats[_PROGRESS] = -1.0
+        self._floats[_BEAT] = time.monotonic()
+        self._ints[_STATE] = State.STARTING
+
+    def watch(self) -> None:
+        """The worker's end will be seen: it may begin."""
+        self._ints[_WATCHED] = 1
+
+    def clear(self) -> None:
+        self._bytes[:] = bytes(SLOT_BYTES)
+
+    def request_drain(self) -> None:
+        """Let the worker finish the job at hand and leave; a signal wakes it. The worker itself may ask, too."""
+        self._ints[_DRAIN] = 1
+
+    # The worker
+
+    def occupy(self, pid: int) -> None:
+        self._ints[_PID] = pid
+        self.beat()
+
+    def beat(self) -> None:
+        self._floats[_BEAT] = time.monotonic()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the slot is the worker's, and ours from now on nobody's."""
+        Slot.__init__(self, memoryview(bytearray(SLOT_BYTES)))
+
+    @property
+    def memory(self) -> memoryview:
+        return self._bytes
+
+    @property
+    def drain_requested(self) -> bool:
+        return bool(self._ints[_DRAIN])
+
+    @property
+    def watched(self) -> bool:
+        return bool(self._ints[_WATCHED])
+
+    def state(self, state: State) -> None:
+        self._ints[_STATE] = state
+
+    def hold(self, claims: int) -> None:
+        """Claims taken and not yet settled."""
+        self._ints[_CLAIMS] = claims
+
+    def begin(self, job: int, token: int, started: float, deadline: float, batch: int = 1) -> None:
+        """A handler is about to run, with one job or with a `batch` of so many, of which this is the first.
+        The id is written last: it makes the rest count.
+        """
+        ints, floats = self._ints, self._floats
+        ints[_TOKEN] = token
+        ints[_BATCH] = batch
+        floats[_STARTED] = started
+        floats[_DEADLINE] = deadline
+        ints[_JOB] = job
+
+    def finish(self, done: int) -> None:
+        """The handler has returned, whatever came of it: `done` runs have ended so far."""
+        ints = self._ints
+        ints[_LAST_TOKEN] = ints[_TOKEN]
+        ints[_LAST_JOB] = ints[_JOB]
+        ints[_DONE] = done
+        ints[_JOB] = 0
+
+    def settle(self, done: int) -> None:
+        """The worker's main thread has committed the outcomes of `done` runs so far."""
+        self._ints[_SETTLED] = done
+
+    def settle_aside(self, done: int) -> None:
+        """The heartbeat's thread has: a word of its own, since each word has one writer."""
+        self._ints[_SETTLED_ASIDE] = done
+
+    def extend(self, deadline: float) -> None:
+        self._floats[_DEADLINE] = deadline
+
+    @property
+    def deadline(self) -> float:
+        return self._floats[_DEADLINE]
+
+    def wear_out(self, why: Worn) -> bool:
+        """Ask for a successor. False if that was done before."""
+        before, self._ints[_WORN] = self._ints[_WORN], why
+        return before != why
+
+    def lose(self, text: str) -> None:
+        """Its program has died, or had to be killed; the worker leaves. The text says how it came."""
+        self._ints[_LOST] = 1
+        self._write(_TEXT, text)
+
+    def give_up(self, text: str) -> None:
+        """It cannot be set up; the text says why."""
+        self._write(_TEXT, text)
+        self._ints[_STATE] = State.BROKEN
+
+    def progress(self, fraction: float, text: str) -> None:
+        self._floats[_PROGRESS] = fraction
+        self._write(_TEXT, text)
+
+    def forget_progress(self) -> None:
+        if self._floats[_PROGRESS] >= 0:
+            self._floats[_PROGRESS] = -1.0
+            self._write(_TEXT, "")
+
+    def tell(self, text: str) -> None:
+        """Say in words what is wrong."""
+        self._write(_TEXT, text)
+
+    # The cancel requests: written by the supervisor, read by the worker
+
+    def request_cancel(self, job: int, token: int, reason: Cancel) -> None:
+        """Ask for one run of one job to stop; it can never hit the next, whose token or id differs.
+
+        Several jobs of a batch may be asked for at the same time.
+        """
+        ints, made = self._ints, self._ints[_CANCELS]
+        at = self._find_cancel(job, token)
+        new = at is None
+        if at is None:
+            at = _CANCEL_AT + made % CANCELS * _CANCEL_WORDS
+            ints[at] = 0
+        ints[at + 1] = token
+        ints[at + 2] = reason
+        ints[at] = job
+        if new:
+            ints[_CANCELS] = made + 1
+
+    def cancel_for(self, job: int, token: int) -> Cancel:
+        at = self._find_cancel(job, token) if job and self._ints[_CANCELS] else None
+        return Cancel.NONE if at is None else Cancel(self._ints[at + 2])
+
+    def _find_cancel(self, job: int, token: int) -> int | None:
+        ints = self._ints
+        for number in range(min(ints[_CANCELS], CANCELS)):
+            at = _CANCEL_AT + number * _CANCEL_WORDS
+            if ints[at] == job and ints[at + 1] == token:
+                return at
+        return None
+
+    # Anybody
+
+    def is_idle(self) -> bool:
+        return self._ints[_STATE] == State.IDLE
+
+    @property
+    def name(self) -> str:
+        return self._read(_NAME)
+
+    def read(self) -> Snapshot:
+        ints, floats = self._ints, self._floats
+        progress = floats[_PROGRESS]
+        return Snapshot(
+            state=State(ints[_STATE]) if 0 <= ints[_STATE] <= State.BROKEN else State.FREE,
+            pid=ints[_PID],
+            beat=floats[_BEAT],
+            job=ints[_JOB],
+            token=ints[_TOKEN],
+            started=floats[_STARTED],
+            deadline=floats[_DEADLINE],
+            claims=ints[_CLAIMS],
+            batch=ints[_BATCH],
+            done=ints[_DONE],
+            progress=progress if progress >= 0 else None,
+            unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
+            last_job=ints[_LAST_JOB],
+            last_token=ints[_LAST_TOKEN],
+            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
+            lost=bool(ints[_LOST]),
+            incarnation=self._read(_INCARNATION),
+            name=self._read(_NAME),
+            text=self._read(_TEXT),
+        )
+
+    def _write(self, field: tuple[int, int], text: str) -> None:
+        at, size = field
+        data = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
+        self._bytes[at : at + size] = data.ljust(size, b"\0")
+
+    def _read(self, field: tuple[int, int]) -> str:
+        at, size = field
+        return bytes(self._bytes[at : at + size]).rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,69 @@
+"""Beside a slow job: settle what is finished, and give back what has not begun, so that nothing waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import time
+from typing import Any
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.settlement import Settlement
+from supervisor.store.base import Exchange
+from supervisor.system.slot import Slot
+from supervisor.worker.counting import Counter
+from supervisor.worker.hand import Hand
+
+Settle = Callable[[Sequence[Settlement], float], "Exchange | None"]
+"""Settles on a store of the caller's thread; None where this process must not use one any more."""
+
+
+class HandBack:
+    """Called by the heartbeat's thread with the seconds for which the handler has been running that now does.
+
+    While it is `active` it may have settlements that stand nowhere else.
+    """
+
+    def __init__(self, settle: Settle, hand: Hand, slot: Slot, counter: Counter, log: Any) -> None:
+        self._settle = settle
+        self._hand = hand
+        self._slot = slot
+        self._counter = counter
+        self._log = log
+        self._settled = 0  # runs, by this thread
+        self.active = False
+
+    def __call__(self, busy_for: float) -> None:
+        self.active = True  # before anything is taken from the hand
+        try:
+            self._counter.flush()
+            self._hand.release()
+            settlements, runs = self._hand.collect()
+            if settlements:
+                self._commit(settlements, runs, busy_for)
+        finally:
+            self.active = False
+
+    def _commit(self, settlements: list[Settlement], runs: int, busy_for: float) -> None:
+        now = time()
+        exchange = None
+        try:
+            exchange = self._settle(settlements, now)
+        except StoreError as error:
+            self._counter.store_failed(error)
+            self._log.warning("hand_back_failed", error=str(error))
+        finally:
+            if exchange is None:
+                self._hand.put_back(settlements, runs)
+        if exchange is None:
+            return
+        self._settled += runs
+        self._slot.settle_aside(self._settled)
+        # The last of them was over when the slow one began.
+        self._counter.settled(settlements, exchange.lost, now - busy_for)
+        report_lost(exchange.lost, self._log)
+        self._slot.hold(1)
+
+
+def report_lost(jobs: Sequence[int], log: Any) -> None:
+    for job in jobs:
+        log.warning("claim_lost", job=job, result="discarded")
