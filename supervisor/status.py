@@ -49,7 +49,7 @@ class WorkerView:
 class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
-    `problem` says what is wrong, `broken` that nobody works for it.
+    `problem` says what is wrong, `broken` that no older code makes up for it.
     `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
     """
 

@@ -308,14 +308,16 @@ class Pool:
     def problem(self, now: float) -> str:
         """What is wrong at this moment; "" if nothing is."""
         wrong = self.restarts.problem(now)
-        old_serves = any(worker.is_ready and worker.template.superseded for worker in self.living())
-        if self.restarts.failed_setups and old_serves:
+        if wrong and self.restarts.failed_setups and self._old_serves():
             return f"new code cannot be loaded: {wrong}; the old one serves"
         return wrong
 
     def is_broken(self, now: float) -> bool:
-        """Whether something is wrong and nobody works."""
-        return bool(self.problem(now)) and not any(worker.is_ready for worker in self.living())
+        """Whether something is wrong that the code of before a reload does not make up for."""
+        return bool(self.problem(now)) and not self._old_serves()
+
+    def _old_serves(self) -> bool:
+        return any(worker.is_ready and worker.template.superseded for worker in self.living())
 
     def bulletin(self, now: float) -> dict[str, Any]:
         """What `status` shows."""
