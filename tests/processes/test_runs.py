@@ -129,7 +129,9 @@ def test_ten_megabytes_are_bounded_and_lose_nothing_else(make_site: MakeSite) ->
         assert run["log"].startswith("00000000 xxx")
         assert run["log"].splitlines()[-1].startswith("00099999 xxx")
         assert re.search(r"^\[99\d\d\d\d\d bytes left out\]$", run["log"], re.MULTILINE)
-    assert len(re.findall(r"\b\d{8} x{90}\b", site.log.read_text())) >= 199_900  # others write between
+    # Of such a flood the service's log gets its part a second, and is told of the rest.
+    assert len(re.findall(r"\b\d{8} x{90}\b", site.log.read_text())) >= 5_000
+    assert site.event("output_dropped")
 
 
 def test_a_silent_run_is_measured_and_a_short_one_leaves_nothing(make_site: MakeSite) -> None:
@@ -161,7 +163,8 @@ def test_a_run_that_died_with_its_worker_has_its_row(make_site: MakeSite) -> Non
         lines = run["log"].splitlines()
         assert (lines[0], lines[2]) == ("on stdout, which is not flushed", "last words")
         assert lines[1].endswith("Z info tagging")
-    assert site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job) == [("last words\n",)]
+    [(tail,)] = site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job)
+    assert tail.endswith("last words\n")
     site.verdict(hit=[job])
 
 
