@@ -58,10 +58,8 @@ class SqliteChores:
 
     def forget_supervisor(self, supervisor: str) -> None:
         """Strike a supervisor that has ended; its workers' rows must have been settled before."""
-        record = next((s for s in self.supervisors() if s.id == supervisor), None)
         self._connection.apply(QUERIES.forget_supervisor, {"id": supervisor})
-        if record is not None:
-            owner.remove_owner_file(record, self._connection.place)
+        owner.remove_owner_files(supervisor, (other.id for other in self.supervisors()), self._connection.place)
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
         return [WorkerRecord(*row) for row in self._connection.rows(QUERIES.workers_of, {"supervisor": supervisor})]

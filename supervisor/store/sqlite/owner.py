@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -21,6 +22,7 @@ from supervisor.store.sqlite.locks import holder_of
 from supervisor.store.sqlite.place import Place
 from supervisor.system import kernel
 
+_FRESH = 5.0  # seconds for whoever has made a file to lock it, and to stand in the registry
 _CLOCKS_DIFFER = 5.0  # seconds: the kernel tells of starts in whole ones, and clocks are set
 
 
@@ -139,9 +141,17 @@ def _read(path: str) -> str:
         return ""
 
 
-def remove_owner_file(owner: SupervisorRecord, place: Place) -> None:
-    """Tidy up after a dead supervisor."""
-    place.owner_lock(owner.id).unlink(missing_ok=True)
+def remove_owner_files(gone: str, registered: Iterable[str], place: Place) -> None:
+    """Delete the file of a supervisor that has been struck from the registry, and those that others have left whose
+    row is gone already, or was never written.
+    """
+    place.owner_lock(gone).unlink(missing_ok=True)
+    known = {place.owner_lock(supervisor) for supervisor in registered}
+    for path in set(place.folder.glob(place.owner_lock("*").name)) - known:
+        with suppress(OSError), path.open("rb") as file:
+            fresh = time.time() - os.fstat(file.fileno()).st_ctime < _FRESH
+            if not fresh and holder_of(file.fileno(), fcntl.F_WRLCK) is None:
+                path.unlink()
 
 
 def supervised(records: Iterable[SupervisorRecord], place: Place) -> bool:
