@@ -58,9 +58,10 @@ coverage: $(VENV)/.installed-ml
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# The part of the tests that kills, stops, fills and breaks; `make test` and `make long` together run it too.
-faults: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(WORKERS) -m '' tests/faults
+# The tests that kill, stop, fill and break: all of tests/faults, and every other test that carries the number of a
+# fault. `make test` and `make long` together run them too.
+faults: $(VENV)/.installed-ml
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "fault or faults" tests
 
 # The models of tests/model for longer than `make test` does: random histories, other ones each time; SEED
 # repeats a run.

@@ -26,6 +26,7 @@ def filled(database: Path) -> list[int]:
     return [row[0] for row in execute(database, "SELECT id FROM jobs")]
 
 
+@pytest.mark.fault(76)
 def test_no_text_of_a_row_begins_a_line_or_commands_the_terminal(cli: Run, filled: list[int]) -> None:
     commands = [["status"], ["jobs", "list", "--limit", "500"], ["doctor"]]
     commands += [["jobs", "show", str(job), *more] for job in filled for more in ((), ("--log",))]
@@ -37,6 +38,7 @@ def test_no_text_of_a_row_begins_a_line_or_commands_the_terminal(cli: Run, fille
         harmless(ran.err)
 
 
+@pytest.mark.fault(76)
 def test_json_tells_of_every_row(cli: Run, filled: list[int]) -> None:
     assert len(cli("jobs", "list", "--limit", "500", "--json").document) == len(filled)
     assert cli("status", "--json").document["jobs"]["pending"]
@@ -44,6 +46,7 @@ def test_json_tells_of_every_row(cli: Run, filled: list[int]) -> None:
         assert cli("jobs", "show", job, "--json").document["id"] == job
 
 
+@pytest.mark.fault(76)
 def test_what_a_command_is_given_is_said_back_harmlessly(cli: Run, database: Path) -> None:
     for command in (["pause", TEXT], ["scale", TEXT, "1"], ["enqueue", TEXT], ["jobs", "list", "--type", TEXT]):
         ran = cli(*command)
@@ -51,6 +54,7 @@ def test_what_a_command_is_given_is_said_back_harmlessly(cli: Run, database: Pat
         harmless(ran.err)
 
 
+@pytest.mark.fault(76)
 def test_an_event_on_the_console_is_one_line_whatever_its_fields_hold() -> None:
     stream = io.StringIO()
     telemetry.configure("console", stream=stream)

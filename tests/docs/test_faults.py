@@ -13,9 +13,9 @@ _MARK = re.compile(r"^<!-- (faults: [\d\- ]+) -->$", re.M)
 
 
 def marked() -> dict[int, set[str]]:
-    """The tests that carry the mark of each fault."""
+    """The tests, or classes of tests, that carry the mark of each fault, wherever they stand."""
     found = defaultdict(set)
-    for path in (ROOT / "tests" / "faults").glob("test_*.py"):
+    for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for mark in getattr(node, "decorator_list", []):
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":

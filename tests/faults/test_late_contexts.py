@@ -85,6 +85,7 @@ def executor(handle: Callable[..., object]) -> Executor:
     return Executor(Handler(handle, "handle"), NoBoard(), RetryPolicy(jitter=0), options={})
 
 
+@pytest.mark.fault(51)
 def test_no_child_is_lost_or_doubled_when_a_run_ends_while_a_thread_enqueues() -> None:
     for _ in range(30):
         outcomes: list[bool] = []
@@ -116,6 +117,7 @@ def ended_while_a_thread_enqueues(outcomes: list[bool]) -> tuple[Settlement, thr
     return executor(handle).run(claim()), threads[0]
 
 
+@pytest.mark.fault(51)
 def test_the_contexts_of_a_batch_end_with_it() -> None:
     kept: list[Context] = []
 
@@ -138,6 +140,7 @@ def test_the_contexts_of_a_batch_end_with_it() -> None:
             _ = ctx.cancelled
 
 
+@pytest.mark.fault(51)
 def test_what_a_handler_does_to_the_list_of_its_children_changes_nothing() -> None:
     def handle(payload: object, ctx: Context) -> None:
         ctx.enqueue("next")

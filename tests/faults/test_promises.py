@@ -209,7 +209,7 @@ def test_a_failing_duty_keeps_no_other_from_its_work_and_is_named(make_site: Mak
     assert "not in this application" in said.stdout + said.stderr
 
 
-@pytest.mark.fault(52)
+@pytest.mark.fault(56)
 def test_threads_that_share_a_queue_are_never_refused_and_wait_for_no_call_for_a_second(make_site: MakeSite) -> None:
     """One of them enqueues in a transaction of its own, with the write lock in hand."""
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n', HANDLERS)
@@ -251,7 +251,7 @@ def test_threads_that_share_a_queue_are_never_refused_and_wait_for_no_call_for_a
     assert len(took) > 100
 
 
-@pytest.mark.fault(53)
+@pytest.mark.fault(57)
 def test_none_of_a_hundred_forked_children_hangs_in_a_queue_that_its_parent_was_using(tmp_path: object) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     program = f"""
@@ -322,7 +322,7 @@ HOSTILE = [
 ADDRESSES = ("/", "/jobs", "/workers", "/schedules", "/failures", "/metrics", "/api/admin/jobs", "/healthz", "/readyz")
 
 
-@pytest.mark.fault(54, 55, 56)
+@pytest.mark.fault(58, 59, 60, 61)
 def test_hostile_rows_hold_up_neither_the_other_jobs_nor_status_nor_any_page(make_site: MakeSite) -> None:
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 2\n' + ADMIN, HANDLERS)
     for sql in HOSTILE:

@@ -28,6 +28,7 @@ def context(**more: Any) -> Any:
 # Mail
 
 
+@pytest.mark.fault(78)
 @pytest.mark.parametrize(
     "text",
     [
@@ -47,6 +48,7 @@ def test_no_subject_brings_a_header_or_a_body_of_its_own(text: str) -> None:
         mail.send({"to": "a@example.org", "subject": text, "text": "x"}, context())
 
 
+@pytest.mark.fault(78)
 @pytest.mark.parametrize("address", ["=?utf-8?q?a=0ABcc=3A?=@example.org", "a\x00b@example.org", "=?utf-8?b?DQo=?=@x"])
 def test_no_address_brings_a_header_of_its_own(address: str) -> None:
     with pytest.raises(Fail):
@@ -62,6 +64,7 @@ def test_what_is_no_more_than_encoded_stays_a_subject() -> None:
     assert made["Subject"] == "Grüße an alle"
 
 
+@pytest.mark.fault(78)
 def test_a_mail_has_no_more_recipients_than_the_pool_allows() -> None:
     many = [f"a{number}@example.org" for number in range(51)]
     with pytest.raises(Fail, match="51 recipients are more than the 50"):
@@ -70,6 +73,7 @@ def test_a_mail_has_no_more_recipients_than_the_pool_allows() -> None:
         mail.send({"to": many, "subject": "x", "text": "x"}, context(max_recipients=51))
 
 
+@pytest.mark.fault(78)
 def test_a_password_is_not_sent_in_the_clear_unless_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAIL_PASSWORD", "secret")
     login = {"username": "app", "password_env": "MAIL_PASSWORD"}
@@ -83,6 +87,7 @@ def test_a_password_is_not_sent_in_the_clear_unless_that_is_allowed(monkeypatch:
 # Pictures
 
 
+@pytest.mark.fault(78)
 def test_a_file_of_kilobytes_never_asks_for_a_gigabyte(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     program = """
@@ -126,6 +131,7 @@ def folder(tmp_path: Path) -> Path:
     return inside
 
 
+@pytest.mark.fault(78)
 def test_a_path_stays_in_the_pools_folder_wherever_links_lead(folder: Path) -> None:
     from handlers import picture
 
@@ -190,6 +196,7 @@ def private() -> Iterator[Host]:
 PUBLIC_ONLY = PictureOptions(allow_urls=True, url_timeout=5)
 
 
+@pytest.mark.fault(78)
 @pytest.mark.parametrize("name", ["127.0.0.2", "[::ffff:127.0.0.2]", "2130706434", "0x7f.0.0.2", "127.2"])
 def test_not_even_a_connection_is_made_to_a_private_address(private: Host, name: str) -> None:
     with pytest.raises((Fail, Retry)):
@@ -208,6 +215,7 @@ def names(monkeypatch: pytest.MonkeyPatch, **known: list[str]) -> None:
     monkeypatch.setattr(download, "_is_public", lambda address: address == "127.0.0.1")
 
 
+@pytest.mark.fault(78)
 def test_a_redirect_is_judged_like_the_first_address(private: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, public=["127.0.0.1"], hidden=["127.0.0.2"])
     location = f"http://hidden.example:{private.port}/".encode()
@@ -218,6 +226,7 @@ def test_a_redirect_is_judged_like_the_first_address(private: Host, monkeypatch:
     first.close()
 
 
+@pytest.mark.fault(78)
 def test_a_name_with_one_private_address_is_refused_whole(private: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, mixed=["127.0.0.1", "127.0.0.2"])
     with pytest.raises(Fail, match=r"mixed\.example is no public address"):
@@ -225,6 +234,7 @@ def test_a_name_with_one_private_address_is_refused_whole(private: Host, monkeyp
     assert private.connections == 0
 
 
+@pytest.mark.fault(78)
 def test_a_head_that_comes_byte_by_byte_ends_at_the_deadline() -> None:
     slow = Host("127.0.0.1", b"HTTP/1.0 200 OK\r\nX-Long: " + b"x" * 500, pause=0.05)
     began = time.monotonic()
@@ -234,6 +244,7 @@ def test_a_head_that_comes_byte_by_byte_ends_at_the_deadline() -> None:
     slow.close()
 
 
+@pytest.mark.fault(78)
 def test_a_look_up_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     leave = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: leave.wait(30) and [])

@@ -163,6 +163,7 @@ class TestWhen:
 
 @pytest.mark.parametrize("error", [BUG, REFUSED, FULL, BUSY], ids=lambda error: type(error).__name__)
 class TestFailing:
+    @pytest.mark.fault(66)
     def test_news_is_not_forgotten_by_who_failed_to_look(self, ground: Ground, error: Exception) -> None:
         duty = ground.duty("keen", 1000.0, rest=0.0)
         scheduler = ground.scheduler(duty)
@@ -173,6 +174,7 @@ class TestFailing:
         assert ground.after(scheduler, 1) == ["keen"]
         assert ground.after(scheduler, 100) == []
 
+    @pytest.mark.fault(64)
     def test_the_others_go_on_as_if_nothing_had_happened(self, ground: Ground, error: Exception) -> None:
         bad = ground.duty("bad", 1.0)
         scheduler = ground.scheduler(bad, ground.duty("good", 1.0), ground.duty("writer", 1.0, needs=Needs.WRITING))

@@ -38,6 +38,7 @@ def pumped(ours: Channel, theirs: Channel, count: int) -> list[Message]:
     return found
 
 
+@pytest.mark.fault(63)
 @pytest.mark.parametrize("size", [140_000, 200_000, 1 << 20, 10 << 20])
 def test_a_message_of_any_size_arrives_whole_and_in_order(ends: tuple[Channel, Channel], size: int) -> None:
     ours, theirs = ends
@@ -188,6 +189,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.fault(63)
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_in_the_channel_costs_itself_and_its_descriptors_are_closed(
     ends: tuple[Channel, Channel], garbage: bytes, capsys: pytest.CaptureFixture[str]
@@ -203,6 +205,7 @@ def test_garbage_in_the_channel_costs_itself_and_its_descriptors_are_closed(
         assert "message_garbled" in "".join(capsys.readouterr())
 
 
+@pytest.mark.fault(63)
 def test_a_message_that_never_ends_is_dropped_and_the_next_one_is_read(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

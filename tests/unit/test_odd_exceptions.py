@@ -112,6 +112,7 @@ RAISED: list[Callable[[], BaseException]] = [
 ]
 
 
+@pytest.mark.fault(52)
 @pytest.mark.parametrize("raised", RAISED)
 def test_any_exception_becomes_a_failure_of_a_bounded_size(raised: Callable[[], BaseException]) -> None:
     settlement = outcome(raised)
@@ -151,6 +152,7 @@ def nested() -> list[Any]:
     return value
 
 
+@pytest.mark.fault(52)
 @pytest.mark.parametrize(
     "result", [Odd(a=1), Growing(a=1), circle(), nested(), "\ud800", float("nan"), {1, 2}, "x" * (2 << 20)]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.system.timers import GAP, Timers
 
 
@@ -16,6 +18,7 @@ def test_the_loop_sleeps_until_the_next_moment() -> None:
     assert timers([]).sleep(4.0) == float("inf")
 
 
+@pytest.mark.fault(67)
 def test_a_moment_that_has_passed_wakes_the_loop_once() -> None:
     made = timers([5.0])
     assert made.sleep(6.0) == 0.0
@@ -29,6 +32,7 @@ def test_a_forgotten_moment_hides_none_that_lies_ahead() -> None:
     assert made.sleep(9.5) == 0.0
 
 
+@pytest.mark.fault(67)
 def test_a_source_that_always_names_the_past_gets_few_passes() -> None:
     now = 100.0
     made = Timers()

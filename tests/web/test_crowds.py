@@ -41,6 +41,7 @@ def get(admin: Admin, path: str, *, source: str, token: bool) -> int:
         connection.close()
 
 
+@pytest.mark.fault(77)
 @pytest.mark.parametrize(
     "text",
     [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nt"],
@@ -52,6 +53,7 @@ def test_five_hundred_slow_strangers_of_one_address_keep_nobody_out(admin: Admin
             assert get(admin, PRIVATE, source=source, token=True) == 200
 
 
+@pytest.mark.fault(77)
 def test_slow_strangers_of_many_addresses_keep_nobody_out(admin: Admin) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(2, 9):
@@ -61,6 +63,7 @@ def test_slow_strangers_of_many_addresses_keep_nobody_out(admin: Admin) -> None:
             assert get(admin, PRIVATE, source=source, token=True) == 200
 
 
+@pytest.mark.fault(77)
 def test_who_has_shown_a_token_stays_whoever_comes(admin: Admin) -> None:
     kept = http.client.HTTPConnection(*admin.address, timeout=10)
     kept.request("GET", PRIVATE, headers=admin.bearer)

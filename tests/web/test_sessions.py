@@ -17,6 +17,7 @@ from .test_gate import SETTINGS, TOKEN, Door, log_in
 NOW = 1_800_000_000.0
 
 
+@pytest.mark.fault(76)
 def test_a_session_that_was_left_lets_nobody_in() -> None:
     door = Door(Keys(TOKEN, None, "supervisor_8787"))
     mine, other = ({"cookie": log_in(door, TOKEN).cookie} for _ in range(2))
@@ -35,6 +36,7 @@ def settings_in(folder: Path) -> AdminSettings:
     return replace(SETTINGS, token_file=token, read_token_file=None)
 
 
+@pytest.mark.fault(76)
 def test_after_a_restart_a_session_counts_and_one_that_was_left_does_not(tmp_path: Path) -> None:
     now = time.time()
     settings = settings_in(tmp_path)
@@ -60,6 +62,7 @@ def test_what_was_left_and_cannot_be_read_ends_all_sessions_that_have_begun(tmp_
     assert after.role_of_session(after.session("admin", time.time() + 2), time.time()) == "admin"
 
 
+@pytest.mark.fault(76)
 def test_where_nothing_can_be_kept_sessions_end_with_the_process(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     (tmp_path / "admin-token.left").mkdir()  # nothing can take its place
@@ -79,6 +82,7 @@ def test_a_session_is_over_for_as_long_as_its_cookie_would_count() -> None:
     keys.leave("admin.x.y", NOW)
 
 
+@pytest.mark.fault(76)
 def test_too_many_that_were_left_end_all_that_have_begun_and_none_counts_again() -> None:
     left = Left(most=3)
     ends = {f"s{number}": int(NOW) + SESSION_SECONDS + number for number in range(5)}

@@ -35,6 +35,7 @@ def insert(foreign: sqlite3.Connection, **columns: object) -> int:
 
 
 class TestRefused:
+    @pytest.mark.fault(58, 59, 60)
     @pytest.mark.parametrize(
         ("column", "value"),
         [
@@ -75,6 +76,7 @@ class TestRefused:
 
 
 class TestSetAside:
+    @pytest.mark.fault(58)
     @pytest.mark.parametrize("want", [1, 10])
     @pytest.mark.parametrize("column", ["claim_token", "attempts"])
     def test_a_row_that_cannot_be_claimed_keeps_nobody_from_the_others(
@@ -93,6 +95,7 @@ class TestSetAside:
         assert desk.operations.retry([job], NOW) == 1
         assert desk.one().job_id == job
 
+    @pytest.mark.fault(59)
     @pytest.mark.parametrize("job_id", [0, -5])
     def test_a_job_that_has_no_id_never_runs(self, desk: Desk, foreign: sqlite3.Connection, job_id: int) -> None:
         insert(foreign, id=job_id)
@@ -114,6 +117,7 @@ class TestSetAside:
         assert [desk.status(job) for job in jobs].count(Status.DONE) == 4
         assert desk.job(jobs[2]).last_error == "the database refuses this row: not this one"
 
+    @pytest.mark.fault(58)
     def test_a_crash_count_at_its_greatest_keeps_no_settlement_from_being_written(
         self, desk: Desk, foreign: sqlite3.Connection
     ) -> None:
@@ -135,6 +139,7 @@ class TestSetAside:
 
 
 class TestIds:
+    @pytest.mark.fault(59)
     @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
     def test_an_enqueue_goes_on_after_the_greatest_id(self, desk: Desk, foreign: sqlite3.Connection, last: int) -> None:
         first = desk.put()
@@ -144,6 +149,7 @@ class TestIds:
         assert desk.job(first + 1).status is Status.PENDING
         assert str(last) in desk.operations.attempts(first + 1)[0].message
 
+    @pytest.mark.fault(59)
     def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         insert(foreign, id=2**62)
         desk.chores.inserted()
@@ -159,6 +165,7 @@ def older(path: Path) -> sqlite3.Connection:
 
 
 class TestMigration:
+    @pytest.mark.fault(58, 59)
     def test_what_stands_there_is_repaired_and_nothing_is_lost(self, tmp_path: Path) -> None:
         path = tmp_path / "jobs.db"
         bad: list[dict[str, object]] = [
@@ -207,6 +214,7 @@ def test_meta_is_kept_and_shown(desk: Desk) -> None:
 
 
 class TestLooking:
+    @pytest.mark.fault(60)
     @pytest.mark.parametrize("raw", [b"b\0/../x", b"\xff\xfe", b"x" * 3_000_000, b"tag\0\xff" + b"y" * 100_000])
     def test_no_type_blinds_those_who_look(self, desk: Desk, foreign: sqlite3.Connection, raw: bytes) -> None:
         good = desk.put()
@@ -226,6 +234,7 @@ class TestLooking:
         assert sorted(str(type_) for type_, _, _ in desk.operations.counts())
         assert desk.one(now=4e9).job_id == good
 
+    @pytest.mark.fault(61)
     def test_a_list_of_fat_rows_is_thin(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         foreign.execute("PRAGMA ignore_check_constraints = ON")
         fat = '"' + "x" * 3_000_000 + '"'
@@ -234,6 +243,7 @@ class TestLooking:
         listed = desk.operations.jobs(status=None, type=None, before=None, limit=10)
         assert len(repr(listed)) < 100_000
 
+    @pytest.mark.fault(61)
     def test_requirements_that_nobody_meets_cost_a_claim_nothing(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         kinds = ((f"c{number:05}",) for number in range(20_000))
         foreign.execute("BEGIN")

@@ -45,6 +45,7 @@ def page(site: Site, path: str) -> str:
     return answer.text
 
 
+@pytest.mark.fault(76)
 def test_every_page_answers_whatever_the_rows_hold(odd: Site) -> None:
     for path in PAGES:
         assert "<script>alert" not in page(odd, path)
@@ -53,6 +54,7 @@ def test_every_page_answers_whatever_the_rows_hold(odd: Site) -> None:
         assert "<script>alert" not in page(odd, f"/jobs/{job}")
 
 
+@pytest.mark.fault(76)
 def test_every_endpoint_answers_whatever_the_rows_hold(odd: Site) -> None:
     for path in API:
         odd.get(f"/api/admin/{path}")
@@ -77,6 +79,7 @@ def test_the_state_is_told_to_listeners(odd: Site) -> None:
     assert odd.client.run(first()).startswith(b"event: overview\n")
 
 
+@pytest.mark.fault(60)
 def test_no_address_of_a_page_is_bent_by_what_a_row_holds(odd: Site) -> None:
     """Every button and link leads where it would for a harmless row."""
     pattern = re.compile(r'(?:data-url|href|action)="([^"]*)"')
@@ -98,6 +101,7 @@ def test_no_address_of_a_page_is_bent_by_what_a_row_holds(odd: Site) -> None:
             assert ".." not in parts.path.split("/"), (path, address)
 
 
+@pytest.mark.fault(76)
 def test_the_page_for_nothing_never_leads_to_another_site(odd: Site) -> None:
     for path in ("//evil.example", "//evil.example/a?b", "/\\evil.example", "/%5Cevil.example", "/%2Fevil.example"):
         answer = odd.client.ask("GET", f"http://localhost{path}", headers={"accept": "text/html"})
@@ -106,6 +110,7 @@ def test_the_page_for_nothing_never_leads_to_another_site(odd: Site) -> None:
             assert re.match(r"/(?![/\\])", html.unescape(address)), (path, address)
 
 
+@pytest.mark.fault(60)
 def test_a_type_that_looks_like_a_way_elsewhere_pauses_no_pool(odd: Site) -> None:
     before = odd.rows("SELECT kind, name FROM job_controls ORDER BY 1, 2")
     text = page(odd, "/")
@@ -118,6 +123,7 @@ def test_a_type_that_looks_like_a_way_elsewhere_pauses_no_pool(odd: Site) -> Non
     assert ADDRESS
 
 
+@pytest.mark.fault(60)
 def test_a_type_with_capitals_colons_and_slashes_is_meant_by_its_address(site: Site) -> None:
     name = "App/Jobs:Send"
     with contextlib.closing(sqlite3.connect(site.path, isolation_level=None)) as connection:
@@ -129,6 +135,7 @@ def test_a_type_with_capitals_colons_and_slashes_is_meant_by_its_address(site: S
         assert answer.json().get("field", "type") == "type"
 
 
+@pytest.mark.fault(61)
 def test_eight_thousand_types_are_told_briefly_and_counted_in_whole(site: Site) -> None:
     with contextlib.closing(sqlite3.connect(site.path, isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")

@@ -17,6 +17,7 @@ def states(site: Site) -> dict[int, str]:
     return {row[0]: row[1].decode() for row in site.rows("SELECT id, status FROM jobs")}
 
 
+@pytest.mark.fault(76)
 def test_what_failed_after_the_question_is_left_alone(site: Site) -> None:
     first = failed(site, 3)
     asked = site.post(f"{JOBS}/retry", FAILED)
@@ -30,6 +31,7 @@ def test_what_failed_after_the_question_is_left_alone(site: Site) -> None:
     assert states(site) == {**dict.fromkeys(first[1:], "pending"), **dict.fromkeys(later, "failed")}
 
 
+@pytest.mark.fault(76)
 def test_the_same_number_of_others_is_not_what_was_confirmed(site: Site) -> None:
     first = failed(site, 2)
     asked = site.post(f"{JOBS}/delete", FAILED)
