@@ -43,6 +43,7 @@ class Waker(Duty):
 
     def run(self, now: float) -> Woken:
         idle = self._slots.idle()
+        self._failing.keep(set(idle))  # nobody tries a pool that has nobody to wake
         posted = 0
         for name, count in idle.items():
             if name in self._pools and self._failing.ready(name):

@@ -245,7 +245,7 @@ class Pool:
             self.deaths += 1
             restarts = restarts.died(now, early=ended.early, born=born)
             self.suspicion = self.suspicion.died(ended.uncommitted, ended.last_job)
-            if ended.charge == "crash" and ended.run[0] == ended.last_job:
+            if ended.charge == "crash" and ended.run[0] == ended.last_job != 0:
                 self.suspicion = self.suspicion.accused(ended.last_job)
         self._set_restarts(worker, restarts)
         if not ended.expected:

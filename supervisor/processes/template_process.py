@@ -108,6 +108,7 @@ class TemplateProcess:
     def _pass_on(self, message: dict[str, Any], descriptors: list[int], listener: Listener) -> None:
         if "forked" in message:
             self.asked.pop(message["forked"], None)
+            self._answered()
             self._take(message["forked"], int(message["pid"]), descriptors, listener)
             return
         for descriptor in descriptors:  # only a worker comes with some
@@ -119,8 +120,7 @@ class TemplateProcess:
             listener.unforked(self, message["unforked"], message["error"])
         elif "ready" in message:
             self.ready = True
-            # Its patience starts now: importing may have taken minutes.
-            self.asked = dict.fromkeys(self.asked, 0.0)
+            self._answered()
         elif "broken" in message:
             self.why_broken = clipped(str(message["broken"]))
             listener.broken(self, self.why_broken)
@@ -134,6 +134,12 @@ class TemplateProcess:
             os.close(descriptor)
         self._channel.send({"end": incarnation})
         listener.unwatched(self, incarnation, pid)
+
+    def _answered(self) -> None:
+        """It is at work: patience with what else it was asked for starts now. Importing may have taken minutes, and
+        a thousand workers are forked one after another.
+        """
+        self.asked = dict.fromkeys(self.asked, 0.0)
 
     def why_broken_for(self, pool: str) -> str:
         """The error names one pool's handler; others that share the image have their own in the same module."""

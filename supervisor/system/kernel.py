@@ -75,7 +75,7 @@ def children(pid: int) -> list[int]:
         return found
     for task in tasks:
         with contextlib.suppress(OSError):
-            found += [int(word) for word in (task / "children").read_text().split()]
+            found += [int(word) for word in (task / "children").read_text(errors="replace").split()]
     return found
 
 
@@ -115,7 +115,7 @@ def memory_of(pid: int) -> int:
     """The unique set size in bytes, what ending the process would free; 0 for a process that is gone."""
     unique = 0
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
             name, _, rest = line.partition(":")
             if name in ("Private_Clean", "Private_Dirty"):
                 unique += int(rest.split()[0]) * 1024
@@ -203,9 +203,12 @@ def parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third, the state, on; none if the process is gone."""
+    """The fields of /proc/PID/stat from the third, the state, on; none if the process is gone.
+
+    A process chooses its own name, which the kernel may cut in the middle of a character.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 

@@ -11,6 +11,8 @@ import fcntl
 import resource
 from os import close, dup, fstat, get_blocking, listdir
 
+from supervisor.system import released
+
 _MOST = 1000  # the highest number for the canary: below what select() can wait for
 _NEAR = 8  # descriptors short of the limit that count as none left
 
@@ -44,6 +46,8 @@ class Descriptors:
         """A descriptor of ours that is closed or stands for another file; None if there is none."""
         if self.gone():
             return self._canary
+        while released.numbers:
+            self._own.pop(released.numbers.pop(), None)
         for number, identity in self._own.items():
             if _identity(number) != identity:
                 return number

@@ -107,6 +107,9 @@ class Worker:
             self._set_up()
         except (HandlerError, StoreError, Ruined) as error:
             self._end_fork(error)
+            if isinstance(error, StoreError) and self._slot.drain_requested:
+                self._slot.state(State.LEFT)  # told to leave while it waited for the database
+                return EXIT_LEFT
             return self._broken(str(error))
         except BaseException as error:
             self._end_fork(error)

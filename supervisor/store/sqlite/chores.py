@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from supervisor.domain.errors import StoreBusy
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.history import Minute, Standing
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Failure, Settlement
@@ -155,13 +155,19 @@ class SqliteChores:
     def _refuse_unreadable(self, wanted: Wanted, now: float) -> None:
         """Fail jobs whose requirements cannot be read: they would wait for ever, and nobody would know why."""
         unreadable, types = self._connection.unreadable, json.dumps(wanted.types)
-        with self._connection.write() as raw:
-            for requires in unreadable:
-                about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
-                for (job_id,) in raw.execute(QUERIES.refuse_unreadable, about).fetchall():
-                    failure = Failure("requires", _UNREADABLE)
-                    record(raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
-        unreadable.clear()
+        try:
+            with self._connection.write() as raw:
+                for requires in unreadable:
+                    about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
+                    for (job_id,) in raw.execute(QUERIES.refuse_unreadable, about).fetchall():
+                        failure = Failure("requires", _UNREADABLE)
+                        record(raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return  # a rule of the application's refuses it: they wait on, and nothing else waits for them
+        finally:
+            unreadable.clear()
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)

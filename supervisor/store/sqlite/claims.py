@@ -58,6 +58,8 @@ class SqliteClaims:
             if want > 0 and not claims:
                 mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
                 claims = self._claim_due(raw, wanted, mark, want)
+                if not (claims or settlements or self._refused):
+                    raw.execute("ROLLBACK")  # a commit would wake us for the row that cannot be claimed
         refused = self._refused if outcomes is None else outcomes.refused + self._refused
         return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
 
@@ -102,7 +104,11 @@ class SqliteClaims:
         """The short way to one job, where one exists: most queues hold one group of a pool's type."""
         row = raw.execute(QUERIES.claim_first, (type_, self._priority, now)).fetchone()
         try:
-            if row is None or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount:
+            if (
+                row is None
+                or row[0] in self._stuck
+                or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount
+            ):
                 return []
         except REFUSALS as error:
             self._refuse(raw, row[0], error, now)
@@ -119,12 +125,16 @@ class SqliteClaims:
             priority = groups[0][2]
             tier = [group for group in groups if group[2] == priority]
             groups = groups[len(tier) :]
+            # A rule may refuse one row and keep what was changed before it: RAISE(FAIL).
+            raw.execute("SAVEPOINT tier")
             try:
                 rows = _claim_tier(raw, tier, mark, want - len(claimed))
             except REFUSALS as error:
                 if not is_rows_fault(error, raw):
                     raise
+                raw.execute("ROLLBACK TO tier")
                 rows = self._claim_each(raw, tier, mark, want - len(claimed))
+            raw.execute("RELEASE tier")
             if rows and min(rows)[0] < 1:
                 self._drop(raw, [row for row in rows if row[0] < 1], mark["now"])
                 rows = [row for row in rows if row[0] >= 1]

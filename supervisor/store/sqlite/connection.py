@@ -261,7 +261,7 @@ class _Transaction:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw
         try:
-            if error is None:
+            if error is None and raw.in_transaction:
                 raw.execute("COMMIT")
         except sqlite3.Error as refused:
             error = refused

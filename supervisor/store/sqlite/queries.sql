@@ -161,7 +161,8 @@ UPDATE jobs SET
   updated_at = :now,
   last_error = CASE WHEN :status = 'done' THEN NULL ELSE coalesce(:error, last_error) END,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
-  claim_token = min(claim_token, 9007199254740990) + (:status = 'pending')
+  claim_token = CASE WHEN :status <> 'pending' THEN claim_token
+                     WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
 WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
 
 -- name: insert_error
@@ -247,7 +248,7 @@ WHERE id = :id AND status = 'running' AND claim_token = :token
 -- name: adopt_unowned
 -- A row that was marked running without a claim, or with an owner that is no text, gets one, so that it can
 -- be settled like any other.
-UPDATE jobs SET locked_by = 'foreign', claim_token = min(claim_token, 9007199254740990) + 1, lock_expires_at = :now
+UPDATE jobs SET locked_by = 'foreign', claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END, lock_expires_at = :now
 WHERE id = :id AND status = 'running' AND claim_token = :token;
 
 -- name: cancels
@@ -411,7 +412,7 @@ SELECT type, count(*) FROM jobs_held GROUP BY type;
 -- name: refuse_unreadable
 -- Pending jobs whose requirements, given as bytes, are no UTF-8.
 UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
-  claim_token = min(claim_token, 9007199254740990) + 1
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
              WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
                AND requires = CAST(:requires AS TEXT) LIMIT :limit)
@@ -547,13 +548,13 @@ FROM job_runs WHERE job_id = :id ORDER BY token;
 -- Back to pending with its counters reset. OR IGNORE: a unique key may have been taken meanwhile.
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
-  claim_token = min(claim_token, 9007199254740990) + 1,
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, result = NULL, updated_at = :now
 WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
-  cancel_requested_at = :now, claim_token = min(claim_token, 9007199254740990) + 1
+  cancel_requested_at = :now, claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
 WHERE id = :id AND status = 'pending';
 
 -- name: request_cancel

@@ -26,6 +26,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.base import DatabaseHolder, Holder
 from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
+from supervisor.system import released
 
 PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a stranger
 SHARE = 0.1  # of the time, free in any case: all attempts of a 5 s busy timeout fail once in 300 times
@@ -146,8 +147,12 @@ class WriteLock:
         except StoreError:
             return  # it goes on with the one it has: this lock is a courtesy
         old[0].release()
-        old[1].close()
-        os.close(old[2])
+
+        def close() -> None:
+            old[1].close()
+            os.close(old[2])
+
+        released.note(close)
 
 
 class WriterWatch:
