@@ -103,6 +103,7 @@ class SqliteEngine:
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
             schema.migrate(connection)
+            connection.poll()
         except BaseException:
             connection.close()
             raise

@@ -75,6 +75,10 @@ class SqliteIntake:
         row = self._connection.row(QUERIES.job_status, {"id": job_id})
         return None if row is None else Status(row[0])
 
+    def yield_to_others(self) -> None:
+        """Programs that know nothing of our lock are writing: leave them more of the time."""
+        self._connection.be_generous()
+
     def gone(self) -> bool:
         """Whether the file was removed or replaced since it was opened: then open another intake."""
         return self._connection.moved
