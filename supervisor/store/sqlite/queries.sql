@@ -29,6 +29,9 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta
 FROM jobs WHERE id = :id;
 
+-- name: job_meta
+SELECT meta FROM jobs WHERE id = :id;
+
 -- name: job_status
 SELECT status FROM jobs WHERE id = :id;
 

@@ -5,7 +5,7 @@
 CREATE TEMP TABLE unfit AS
 SELECT id, unfinished, told, kept, bad_type, bad_payload, bad_requires, bad_key FROM (
   SELECT id, bad_type, bad_payload, bad_requires, bad_key,
-         status IN ('pending', 'running') AS unfinished,
+         status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AS unfinished,
          iif(bad_type, ', type (' || length(CAST(type AS BLOB)) || ' bytes)', '')
            || iif(bad_payload, ', payload (' || length(CAST(payload AS BLOB)) || ' bytes)', '')
            || iif(bad_requires, ', requires (' || length(CAST(requires AS BLOB)) || ' bytes)', '')
