@@ -37,11 +37,10 @@ class Queue:
     def __init__(self, url: str, *, create: bool = True) -> None:
         self._engine = open_engine(url)
         self._create = create
-        # Reentrant: a signal's handler may fork, or use the queue, while its thread is in the middle of a call.
-        self._guard = threading.RLock()
-        self._intake: Intake | None = None
+        # Two, so that nobody who only looks waits for a writer who waits for SQLite's lock.
+        self._writer, self._reader = _Seat(), _Seat()
+        self._others_write = False  # whether a caller's connection was used since our last write
         self._prepared = False  # whether the tables were there when a caller's connection was last used
-        _queues.add(self)
 
     @property
     def url(self) -> str:
@@ -118,8 +117,12 @@ class Queue:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
         if connection is not None:
             return self._insert_into(connection, jobs)
-        with self._guard:
-            return self._store().enqueue(jobs)
+        with self._writer.guard:
+            intake = self._store(self._writer)
+            if self._others_write:
+                self._others_write = False
+                intake.yield_to_others()
+            return intake.enqueue(jobs)
 
     def _insert_into(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[int]:
         """On the caller's connection, without our guard and without a connection of ours: the caller may hold
@@ -128,6 +131,7 @@ class Queue:
         if not self._prepared:
             # The tables may have to be made in the caller's transaction, which may not commit: look again then.
             self._prepared = self._engine.prepare(connection, create=self._create)
+        self._others_write = True
         return self._engine.insert(connection, jobs)
 
     def create_tables(self) -> None:
@@ -136,8 +140,8 @@ class Queue:
 
     def job(self, job_id: int) -> Job:
         """The job as it is now. Raises JobNotFound."""
-        with self._guard:
-            job = self._store().job(job_id)
+        with self._reader.guard:
+            job = self._store(self._reader).job(job_id)
         if job is None:
             raise JobNotFound(job_id)
         return job
@@ -150,8 +154,8 @@ class Queue:
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.0005
         while True:
-            with self._guard:
-                status = self._store().status(job_id)
+            with self._reader.guard:
+                status = self._store(self._reader).status(job_id)
             if status is None:
                 raise JobNotFound(job_id)
             if status.finished:
@@ -162,11 +166,10 @@ class Queue:
             pause = min(pause * 1.3, 0.05)
 
     def close(self) -> None:
-        """Close the connection. The queue may be used again; it then opens a new one."""
-        with self._guard:
-            intake, self._intake = self._intake, None
-            if intake is not None:
-                intake.close()
+        """Close the connections. The queue may be used again; it then opens new ones."""
+        for seat in (self._writer, self._reader):
+            with seat.guard:
+                seat.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -176,29 +179,45 @@ class Queue:
 
     def __del__(self) -> None:
         # The attributes are missing where the constructor has refused the URL.
-        intake = getattr(self, "_intake", None)
-        if intake is not None:
-            intake.close()
+        for name in ("_writer", "_reader"):
+            seat = getattr(self, name, None)
+            if seat is not None:
+                seat.clear()
 
     def __reduce__(self) -> tuple[type[Queue], tuple[str], dict[str, bool]]:
         """Goes to another process as its URL, so that a queue may be an argument of one."""
         return Queue, (self.url,), {"_create": self._create}
 
-    def _store(self) -> Intake:
-        if self._intake is not None:
-            if not self._intake.gone():
-                return self._intake
+    def _store(self, seat: _Seat) -> Intake:
+        """The seat's intake. Its guard is held."""
+        if seat.intake is not None:
+            if not seat.intake.gone():
+                return seat.intake
             # A restored backup, say: what is enqueued from now on belongs into the new file.
             # One that was only removed may come back, so none is made in its place.
             self._create = False
-            self._intake.close()
-            self._intake = None
-        self._intake = self._engine.intake(create=self._create)
-        return self._intake
+            seat.clear()
+        seat.intake = self._engine.intake(create=self._create)
+        return seat.intake
+
+
+class _Seat:
+    """One connection, opened at its first use, and the guard of those who use it in turn."""
+
+    def __init__(self) -> None:
+        # Reentrant: a signal's handler may fork, or use the queue, while its thread is in the middle of a call.
+        self.guard = threading.RLock()
+        self.intake: Intake | None = None
+        _seats.add(self)
+
+    def clear(self) -> None:
+        intake, self.intake = self.intake, None
+        if intake is not None:
+            intake.close()
 
 
 # What a fork must not take along: a guard that another thread holds, and connections that are its parent's.
-_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+_seats: weakref.WeakSet[_Seat] = weakref.WeakSet()
 _inherited: list[Intake] = []  # never closed, nor collected: that could harm the parent's
 _held: list[threading.RLock] = []
 _LONGEST_WAIT = 0.5  # seconds that a fork waits for calls in other threads
@@ -208,7 +227,7 @@ def _before_fork() -> None:
     """Let no thread be inside SQLite while we fork: in the child its locks would stay locked for ever."""
     deadline = time.monotonic() + _LONGEST_WAIT
     _held.extend(
-        queue._guard for queue in list(_queues) if queue._guard.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        seat.guard for seat in list(_seats) if seat.guard.acquire(timeout=max(0.0, deadline - time.monotonic()))
     )
 
 
@@ -219,11 +238,11 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _held.clear()
-    for queue in list(_queues):
-        queue._guard = threading.RLock()
-        if queue._intake is not None:
-            _inherited.append(queue._intake)
-            queue._intake = None
+    for seat in list(_seats):
+        seat.guard = threading.RLock()
+        if seat.intake is not None:
+            _inherited.append(seat.intake)
+            seat.intake = None
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

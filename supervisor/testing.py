@@ -33,7 +33,7 @@ from supervisor.domain.job import Claim, Job
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import released
 from supervisor.engine import open_engine
-from supervisor.store.base import Claims, Wanted
+from supervisor.store.base import Claims, Engine, Wanted
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, load
@@ -70,7 +70,7 @@ def run_due(
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.migrate()
-    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options, engine.epoch())
+    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options, engine)
     claims = engine.claims()
     try:
         crew.set_up()
@@ -115,14 +115,15 @@ class _Crew:
         policy: RetryPolicy,
         capabilities: tuple[str, ...],
         options: Mapping[str, Any],
-        epoch: str,
+        engine: Engine,
     ) -> None:
         self._handlers = {
             type_: load(target) if isinstance(target, str) else Handler(target, f"the handler of {type_}")
             for type_, target in handlers.items()
         }
+        epoch = engine.epoch()
         self._executors = {
-            type_: Executor(handler, NoBoard(epoch), policy, capabilities=capabilities, options=options)
+            type_: Executor(handler, NoBoard(epoch, engine.meta), policy, capabilities=capabilities, options=options)
             for type_, handler in self._handlers.items()
         }
         self._ready: list[str] = []

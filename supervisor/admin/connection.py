@@ -38,6 +38,7 @@ class Connection(H11Protocol):
         self._since = self._made = self.loop.time()
         self.whose: object = None
         self.lingering = False
+        self._was_known = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -55,7 +56,8 @@ class Connection(H11Protocol):
     def is_known(self) -> bool:
         """Whether a request on it was let in: with a token, a session, or at a Unix socket without one."""
         scope: Any = self.scope  # None before the first request, whatever its type says
-        return scope is not None and bool(scope.get("state", {}).get("role"))
+        self._was_known = self._was_known or (scope is not None and bool(scope.get("state", {}).get("role")))
+        return self._was_known
 
     def give_way(self) -> None:
         """End at once, with what the kernel still holds for it, which nobody will come for."""
@@ -78,6 +80,7 @@ class Connection(H11Protocol):
         return True
 
     def data_received(self, data: bytes) -> None:
+        _ = self.is_known  # remembered: the next request has a scope of its own
         if not self.lingering:
             super().data_received(data)
 

@@ -67,7 +67,8 @@ class Hour:
         return [*series, self._of_types("type-others", others, "others")] if others else series
 
     def sums(self, types: Sequence[str]) -> history.Hour:
-        return history.hour_of(minute for minute in self._kept if minute.type in types)
+        wanted = frozenset(types)
+        return history.hour_of(minute for minute in self._kept if minute.type in wanted)
 
     def total(self) -> history.Hour:
         return history.hour_of(self._kept)
@@ -77,7 +78,8 @@ class Hour:
         return self._of_types("done", types)
 
     def _of_types(self, key: str, types: Sequence[str], label: str = "") -> Series:
-        minutes = [minute for minute in self._kept if minute.type in types]
+        wanted = frozenset(types)
+        minutes = [minute for minute in self._kept if minute.type in wanted]
         done, failed = self._values("done", minutes), self._values("failed", minutes)
         return Series(key, label or types[0], tuple(a + b for a, b in zip(done, failed, strict=True)))
 

@@ -45,6 +45,10 @@ def enqueue(
         str | None,
         typer.Option("--unique-key", metavar="KEY", help="At most one unfinished job of this type has it."),
     ] = None,
+    meta: Annotated[
+        str | None,
+        typer.Option("--meta", metavar="JSON", help='An object of your own, like \'{"tags": ["nightly"]}\'.'),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the end and print the result; exit 1 if it failed.")
     ] = False,
@@ -60,7 +64,7 @@ def enqueue(
     With - a job for each line of standard input, all of them or none. With --wait the result follows,
     and the exit code is 1 if a job did not succeed.
     """
-    from supervisor.cli.payloads import moment
+    from supervisor.cli.payloads import decoded, moment
 
     options: dict[str, Any] = {
         "priority": priority,
@@ -69,6 +73,7 @@ def enqueue(
         "requires": requires,
         "max_attempts": max_attempts,
         "unique_key": unique_key,
+        "meta": None if meta is None else decoded(meta, "meta"),
     }
     patience = _patience(wait, timeout)
     if payload == _STDIN and unique_key is not None:

@@ -51,6 +51,10 @@ def list_jobs(
         Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
     ] = None,
     type: OnlyType = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="Only with this one in the tags of its meta; may be repeated."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")] = 20,
     before: Annotated[
         int | None,
@@ -64,7 +68,7 @@ def list_jobs(
     from supervisor.cli import tables
 
     with Target.of(context, config, database).operations() as operations:
-        found = operations.jobs(status=status, type=type, before=before, limit=limit)
+        found = operations.jobs(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
     if as_json:
         document([job.as_json() for job in found])
         return

@@ -15,17 +15,17 @@ from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES
 _LONGEST = 8 * MAX_PAYLOAD_BYTES
 
 
-def decoded(text: str) -> Any:
-    """The value of a JSON text. Raises InvalidJob."""
+def decoded(text: str, field: str = "payload") -> Any:
+    """The value of a JSON text. Raises InvalidJob, which names the field."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
-        raise InvalidJob("payload", f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
-        raise InvalidJob("payload", f"it is no JSON: {error.msg} (at {place})") from None
+        raise InvalidJob(field, f"it is no JSON: {error.msg} (at {place})") from None
     except ValueError as error:
-        raise InvalidJob("payload", f"it is no JSON: {error}") from None
+        raise InvalidJob(field, f"it is no JSON: {error}") from None
 
 
 def lines_of_stdin() -> Iterator[tuple[int, str]]:

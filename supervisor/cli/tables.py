@@ -129,6 +129,8 @@ def job(found: Job, now: float) -> None:
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]
+    if found.meta is not None:
+        fields.append(("meta", compact(found.meta)))
     if found.last_error:
         fields.append(("last error", found.last_error))
     if found.locked_by:

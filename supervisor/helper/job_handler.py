@@ -109,6 +109,7 @@ class Context:
         self._id: int = job.get("id", 0)
         self._children: list[dict[str, Any]] = []
         self.job_id: int = job.get("job_id", 0)
+        self.idempotency_key: str | None = job.get("idempotency_key")
         self.type: str = job.get("job_type", "")
         self.attempt: int = job.get("attempt", 0)
         self.timeout: float = job.get("timeout", 0.0)

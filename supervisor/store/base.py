@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from supervisor.domain.history import Minute, Standing
 from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
@@ -82,6 +82,8 @@ class Intake(Protocol):
     def job(self, job_id: int) -> Job | None: ...
 
     def status(self, job_id: int) -> Status | None: ...
+
+    def yield_to_others(self) -> None: ...
 
     def gone(self) -> bool: ...
 
@@ -237,7 +239,15 @@ class SettleExpired(Protocol):
 class Operations(Protocol):
     """People look at jobs and change their fate."""
 
-    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]: ...
+    def jobs(
+        self,
+        *,
+        status: Status | None,
+        type: str | None,
+        before: int | None,
+        limit: int,
+        tags: tuple[str, ...] = (),
+    ) -> list[Job]: ...
 
     def job(self, job_id: int) -> Job | None: ...
 
@@ -371,6 +381,8 @@ class Engine(Protocol):
     def insert(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[int]: ...
 
     def epoch(self) -> str: ...
+
+    def meta(self, job_id: int) -> Any: ...
 
     def claims(self) -> Claims: ...
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from supervisor.config.programs import executable
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.duration import human
-from supervisor.domain.errors import InvalidJob
+from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.domain.settlement import Failure
 from supervisor.system import signals
 from supervisor.system.oom import OomKiller
@@ -190,7 +190,7 @@ class Bridge:
     def _hand_over(self, payload: Any, ctx: Context) -> None:
         timeout = self._pool.timeout
         try:
-            line = self._conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout)
+            line = self._conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
         except ValueError as error:
             raise Reported("payload", f"the payload is no JSON that a program could read: {error}") from None
         self._output.begin()
@@ -383,3 +383,11 @@ def _deaf_to(number: int) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _key(ctx: Context) -> str | None:
+    """The run's idempotency key; without a database there is none, and few programs need one."""
+    try:
+        return ctx.idempotency_key
+    except StoreError:
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -41,6 +41,8 @@ class Board(Protocol):
 
     def epoch(self) -> str: ...
 
+    def meta(self, job: int) -> Any: ...
+
 
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
@@ -58,6 +60,7 @@ class Context:
         "_board",
         "_children",
         "_log",
+        "_meta",
         "_reported",
         "attempt",
         "capabilities",
@@ -124,6 +127,17 @@ class Context:
         The id alone is not enough: ids are given out again after an older copy of the database was restored.
         """
         return f"{self._board.epoch()}-{self.job_id}"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was kept with the job when it was enqueued; {} where nothing was. Read from the table at first use."""
+        try:
+            return self._meta
+        except AttributeError:
+            pass
+        found = self._board.meta(self.job_id) if self.job_id else None
+        self._meta: dict[str, Any] = found if isinstance(found, dict) else {}
+        return self._meta
 
     @property
     def cancelled(self) -> bool:
@@ -237,6 +251,9 @@ class _RunEnded:
         self.check("idempotency_key")
         return ""
 
+    def meta(self, job: int) -> Any:
+        self.check("meta")
+
 
 RUN_ENDED = _RunEnded()
 
@@ -244,8 +261,9 @@ RUN_ENDED = _RunEnded()
 class NoBoard:
     """For handlers run outside a worker: progress goes nowhere, nothing is ever cancelled."""
 
-    def __init__(self, epoch: str = "test") -> None:
+    def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
         self._epoch = epoch
+        self._meta = meta
         self.extended_to: float | None = None
 
     def check(self, what: str) -> None:
@@ -265,3 +283,6 @@ class NoBoard:
 
     def epoch(self) -> str:
         return self._epoch
+
+    def meta(self, job: int) -> Any:
+        return self._meta(job)

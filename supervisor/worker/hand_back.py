@@ -61,9 +61,16 @@ class HandBack:
         # The last of them was over when the slow one began.
         self._counter.settled(settlements, exchange.lost, now - busy_for)
         report_lost(exchange.lost, self._log)
+        report_refused(exchange.refused, self._log)
         self._slot.hold(1)
 
 
 def report_lost(jobs: Sequence[int], log: Any) -> None:
     for job in jobs:
         log.warning("claim_lost", job=job, result="discarded")
+
+
+def report_refused(rows: Sequence[tuple[int, str]], log: Any) -> None:
+    """Rows that the database refuses to have claimed or settled."""
+    for job, reason in rows:
+        log.warning("row_refused", job=job, reason=reason, result="quarantined")

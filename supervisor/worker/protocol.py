@@ -117,13 +117,14 @@ class Conversation:
             device=device,
         )
 
-    def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float) -> bytes:
+    def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float, key: str | None = None) -> bytes:
         """Hand a job over. Raises ValueError for a payload that JSON cannot say."""
         assert self.phase is Phase.IDLE
         line = _line(
             type="job",
             id=self._id + 1,
             job_id=job_id,
+            idempotency_key=key,
             job_type=type,
             attempt=attempt,
             timeout=timeout,

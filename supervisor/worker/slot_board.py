@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
+from typing import Any
 
 from supervisor.domain.errors import ContextClosed
 from supervisor.store.base import Engine
@@ -45,3 +46,7 @@ class SlotBoard:
         self.check("idempotency_key")
         self._epoch = self._epoch or self._engine.epoch()
         return self._epoch
+
+    def meta(self, job: int) -> Any:
+        self.check("meta")
+        return self._engine.meta(job)

@@ -26,7 +26,7 @@ from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
 from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
-from supervisor.worker.hand_back import HandBack, report_lost
+from supervisor.worker.hand_back import HandBack, report_lost, report_refused
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
 from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined, leave_ruined
@@ -178,6 +178,8 @@ class Worker:
                 self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
             report_lost(exchange.lost, self._log)
+        if exchange.refused:
+            report_refused(exchange.refused, self._log)
         claims = exchange.claims
         if self._unsure and not gathered:
             claims = self._held(claims)

@@ -17,7 +17,7 @@ WRONG_USAGE = {
     "no such option": ["jobs", "list", "--colour"],
     "no type": ["enqueue"],
     "too many arguments": ["enqueue", "greet", "{}", "{}"],
-    "a type in capitals": ["enqueue", "Greet"],
+    "a type with a space": ["enqueue", "Gr eet"],
     "an empty type": ["enqueue", ""],
     "a type that is not ASCII": ["enqueue", "grüße"],
     "a type with control characters": ["enqueue", "a\x1b[2Jb\nc"],

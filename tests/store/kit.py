@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -126,7 +127,7 @@ def worker_record(incarnation: str, supervisor: str = "s1", **fields: Any) -> Wo
 def supervisor_record(identity: str, engine: Engine, lock: str, **fields: Any) -> SupervisorRecord:
     values = {
         "pid": 1,
-        "host": "here",
+        "host": socket.gethostname(),
         "machine_id": engine.machine_id,
         "boot_id": engine.boot_id,
         "owner_lock": lock,

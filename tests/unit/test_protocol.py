@@ -64,11 +64,12 @@ def broken(talk: Conversation, data: bytes) -> str:
 def test_a_job_goes_out_and_comes_back() -> None:
     talk = conversation(Phase.IDLE)
 
-    request = talk.job(4711, "tag", 2, {"path": "cat.jpg"}, 60.0)
+    request = talk.job(4711, "tag", 2, {"path": "cat.jpg"}, 60.0, "epoch-4711")
     assert json.loads(request) == {
         "type": "job",
         "id": 1,
         "job_id": 4711,
+        "idempotency_key": "epoch-4711",
         "job_type": "tag",
         "attempt": 2,
         "timeout": 60.0,

@@ -32,6 +32,7 @@ def document(job: Job, errors: Sequence[Attempt], runs: Sequence[Run], *, show: 
         "payload": job.payload if show else None,
         "result": job.result if show else None,
         "redacted": not show,
+        "meta": job.meta,
         "errors": [_row(error, AttemptModel.model_fields) for error in errors],
         "runs": [_row(run, RunModel.model_fields) for run in runs],
         "timeline": timeline(job),

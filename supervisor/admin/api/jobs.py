@@ -36,14 +36,20 @@ def filter_of(which: models.JobFilter) -> Filter:
         unique_key=which.key,
         requires=which.requires,
         priority=which.priority,
+        tags=tuple(which.tag),
         finished_after=seconds(which.finished_after),
         finished_before=seconds(which.finished_before),
     )
 
 
-@router.get("", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type")])
+@router.get(
+    "", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type", "tag")]
+)
 async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
-    """The latest jobs first, a page at a time. All filters may be combined; `status` and `type` may be repeated."""
+    """The latest jobs first, a page at a time. All filters may be combined.
+
+    `status`, `type` and `tag` may be repeated.
+    """
     page = await office.desk.ask(
         lambda operations: operations.page(filter_of(query), before=query.before, limit=query.limit)
     )
@@ -67,6 +73,7 @@ async def enqueue(office: TheOffice, job: models.NewJob) -> JSONResponse:
         requires=job.requires,
         max_attempts=job.max_attempts,
         unique_key=job.unique_key,
+        meta=job.meta,
     )
     job_id, new = await office.desk.put(wanted)
     location = {"Location": f"/api/admin/jobs/{job_id}"}

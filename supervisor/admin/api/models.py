@@ -111,6 +111,9 @@ class JobFilter(Request):
         default=None, max_length=100, description="A capability that it requires; empty: it requires none."
     )
     priority: Priority | None = None
+    tag: list[Annotated[str, Field(max_length=200)]] = Field(
+        default_factory=list, max_length=20, description="With all of these in the list `tags` of its meta."
+    )
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
 
@@ -145,6 +148,7 @@ class NewJob(Request):
     unique_key: str | None = Field(
         default=None, min_length=1, max_length=MAX_KEY, description="At most one unfinished job of the type has it."
     )
+    meta: dict[str, Any] | None = Field(default=None, description="An object of your own, of at most 16 KiB of JSON.")
 
 
 class Enqueued(BaseModel):
@@ -220,6 +224,7 @@ class JobDocument(JobSummary):
 
     payload: Any = Field(description="JSON; null if it is redacted.")
     result: Any = Field(description="JSON; null if it is redacted.")
+    meta: Any = Field(description="JSON: what the user keeps with it; never redacted.")
     redacted: bool = Field(description="Payload and result are not shown: `show_payloads` of `[admin]` opens them.")
     errors: list[Attempt]
     runs: list[Run]

@@ -6,9 +6,10 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import NewJob
+from supervisor.domain.job import NewJob, decoded
 from supervisor.store.base import AdoptReport, RestoreReport
 from supervisor.store.sqlite import owner, schema
 from supervisor.store.sqlite.changes import SqliteChanges
@@ -103,6 +104,7 @@ class SqliteEngine:
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
             schema.migrate(connection)
+            connection.poll()
         except BaseException:
             connection.close()
             raise
@@ -128,6 +130,15 @@ class SqliteEngine:
         try:
             row = connection.row(QUERIES.meta, {"key": "epoch"})
             return str(row[0]) if row else ""
+        finally:
+            connection.close()
+
+    def meta(self, job_id: int) -> Any:
+        """What the user keeps with a job; None without anything."""
+        connection = Connection(self._place, synchronous="NORMAL")
+        try:
+            row = connection.row(QUERIES.job_meta, {"id": job_id})
+            return None if row is None else decoded(row[0])
         finally:
             connection.close()
 

@@ -12,10 +12,10 @@ import sqlite3
 import stat
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from supervisor.domain.capability import covers, next_candidate
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
@@ -25,6 +25,7 @@ from supervisor.store.sqlite.writelock import WriteLock
 
 QUERIES: Queries = load("supervisor.store.sqlite")
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
+_TURN = 0.003  # seconds that one look takes where we ask for the lock again and again
 
 # What concerns every statement; anything else may be the fault of one row, or of one trigger of the application.
 _UNUSABLE = ("full", "readonly", "unable to open", "not a database", "disk I/O error")
@@ -34,6 +35,7 @@ _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 
 Synchronous = Literal["FULL", "NORMAL"]
 Row = tuple[Any, ...]
+Answer = TypeVar("Answer")
 
 # Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
 # parent's files, so they are kept out of the garbage collector's reach.
@@ -59,7 +61,7 @@ os.register_at_fork(after_in_child=_forked)
 def translated(error: sqlite3.Error, path: object) -> StoreError:
     """The exception that our callers know, with a sentence for people."""
     text = str(error)
-    if "locked" in text or "busy" in text:
+    if is_busy(error):
         return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
     hints = {
         "full": "the disk is full",
@@ -75,6 +77,12 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
         hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
     kind = StoreUnavailable if any(words in text for words in _UNUSABLE) else StoreError
     return kind(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else was in the way, so that asking again may help."""
+    text = str(error)
+    return "locked" in text or "busy" in text
 
 
 def _is_full(path: object) -> bool:
@@ -103,6 +111,7 @@ class Connection:
     ) -> None:
         self.place = place
         self.unreadable: set[bytes] = set()  # requirements met by `groups` that nobody can have
+        self.patience = 0.0  # seconds for which we ask again what SQLite has refused because somebody writes
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -180,13 +189,33 @@ class Connection:
         """Whether commits of this connection copy the log into the database when it has grown to 4 MB."""
         self.raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if whether else 0}")
 
+    def poll(self) -> None:
+        """From now on wait for foreign writers by asking every few milliseconds. SQLite's own pauses grow to 100 ms:
+        whoever waits like that beside a program that writes one short transaction after the other rarely gets a turn.
+        """
+        self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
+        self.patience = BUSY_TIMEOUT
+
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
         raw = self.raw
         try:
             return raw.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
+            if self.patience and is_busy(error):
+                return self.insisting(lambda: raw.execute(sql, parameters).fetchall())
             raise translated(error, self.place.database) from None
+
+    def insisting(self, run: Callable[[], Answer]) -> Answer:
+        """Run what somebody was in the way of until it succeeds, for as long as SQLite would have tried."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return run()
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise translated(error, self.place.database) from None
+            time.sleep(_TURN / 10)  # SQLite has waited; where it does not, as for a deadlock, we must
 
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
@@ -247,7 +276,7 @@ class _Transaction:
         raw = self._connection.raw
         self._lock.acquire()
         try:
-            raw.execute("BEGIN IMMEDIATE")
+            self._begin(raw)
             self._connection.insist_on_file()
         except BaseException as error:
             if raw.in_transaction:
@@ -257,6 +286,14 @@ class _Transaction:
                 raise translated(error, self._connection.place.database) from None
             raise
         return raw
+
+    def _begin(self, raw: sqlite3.Connection) -> None:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not self._connection.patience or not is_busy(error):
+                raise
+            self._connection.insisting(lambda: raw.execute("BEGIN IMMEDIATE"))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw

@@ -73,7 +73,11 @@ class SqliteIntake:
 
     def status(self, job_id: int) -> Status | None:
         row = self._connection.row(QUERIES.job_status, {"id": job_id})
-        return None if row is None else Status(row[0])
+        return None if row is None else status_of(row[0])
+
+    def yield_to_others(self) -> None:
+        """Programs that know nothing of our lock are writing: leave them more of the time."""
+        self._connection.be_generous()
 
     def gone(self) -> bool:
         """Whether the file was removed or replaced since it was opened: then open another intake."""
@@ -100,6 +104,16 @@ def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[
     return ids
 
 
+def status_of(value: object) -> Status:
+    """The state that a column names. What is none, written past the table's CHECK, counts as quarantined: nobody runs
+    such a row.
+    """
+    try:
+        return Status(shown(value))
+    except ValueError:
+        return Status.QUARANTINED
+
+
 def job_of(row: Row) -> Job:
     """A `jobs` row, in the order of Job's fields, as the value that users see."""
     fields = list(row)
@@ -108,7 +122,9 @@ def job_of(row: Row) -> Job:
         if not isinstance(fields[index], str) and fields[index] is not None:
             fields[index] = shown(fields[index])
     fields[2] = decoded(fields[2])
-    fields[3] = Status(fields[3])
+    fields[3] = status_of(row[3])
+    if fields[3] != row[3] and not fields[18]:
+        fields[18] = f"its status is {shown(row[3])!r}, which is none"
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)

@@ -31,10 +31,20 @@ def depth(connection: Connection, wanted: Wanted, now: float, limit: int) -> Dep
 def backlog(connection: Connection, now: float, limit: int) -> dict[str, Depth]:
     """The same for every type that has unfinished jobs, whoever may take them."""
     found: dict[str, Depth] = {}
+    if _crowded(connection):
+        for name, due, oldest, next_due in connection.rows(QUERIES.whole_backlog, {"now": now}):
+            found[shown(name)] = Depth(min(int(due), limit), oldest, next_due)
+        return found
     for group in connection.rows(QUERIES.backlog):
         type_ = shown(group[0])
         found[type_] = _with_group(connection, found.get(type_, Depth()), group, now, limit)
     return found
+
+
+def _crowded(connection: Connection) -> bool:
+    """Whether one look at the whole index costs less than a few seeks a group."""
+    row = connection.row(QUERIES.crowded)
+    return row is not None and bool(row[0])
 
 
 def _with_group(connection: Connection, before: Depth, group: Row, now: float, limit: int) -> Depth:

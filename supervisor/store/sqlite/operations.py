@@ -34,9 +34,17 @@ class SqliteOperations:
         self._connection = connection
         connection.checkpoint_itself(not owner.supervised(self.supervisors(), connection.place))
 
-    def jobs(self, *, status: Status | None, type: str | None, before: int | None, limit: int) -> list[Job]:
+    def jobs(
+        self,
+        *,
+        status: Status | None,
+        type: str | None,
+        before: int | None,
+        limit: int,
+        tags: tuple[str, ...] = (),
+    ) -> list[Job]:
         """The latest jobs first, however long that takes."""
-        which = Filter(() if status is None else (status,), () if type is None else (type,))
+        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
         return listing.page(self._connection, which, before, limit, None).jobs
 
     def job(self, job_id: int) -> Job | None:

@@ -29,6 +29,9 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta
 FROM jobs WHERE id = :id;
 
+-- name: job_meta
+SELECT meta FROM jobs WHERE id = :id;
+
 -- name: job_status
 SELECT status FROM jobs WHERE id = :id;
 
@@ -365,6 +368,44 @@ SELECT g.type, g.requires, g.priority,
           AND j.status = 'pending'
         ORDER BY j.scheduled_at LIMIT 1) AS first_at
 FROM groups g WHERE g.priority IS NOT NULL;
+
+-- name: crowded
+-- Whether there are so many kinds of unfinished jobs, among few enough rows, that one look at the whole index costs
+-- less than a few seeks a kind. The view jobs_held asks the same.
+SELECT CASE WHEN (SELECT count(*) FROM (
+    WITH RECURSIVE
+    types (type) AS (
+      SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+              WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+      UNION ALL
+      SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+              WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+      FROM types t WHERE t.type IS NOT NULL LIMIT 1000
+    ),
+    kinds (type, requires) AS (
+      SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.requires LIMIT 1)
+      FROM types t WHERE t.type IS NOT NULL
+      UNION ALL
+      SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = k.type AND j.requires > k.requires
+                        AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.requires LIMIT 1)
+      FROM kinds k WHERE k.requires IS NOT NULL LIMIT 1000
+    )
+    SELECT 1 FROM kinds)) > 990
+  THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                             WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
+  ELSE 0 END;
+
+-- name: whole_backlog
+-- What waits of each type, by one look at the index, in its order: how many are due, since when and from when on.
+SELECT type, sum(scheduled_at <= :now), min(CASE WHEN scheduled_at <= :now THEN scheduled_at END),
+       min(CASE WHEN scheduled_at > :now THEN scheduled_at END)
+FROM jobs INDEXED BY jobs_unfinished
+WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND typeof(scheduled_at) IN ('real', 'integer')
+GROUP BY type;
 
 -- name: awaiting_retry
 -- Whether a pending job of these types has been tried before: what a burst waits for.

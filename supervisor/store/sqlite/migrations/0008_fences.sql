@@ -5,7 +5,7 @@
 CREATE TEMP TABLE unfit AS
 SELECT id, unfinished, told, kept, bad_type, bad_payload, bad_requires, bad_key FROM (
   SELECT id, bad_type, bad_payload, bad_requires, bad_key,
-         status IN ('pending', 'running') AS unfinished,
+         status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AS unfinished,
          iif(bad_type, ', type (' || length(CAST(type AS BLOB)) || ' bytes)', '')
            || iif(bad_payload, ', payload (' || length(CAST(payload AS BLOB)) || ' bytes)', '')
            || iif(bad_requires, ', requires (' || length(CAST(requires AS BLOB)) || ' bytes)', '')
@@ -84,3 +84,75 @@ ALTER TABLE jobs ADD COLUMN meta TEXT
 
 -- Names this life of the database: ids may be used again after an older copy of it was put in its place.
 INSERT OR IGNORE INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))));
+
+-- Every running job, as before: by one seek a group. But where there are more groups than it is worth, among few
+-- enough rows, one look at the index finds them sooner.
+DROP VIEW jobs_held;
+CREATE VIEW jobs_held AS
+WITH RECURSIVE
+crowded (yes) AS MATERIALIZED (
+  SELECT CASE WHEN (SELECT count(*) FROM (
+    WITH RECURSIVE
+    types (type) AS (
+      SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+              WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+      UNION ALL
+      SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+              WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+      FROM types t WHERE t.type IS NOT NULL LIMIT 1000
+    ),
+    kinds (type, requires) AS (
+      SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.requires LIMIT 1)
+      FROM types t WHERE t.type IS NOT NULL
+      UNION ALL
+      SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = k.type AND j.requires > k.requires
+                        AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.requires LIMIT 1)
+      FROM kinds k WHERE k.requires IS NOT NULL LIMIT 1000
+    )
+    SELECT 1 FROM kinds)) > 990
+  THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                             WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
+  ELSE 0 END
+),
+types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+),
+kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = k.type AND j.requires > k.requires
+                    AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = k.type AND j.requires = k.requires
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT j.* FROM crowded c CROSS JOIN groups g CROSS JOIN jobs j INDEXED BY jobs_unfinished
+WHERE NOT c.yes AND j.type = g.type AND j.requires = g.requires AND j.priority = g.priority AND j.status = 'running'
+UNION ALL
+SELECT j.* FROM crowded c CROSS JOIN jobs j INDEXED BY jobs_unfinished
+WHERE c.yes AND (j.status = 'pending' OR j.status = 'running') AND j.status = 'running';
