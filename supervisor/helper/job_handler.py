@@ -4,7 +4,6 @@ One file, the standard library alone, Python 3.8 or newer. A program that a pool
 path, whatever interpreter or virtual environment runs it; it may as well be copied beside the program.
 
     from job_handler import serve
-
     def handle(payload, ctx):
         return {"tags": ["cat"]}
 
@@ -109,7 +108,7 @@ class Context:
         self._id: int = job.get("id", 0)
         self._children: list[dict[str, Any]] = []
         self.job_id: int = job.get("job_id", 0)
-        self.idempotency_key: str | None = job.get("idempotency_key")
+        self.idempotency_key: str = job.get("idempotency_key") or ""
         self.type: str = job.get("job_type", "")
         self.attempt: int = job.get("attempt", 0)
         self.timeout: float = job.get("timeout", 0.0)
