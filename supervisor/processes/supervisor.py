@@ -390,6 +390,6 @@ class Supervisor:
             self._workers.reap()
             time.sleep(0.002)
         kernel.kill_children()
-        self._owner.release(registered=self._client.recovered)
+        self._owner.release(registered=self._client.recovered and not self._lost)
         self._board.remove()
         self._log.info("stopped", why=self._stopping)

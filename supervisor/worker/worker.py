@@ -282,7 +282,6 @@ class Worker:
         return bool(changes.lasting)
 
     def _leave_soon(self) -> None:
-        """Begin nothing more here; what has not begun is for others."""
         self._draining = True
         self._hand.release()
 
@@ -306,7 +305,6 @@ class Worker:
     # Sleeping and signals
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
-        """Until a job may have come, a signal has, or `most` seconds are over."""
         self._wakeups.sleep(most)
         self._obey()
 

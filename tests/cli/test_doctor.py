@@ -58,7 +58,7 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
     )
     change(
         database,
-        "INSERT INTO job_workers VALUES ('w', 'gone', 'greet', 'greet-1', 4712, 1, '{}', 1)",
+        "INSERT INTO job_workers VALUES ('w', 'gone', 'greet', 'greet-1', 4712, 1, '{}', 1, NULL)",
     )
     change(
         database,
@@ -137,6 +137,8 @@ def test_files_of_supervisors_that_are_gone_are_named(make_site: Callable[..., S
 
     [left] = [one["fact"] for one in found if one["about"] == "leftovers"]
     assert left.endswith(": owner-gone.lock, scoreboard-gone, scoreboard-gone.tapes")
+    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.tapes"):
+        (folder / name).unlink()  # they are the test's own
 
 
 # Files

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
 from supervisor.store.sqlite.connection import QUERIES
@@ -26,7 +27,7 @@ class Outcomes:
     written after them all.
     """
 
-    __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker", "refused")
+    __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker", "refused", "stuck")
 
     def __init__(self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None) -> None:
         self._owner = owner
@@ -36,6 +37,7 @@ class Outcomes:
         self._plain: list[tuple[dict[str, Any], list[_Row]]] = []
         self._runs: list[Settlement] = []
         self.refused: list[tuple[int, str]] = []  # (job, why): set aside by `settle`
+        self.stuck: list[tuple[int, str]] = []  # and those of which even that was refused
         by_token: dict[int, list[_Row]] = {}
         for s in settlements:
             if not s.simple:
@@ -112,8 +114,7 @@ class Outcomes:
         if not is_rows_fault(error, raw):
             raise error
         aside = set_aside(raw, job_id, str(error), now, owner=self._owner, token=token)
-        if aside:
-            self.refused.append((job_id, str(error)))
+        (self.refused if aside else self.stuck).append((job_id, str(error)))
         return aside
 
 
@@ -125,8 +126,16 @@ def settle_all(
     *,
     worker: str | None = None,
 ) -> list[int]:
-    """Settle inside the caller's transaction. Returns the ids of the jobs whose claim was lost."""
-    return Outcomes(owner, settlements, now, worker=worker).settle(raw, now)
+    """Settle inside the caller's transaction. Returns the ids of the jobs whose claim was lost.
+
+    Raises StoreError where the database refuses an outcome, and even to have the row set aside.
+    """
+    outcomes = Outcomes(owner, settlements, now, worker=worker)
+    lost = outcomes.settle(raw, now)
+    if outcomes.stuck:
+        job_id, why = outcomes.stuck[0]
+        raise StoreError(f"the database refuses what becomes of job {job_id}: {why}")
+    return lost
 
 
 def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:

@@ -67,10 +67,21 @@ def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_go
     lock = WriteLock(place)
     began = time.monotonic()
     stands = 0.3  # a plea that is repeated for so long
-    lock._account[writelock._PLEADER] = began - 60 if older else began + 60
-    lock._account[writelock._PLEA] = began + stands
+    account = lock._account
+    account[writelock._PLEADER] = began - 60 if older else began + 60
+
+    def plead() -> None:
+        while time.monotonic() < began + stands:
+            account[writelock._PLEA] = time.monotonic()
+            time.sleep(0.0005)
+
+    account[writelock._PLEA] = time.monotonic()
+    pleading = threading.Thread(target=plead)
+    pleading.start()
     lock.acquire()
+    taken = time.monotonic()
+    pleading.join()
     assert lock._held
-    assert (time.monotonic() - began > stands) is waits
+    assert (taken - began > stands) is waits
     lock.release()
     lock.close()

@@ -73,7 +73,7 @@ def test_a_type_is_paused_and_goes_on(site: Site) -> None:
         ("pools/tag", {"paused": True, "workers": -1}, 422),
         ("pools/tag", {"workers": 3, "wrokers": 4}, 422),
         ("pools/tag", [], 422),
-        ("types/Tag", {"paused": True}, 422),
+        ("types/T%40g", {"paused": True}, 422),
         ("types/" + "a" * 101, {"paused": True}, 422),
         ("types/tag", {}, 422),
         ("types/tag", {"paused": 1}, 422),
