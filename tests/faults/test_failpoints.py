@@ -113,7 +113,7 @@ def test_without_the_variable_connections_are_the_drivers_own(tmp_path: Path) ->
     program = (
         "import sys\nfrom supervisor import Queue\n"
         f"queue = Queue('sqlite:///{tmp_path}/jobs.db')\nqueue.enqueue('tag')\n"
-        "print(type(queue._store()._connection.raw).__name__, 'supervisor.system.failpoints' in sys.modules)"
+        "print(type(queue._store(queue._writer)._connection.raw).__name__, 'supervisor.system.failpoints' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
@@ -170,6 +170,9 @@ queue.enqueue("tag")
     environment = os.environ | {VARIABLE: f"program:{place}=fail:{kind}"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+    if kind == "busy" and place.startswith("begin"):  # asked again until it succeeds
+        assert ended.stdout.splitlines() == ["2"]
+        return
     said, count = ended.stdout.splitlines()
     assert words in said
     assert int(count) == 1 + visible

@@ -293,7 +293,7 @@ class _Transaction:
         except sqlite3.Error as error:
             if not self._connection.patience or not is_busy(error):
                 raise
-            self._connection.insisting(lambda: raw.execute("BEGIN IMMEDIATE"))
+            self._connection.insisting(lambda: raw.in_transaction or raw.execute("BEGIN IMMEDIATE"))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw

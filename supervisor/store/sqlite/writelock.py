@@ -64,7 +64,7 @@ class WriteLock:
         if now - self._looked > _LOOK:
             self._look()
         # What stands in the account may be garbage of a process that was broken: none of it lasts.
-        held_back = 0.0 <= now - self._account[_PLEA] < _PLEA_STANDS
+        held_back = abs(now - self._account[_PLEA]) < _PLEA_STANDS
         self._held = (not held_back and self._try()) or self._wait()
         now = time.monotonic()
         if self._held:
@@ -85,7 +85,7 @@ class WriteLock:
         while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            if 0.0 <= now - self._account[_PLEA] < _PLEA_STANDS and self._account[_PLEADER] < began:
+            if abs(now - self._account[_PLEA]) < _PLEA_STANDS and self._account[_PLEADER] < began:
                 continue  # somebody has waited for longer
             if now - began > _PLEA_AFTER:
                 self._account[_PLEADER], self._account[_PLEA] = began, now
