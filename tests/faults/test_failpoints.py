@@ -113,7 +113,8 @@ def test_without_the_variable_connections_are_the_drivers_own(tmp_path: Path) ->
     program = (
         "import sys\nfrom supervisor import Queue\n"
         f"queue = Queue('sqlite:///{tmp_path}/jobs.db')\nqueue.enqueue('tag')\n"
-        "print(type(queue._store(queue._writer)._connection.raw).__name__, 'supervisor.system.failpoints' in sys.modules)"
+        "raw = queue._store(queue._writer)._connection.raw\n"
+        "print(type(raw).__name__, 'supervisor.system.failpoints' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
