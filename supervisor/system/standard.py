@@ -10,8 +10,11 @@ from typing import TextIO
 STDOUT, STDERR = 1, 2
 
 
-def make_safe() -> None:
-    """Open what the process was started without, or the next files would get those numbers; and forgive errors."""
+def make_safe(*, keep_open: bool = False) -> None:
+    """Open what the process was started without, or the next files would get those numbers; and forgive errors.
+
+    With `keep_open` nobody can close them: where handlers run.
+    """
     for number in (0, STDOUT, STDERR):
         try:
             os.fstat(number)
@@ -21,7 +24,7 @@ def make_safe() -> None:
         if getattr(sys, name) is None:
             stream = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
-        forgive(getattr(sys, name))
+        forgive(getattr(sys, name), keep_open=keep_open)
 
 
 def _open_nothing(number: int) -> None:
@@ -31,8 +34,8 @@ def _open_nothing(number: int) -> None:
         os.close(opened)
 
 
-def forgive(stream: TextIO) -> None:
-    """What cannot be written, because nobody reads it any more or the disk is full, is lost. Nobody closes it."""
+def forgive(stream: TextIO, *, keep_open: bool = False) -> None:
+    """What cannot be written, because nobody reads it any more or the disk is full, is lost."""
     write, flush = stream.write, stream.flush
 
     def written(text: str) -> int:
@@ -49,4 +52,6 @@ def forgive(stream: TextIO) -> None:
     # every object that somebody has put in place of a standard stream can have them.
     with contextlib.suppress(AttributeError, TypeError):
         stream.write = written  # type: ignore[method-assign]
-        stream.flush = stream.close = flushed  # type: ignore[method-assign]
+        stream.flush = flushed  # type: ignore[method-assign]
+        if keep_open:
+            stream.close = flushed  # type: ignore[method-assign]
