@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -28,8 +29,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _prctl(option: int, argument: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, os.strerror(errno))
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def die_with_parent(parent: int) -> None:
@@ -64,6 +65,19 @@ def send_signal(pidfd: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def file_ids() -> tuple[int, int]:
+    """The user and the group as whom this process meets files; setting them to -1 changes nothing and tells."""
+    return _libc.setfsuid(-1), _libc.setfsgid(-1)
+
+
+def set_file_ids(user: int, group: int) -> None:
+    """Raises OSError where that is not allowed: the calls themselves do not say."""
+    _libc.setfsuid(user)
+    _libc.setfsgid(group)
+    if file_ids() != (user, group):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def children(pid: int) -> list[int]:

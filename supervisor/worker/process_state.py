@@ -22,14 +22,16 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from supervisor.system import signals
+from supervisor.system import kernel, signals
 
 # By name: what restores must not be what a handler has replaced.
 _getsignal, _set_signal, _sigmask = _signal.getsignal, signal.signal, _signal.pthread_sigmask
 _getitimer, _setitimer = signal.getitimer, signal.setitimer
 _getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.umask, os.getpriority, os.setpriority
+_getresuid, _setresuid, _getresgid, _setresgid = os.getresuid, os.setresuid, os.getresgid, os.setresgid
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
 
+_LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it is there, whatever the stubs say
 _STDERR = 2
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _FUNCTIONS: tuple[tuple[ModuleType, str], ...] = (
@@ -74,6 +76,7 @@ class ProcessState:
         self._locale = _locale.setlocale(_locale.LC_ALL, None)
         self._nice = _getpriority(os.PRIO_PROCESS, 0)
         self._limits = [(number, _getrlimit(number)) for number in _LIMITS]
+        self._users, self._groups, self._file_ids = _getresuid(), _getresgid(), kernel.file_ids()
         self._functions = [(module, name, getattr(module, name)) for module, name in _FUNCTIONS]
         self._socket_timeout = _socket_timeout()
         self._collects = gc.isenabled()
@@ -96,7 +99,7 @@ class ProcessState:
         for what, put_back in self._differences():
             try:
                 put_back()
-            except (OSError, ValueError):
+            except (OSError, ValueError, _LOCALE_ERROR):
                 lasting.append(what)
             else:
                 restored.append(what)
@@ -128,6 +131,12 @@ class ProcessState:
         for number, limits in self._limits:
             if _getrlimit(number) != limits:
                 yield f"the limit {_limit_name(number)}", partial(_setrlimit, number, limits)
+        if _getresuid() != self._users:
+            yield "the user", partial(_setresuid, *self._users)
+        if _getresgid() != self._groups:
+            yield "the group", partial(_setresgid, *self._groups)
+        if kernel.file_ids() != self._file_ids:
+            yield "the user of files", partial(kernel.set_file_ids, *self._file_ids)
         if _getpriority(os.PRIO_PROCESS, 0) != self._nice:
             yield "the nice value", partial(_setpriority, os.PRIO_PROCESS, 0, self._nice)
 

@@ -299,7 +299,7 @@ class Worker:
         if self._closed():
             return None
         if self._spare is None:
-            self._spare = self._engine.claims()
+            self._spare = self._engine.claims(min(0.5, self._pool.heartbeat_timeout / 4))
         return self._spare.exchange(self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now)
 
     # Sleeping and signals

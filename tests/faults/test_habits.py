@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 
@@ -172,3 +173,37 @@ def test_a_job_that_opens_too_many_files_itself_fails_for_itself(make_site: Make
     assert [site.job(job).attempts for job in jobs] == [1] * 5
     assert wait_for(lambda: site.workers(), "a worker")
     assert not site.event("worker_died")
+
+
+@pytest.mark.fault(50)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give its user away")
+def test_no_neighbour_runs_as_the_user_to_whom_a_handler_has_changed(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n',
+        """
+import ctypes, os, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    found = [os.getuid(), os.geteuid(), ctypes.CDLL(None).setfsuid(-1)]
+    record("end", ctx)
+    time.sleep(0.02)
+    if payload == "effective":
+        os.seteuid(65534)
+    elif payload == "of files":
+        ctypes.CDLL(None).setfsuid(65534)
+    elif payload == "for good":
+        os.setresuid(65534, 65534, 65534)
+    return found
+""",
+    )
+    jobs = []
+    for how in ("effective", "of files", "for good"):
+        jobs += site.queue.enqueue_many("work", [how, "plain", "plain"])
+    culprit = jobs[6]  # its worker cannot write any more what becomes of it
+    site.start()
+    assert site.queue.wait(culprit, timeout=20).status is Status.QUARANTINED
+    neighbours = [job for job in jobs if job != culprit]
+    assert [site.done(job).result for job in neighbours] == [[0, 0, 0]] * len(neighbours)
+    site.verdict(hit=[culprit], quarantined=[culprit])

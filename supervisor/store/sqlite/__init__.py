@@ -142,8 +142,12 @@ class SqliteEngine:
         finally:
             connection.close()
 
-    def claims(self) -> SqliteClaims:
-        return SqliteClaims(Connection(self._place, synchronous="NORMAL"))
+    def claims(self, patience: float | None = None) -> SqliteClaims:
+        """`patience` is how many seconds to wait for a foreign writer, where that is not the usual."""
+        connection = Connection(self._place, synchronous="NORMAL")
+        if patience is not None:
+            connection.raw.execute(f"PRAGMA busy_timeout = {patience * 1000:.0f}")
+        return SqliteClaims(connection)
 
     def chores(self) -> SqliteChores:
         return SqliteChores(Connection(self._place, synchronous="NORMAL"))
