@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 
 _FREE = 3  # early deaths in a row that cost no delay
 _FIRST = 0.1  # seconds, doubled with each further one
@@ -62,7 +62,7 @@ class Restarts:
             return self
         failures = self.failed_setups + 1
         delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
-        return replace(self, failed_setups=failures, counted_at=now, delay=delay, why=clipped(why, _WHY))
+        return replace(self, failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _WHY))
 
     def ready(self) -> Restarts:
         """A worker has been set up. What failed before was mended, so the crashes of before say nothing of it."""

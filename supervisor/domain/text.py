@@ -5,6 +5,6 @@ from __future__ import annotations
 LONGEST = 2000  # characters of a message
 
 
-def clipped(text: str, most: int = LONGEST) -> str:
+def shortened(text: str, most: int = LONGEST) -> str:
     """The text, or its beginning and how much is missing."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.policy import Charge
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 from supervisor.processes.termination import NO_RUN, Run
 from supervisor.system.signals import name_of
 from supervisor.system.slot import Snapshot, State
@@ -196,7 +196,7 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     if number is not None:
         return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
     if code == RUINED:
-        return "ruined", clipped(slot.text) or "the worker's own process was ruined", "crash", number, code
+        return "ruined", shortened(slot.text) or "the worker's own process was ruined", "crash", number, code
     if code is not None:
         message = f"the worker's process ended with exit code {code} in the middle of its work"
         return "exit", message, "crash", number, code

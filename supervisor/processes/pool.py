@@ -14,7 +14,7 @@ from supervisor.domain.restart import Restarts
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.domain.suspicion import Suspicion
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 from supervisor.maintenance.maintainer import Ward
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.maintenance.reviver import SecondChance
@@ -327,7 +327,7 @@ class Pool:
         return {
             "size": len(living),
             "target": self.target,
-            "why": clipped(alone if isolated else self.reason),
+            "why": shortened(alone if isolated else self.reason),
             "due": self.waiting.due,
             "oldest_age": round(self.waiting.oldest_age, 3),
             "rate": round(self.rate, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 from supervisor.processes.pool import Pool
 
 _MOST_PROBLEMS = 20
@@ -24,7 +24,7 @@ class ReloadOutcome:
 
     def refused(self, number: int | None, at: float, problems: list[str]) -> None:
         """The configuration has faults; all stays as it was. `at` is Unix seconds."""
-        told = [clipped(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
+        told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
         self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}}
         self._waiting = set()
 
@@ -47,7 +47,7 @@ class ReloadOutcome:
 
     def _settle(self, name: str, state: str, problem: str = "") -> None:
         self._waiting.discard(name)
-        problems = [*self._news["problems"], clipped(problem, 500)] if problem else self._news["problems"]
+        problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
         over = "failed" if problems else "accepted"
         self._news = {
             **self._news,

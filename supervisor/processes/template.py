@@ -21,7 +21,7 @@ from typing import NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, kernel, lifeline, signals, standard, tallies, tape
@@ -88,7 +88,7 @@ class Template:
         try:
             self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
         except HandlerError as error:
-            self._channel.send({"broken": clipped(str(error))})
+            self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
         kernel.outlive_parent()

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any, Protocol
 
-from supervisor.domain.text import clipped
+from supervisor.domain.text import shortened
 from supervisor.processes.template import Template, TemplateSpec
 from supervisor.store.base import Engine
 from supervisor.system import child, kernel, signals
@@ -122,7 +122,7 @@ class TemplateProcess:
             self.ready = True
             self._answered()
         elif "broken" in message:
-            self.why_broken = clipped(str(message["broken"]))
+            self.why_broken = shortened(str(message["broken"]))
             listener.broken(self, self.why_broken)
 
     def _take(self, incarnation: str, pid: int, descriptors: list[int], listener: Listener) -> None:
