@@ -130,11 +130,11 @@ def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], w
 def _descriptors() -> dict[int, str]:
     """What is open: the number, and what the kernel calls it."""
     found = {}
-    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are numbers here, no paths
+    for number in kernel.open_descriptors():
         try:
             found[number] = str(Path(f"/proc/self/fd/{number}").readlink())
         except OSError:
-            continue  # the descriptor of the listing itself
+            continue  # another thread has closed it
     return found
 
 

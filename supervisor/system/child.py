@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from supervisor.system import failpoints, lifeline, signals
 from supervisor.system.channel import Channel
-from supervisor.system.kernel import die_with_parent
+from supervisor.system.kernel import die_with_parent, open_descriptors
 
 STANDARD = (0, 1, 2)
 _LAST_WORDS = 5.0  # seconds for what a child has said to go over, before it leaves
@@ -93,13 +93,8 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
 
 
 def close_all_but(kept: set[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here, no paths
-        number = int(name)
-        if number not in kept:
-            try:
-                os.close(number)
-            except OSError:
-                continue  # the descriptor of the listing itself
+    for number in open_descriptors() - kept:
+        os.close(number)
 
 
 def leave(code: int) -> NoReturn:

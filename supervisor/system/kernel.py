@@ -80,6 +80,20 @@ def set_file_ids(user: int, group: int) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
+def open_descriptors() -> set[int]:
+    """The numbers that are open in this process, without that of the listing itself, which is closed by then."""
+    listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here, no paths
+    return {number for number in listed if _is_open(number)}
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
 def children(pid: int) -> list[int]:
     """The direct children of a process, zombies included."""
     found: list[int] = []

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+
+from supervisor.system.kernel import open_descriptors
 
 numbers: set[int] = set()
 
 
 def note(close: Callable[[], None]) -> None:
     """Close something, and note the numbers that are free afterwards."""
-    before = _open()
+    before = open_descriptors()
     close()
-    numbers.update(before - _open())
-
-
-def _open() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - names are numbers here, no paths
+    numbers.update(before - open_descriptors())

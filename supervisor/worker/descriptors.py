@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import resource
-from os import close, dup, fstat, get_blocking, listdir
+from os import close, dup, fstat, get_blocking
 
 from supervisor.system import released
+from supervisor.system.kernel import open_descriptors
 
 _MOST = 1000  # the highest number for the canary: below what select() can wait for
 _NEAR = 8  # descriptors short of the limit that count as none left
@@ -26,10 +27,10 @@ class Descriptors:
 
     def __init__(self) -> None:
         self._own: dict[int, tuple[int, int]] = {}
-        for name in listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here, no paths
-            identity = _identity(int(name))
+        for number in open_descriptors():
+            identity = _identity(number)
             if identity is not None:
-                self._own[int(name)] = identity
+                self._own[number] = identity
         some = min(self._own)
         self._canary = fcntl.fcntl(some, fcntl.F_DUPFD_CLOEXEC, min(_MOST, limit() - _NEAR - 1))
         self._first_free = self.lowest_free()

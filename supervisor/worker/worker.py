@@ -181,7 +181,7 @@ class Worker:
         if exchange.refused:
             report_refused(exchange.refused, self._log)
         claims = exchange.claims
-        if self._unsure and not gathered:
+        if self._unsure and want and not gathered:  # else nobody would run them
             claims = self._held(claims)
         self._slot.hold(len(claims))
         return claims

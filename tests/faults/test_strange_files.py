@@ -60,6 +60,21 @@ def test_a_supervisor_whose_folder_was_deleted_is_recovered_when_it_dies(make_si
     assert site.done(job).crashes == 1
 
 
+@pytest.mark.fault(62)
+def test_a_worker_that_makes_the_writers_lock_again_is_not_taken_for_ruined(make_site: MakeSite) -> None:
+    site = make_site(WORK)
+    site.start()
+    lock = site.database.with_name("app.db-supervisor") / "write.lock"
+    [pid] = {site.done(site.queue.enqueue("work")).result["pid"]}
+    for _ in range(2):
+        lock.unlink()
+        time.sleep(1.1)  # a writer looks for it once a second
+        jobs = site.queue.enqueue_many("work", [{"seconds": 0.02}] * 3)  # long enough for a look at the process
+        assert [site.done(job).result["pid"] for job in jobs] == [pid] * 3
+        assert lock.exists()
+    site.verdict()
+
+
 def refused(folder: Path, **environment: str) -> str:
     """What `run` says when it refuses, having changed nothing in the folder."""
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
