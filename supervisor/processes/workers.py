@@ -115,7 +115,7 @@ class Workers:
         if self._slots.full:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
-        incarnation, name, device = str(uuid.uuid4()), pool.next_name(), None
+        incarnation, name = str(uuid.uuid4()), pool.next_name()
         device = pool.next_device(name)
         number, slot = self._slots.take(incarnation, name)
         settings = template.spec.pools[pool.name]

@@ -328,76 +328,16 @@ SELECT count(*) FROM (
 -- name: backlog
 -- Each (type, requires, priority) that has unfinished rows, paused or not, with the time of its first pending
 -- one. One seek a group, as for a claim.
-WITH RECURSIVE
-types (type) AS (
-  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
-          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
-  UNION ALL
-  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
-          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
-  FROM types t WHERE t.type IS NOT NULL
-),
-kinds (type, requires) AS (
-  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
-                  ORDER BY j.requires LIMIT 1)
-  FROM types t WHERE t.type IS NOT NULL
-  UNION ALL
-  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                  WHERE j.type = k.type AND j.requires > k.requires
-                    AND (j.status = 'pending' OR j.status = 'running')
-                  ORDER BY j.requires LIMIT 1)
-  FROM kinds k WHERE k.requires IS NOT NULL
-),
-groups (type, requires, priority) AS (
-  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                              WHERE j.type = k.type AND j.requires = k.requires
-                                AND (j.status = 'pending' OR j.status = 'running')
-                              ORDER BY j.priority DESC LIMIT 1)
-  FROM kinds k WHERE k.requires IS NOT NULL
-  UNION ALL
-  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
-                                AND (j.status = 'pending' OR j.status = 'running')
-                              ORDER BY j.priority DESC LIMIT 1)
-  FROM groups g WHERE g.priority IS NOT NULL
-)
 SELECT g.type, g.requires, g.priority,
        (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
         WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
           AND j.status = 'pending'
         ORDER BY j.scheduled_at LIMIT 1) AS first_at
-FROM groups g WHERE g.priority IS NOT NULL;
+FROM job_groups g;
 
 -- name: crowded
--- Whether there are so many kinds of unfinished jobs, among few enough rows, that one look at the whole index costs
--- less than a few seeks a kind. The view jobs_held asks the same.
-SELECT CASE WHEN (SELECT count(*) FROM (
-    WITH RECURSIVE
-    types (type) AS (
-      SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
-              WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
-      UNION ALL
-      SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
-              WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
-      FROM types t WHERE t.type IS NOT NULL LIMIT 1000
-    ),
-    kinds (type, requires) AS (
-      SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                      WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
-                      ORDER BY j.requires LIMIT 1)
-      FROM types t WHERE t.type IS NOT NULL
-      UNION ALL
-      SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                      WHERE j.type = k.type AND j.requires > k.requires
-                        AND (j.status = 'pending' OR j.status = 'running')
-                      ORDER BY j.requires LIMIT 1)
-      FROM kinds k WHERE k.requires IS NOT NULL LIMIT 1000
-    )
-    SELECT 1 FROM kinds)) > 990
-  THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
-                             WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
-  ELSE 0 END;
+-- Whether one look at the whole index costs less than a few seeks a kind.
+SELECT yes FROM jobs_crowded;
 
 -- name: whole_backlog
 -- What waits of each type, by one look at the index, in its order: how many are due, since when and from when on.
@@ -434,16 +374,8 @@ WHERE status IN ('failed', 'quarantined') AND completed_at >= :since
 
 -- name: unhandled
 -- Types with pending jobs that no pool of ours handles. Two seeks a type.
-WITH RECURSIVE types (type) AS (
-  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
-          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
-  UNION ALL
-  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
-          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
-  FROM types t WHERE t.type IS NOT NULL
-)
-SELECT type FROM types t
-WHERE type IS NOT NULL AND type NOT IN (SELECT value FROM json_each(:types))
+SELECT type FROM job_types t
+WHERE type NOT IN (SELECT value FROM json_each(:types))
   AND EXISTS (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished WHERE j.type = t.type AND j.status = 'pending')
 LIMIT 20;
 

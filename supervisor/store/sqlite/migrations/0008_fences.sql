@@ -85,65 +85,41 @@ ALTER TABLE jobs ADD COLUMN meta TEXT
 -- Names this life of the database: ids may be used again after an older copy of it was put in its place.
 INSERT OR IGNORE INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))));
 
--- Every running job, as before: by one seek a group. But where there are more groups than it is worth, among few
--- enough rows, one look at the index finds them sooner.
-DROP VIEW jobs_held;
-CREATE VIEW jobs_held AS
-WITH RECURSIVE
-crowded (yes) AS MATERIALIZED (
-  SELECT CASE WHEN (SELECT count(*) FROM (
-    WITH RECURSIVE
-    types (type) AS (
-      SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
-              WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
-      UNION ALL
-      SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
-              WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
-      FROM types t WHERE t.type IS NOT NULL LIMIT 1000
-    ),
-    kinds (type, requires) AS (
-      SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                      WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
-                      ORDER BY j.requires LIMIT 1)
-      FROM types t WHERE t.type IS NOT NULL
-      UNION ALL
-      SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
-                      WHERE j.type = k.type AND j.requires > k.requires
-                        AND (j.status = 'pending' OR j.status = 'running')
-                      ORDER BY j.requires LIMIT 1)
-      FROM kinds k WHERE k.requires IS NOT NULL LIMIT 1000
-    )
-    SELECT 1 FROM kinds)) > 990
-  THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
-                             WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
-  ELSE 0 END
-),
-types (type) AS (
+-- What unfinished jobs there are: each type, each (type, requires) and each (type, requires, priority), by one seek in
+-- the index each, whatever the number of rows.
+CREATE VIEW job_types AS
+WITH RECURSIVE types (type) AS (
   SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
           WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
   UNION ALL
   SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
           WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
   FROM types t WHERE t.type IS NOT NULL
-),
-kinds (type, requires) AS (
+)
+SELECT type FROM types WHERE type IS NOT NULL;
+
+CREATE VIEW job_kinds AS
+WITH RECURSIVE kinds (type, requires) AS (
   SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
                   WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
                   ORDER BY j.requires LIMIT 1)
-  FROM types t WHERE t.type IS NOT NULL
+  FROM job_types t
   UNION ALL
   SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
                   WHERE j.type = k.type AND j.requires > k.requires
                     AND (j.status = 'pending' OR j.status = 'running')
                   ORDER BY j.requires LIMIT 1)
   FROM kinds k WHERE k.requires IS NOT NULL
-),
-groups (type, requires, priority) AS (
+)
+SELECT type, requires FROM kinds WHERE requires IS NOT NULL;
+
+CREATE VIEW job_groups AS
+WITH RECURSIVE groups (type, requires, priority) AS (
   SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
                               WHERE j.type = k.type AND j.requires = k.requires
                                 AND (j.status = 'pending' OR j.status = 'running')
                               ORDER BY j.priority DESC LIMIT 1)
-  FROM kinds k WHERE k.requires IS NOT NULL
+  FROM job_kinds k
   UNION ALL
   SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
                               WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
@@ -151,7 +127,22 @@ groups (type, requires, priority) AS (
                               ORDER BY j.priority DESC LIMIT 1)
   FROM groups g WHERE g.priority IS NOT NULL
 )
-SELECT j.* FROM crowded c CROSS JOIN groups g CROSS JOIN jobs j INDEXED BY jobs_unfinished
+SELECT type, requires, priority FROM groups WHERE priority IS NOT NULL;
+
+-- Whether there are so many kinds, among few enough rows, that one look at the whole index costs less than a few seeks
+-- a kind.
+CREATE VIEW jobs_crowded AS
+SELECT CASE WHEN (SELECT count(*) FROM (SELECT 1 FROM job_types LIMIT 1000)) = 1000  -- first: this ends the walk
+              OR (SELECT count(*) FROM (SELECT 1 FROM job_kinds LIMIT 1000)) = 1000
+       THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                                   WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
+       ELSE 0 END AS yes;
+
+-- Every running job, as before, unless that is crowded.
+DROP VIEW jobs_held;
+CREATE VIEW jobs_held AS
+WITH crowded (yes) AS MATERIALIZED (SELECT yes FROM jobs_crowded)
+SELECT j.* FROM crowded c CROSS JOIN job_groups g CROSS JOIN jobs j INDEXED BY jobs_unfinished
 WHERE NOT c.yes AND j.type = g.type AND j.requires = g.requires AND j.priority = g.priority AND j.status = 'running'
 UNION ALL
 SELECT j.* FROM crowded c CROSS JOIN jobs j INDEXED BY jobs_unfinished
