@@ -29,8 +29,9 @@ from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, is_time, look, our_definition, quoted
 from supervisor.store.sqlite.connection import QUERIES, Connection, translated
 from supervisor.store.sqlite.definition import Column, names, table_created, tokens
+from supervisor.store.sqlite.inserting import insertion
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.settling import Outcomes, insertion
+from supervisor.store.sqlite.settling import Outcomes
 
 # Bytes of any kind may stand here: a job whose payload is no JSON fails with a clear error, and nothing
 # is decided by the others.

@@ -282,12 +282,11 @@ class SqliteChores:
     def inserted(self) -> int:
         """How many jobs were ever inserted, by whomever."""
         row = self._connection.row(QUERIES.inserted)
-        inserted = int(row[0]) if row else 0
-        if repair.exhausted(inserted):
+        if repair.exhausted(row):
             with self._connection.write() as raw:
                 repair.renumber(raw)
             return 0
-        return inserted
+        return int(row[0]) if row else 0
 
     def yield_to_others(self) -> None:
         """Programs that know nothing of our lock are writing: leave them more of the time."""

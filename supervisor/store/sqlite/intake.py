@@ -6,11 +6,11 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from supervisor.domain.errors import Conflict, StoreError
+from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, NewJob, Status, decoded, shown
-from supervisor.store.sqlite import measuring, owner, repair
+from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.settling import insertion, insertion_of
+from supervisor.store.sqlite.inserting import insert_job, with_room
 
 _LOOK = 10.0  # seconds between two looks whether a supervisor lives
 
@@ -28,41 +28,21 @@ class SqliteIntake:
         self._connection = connection
         self._look_at = 0.0
 
-    def enqueue(self, jobs: Sequence[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:
-        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's.
-
-        On the caller's own connection nothing is locked or committed here: the jobs exist if and only if
-        the caller's transaction commits. Its errors reach the caller as they are.
-        """
-        now = time.time()
-        if connection is not None:
-            return insert(connection, jobs, now)
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK
             self._connection.checkpoint_itself(not self._supervised())
-        try:
-            with self._connection.write() as raw:
-                return insert(raw, jobs, now)
-        except StoreError:
-            if not self._renumbered():
-                raise
-        with self._connection.write() as raw:
-            return insert(raw, jobs, now)
-
-    def _renumbered(self) -> bool:
-        """Whether ids had run out, after a row with the greatest of all, and are to be had again."""
-        row = self._connection.row(QUERIES.inserted)
-        if row is None or not repair.exhausted(int(row[0])):
-            return False
-        with self._connection.write() as raw:
-            repair.renumber(raw)
-        return True
+        return with_room(self._connection, lambda raw: insert(raw, jobs, time.time()))
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         """Insert one job. Returns its id and whether it is a new one's: a duplicate key names the existing job."""
-        with self._connection.write() as raw:
+
+        def put(raw: sqlite3.Connection) -> tuple[int, bool]:
             found = raw.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone()
             return (found[0], False) if found else (insert(raw, [job], time.time())[0], True)
+
+        return with_room(self._connection, put)
 
     def _supervised(self) -> bool:
         return owner.supervised(measuring.supervisors(self._connection), self._connection.place)
@@ -92,11 +72,9 @@ def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[
     cursor.row_factory = None  # the caller's may turn rows into anything
     ids = []
     for job in jobs:
-        parameters = insertion(job, now)
-        cursor.execute(insertion_of(job), parameters)
-        if cursor.rowcount == 1 and cursor.lastrowid is not None:
-            ids.append(cursor.lastrowid)
-        elif row := cursor.execute(QUERIES.find_unique, parameters).fetchone():
+        if insert_job(cursor, job, now):
+            ids.append(cursor.lastrowid or 0)
+        elif row := cursor.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone():
             ids.append(row[0])
         else:
             # On an adopted table; or, in autocommit, the job that was in the way has just finished.

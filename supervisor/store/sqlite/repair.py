@@ -2,12 +2,13 @@
 room for no other, so that nobody could enqueue any more.
 
 The table's CHECK refuses both but for the greatest, which somebody may well insert. So whoever meets a full sequence
-calls this: an enqueue of ours, the maintainer when it looks how many jobs there were, and the migration.
+calls this: every insertion of ours, the maintainer when it looks how many jobs there were, and the migration.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from supervisor.store.queries import Queries, load
 
@@ -17,9 +18,9 @@ GREATEST = 1 << 62  # as in the table's CHECK
 ROOM = 1 << 40  # ids that have to be left behind the latest
 
 
-def exhausted(sequence: int) -> bool:
-    """Whether ids are about to run out, after so great a one."""
-    return sequence > GREATEST - ROOM
+def exhausted(row: Sequence[int] | None) -> bool:
+    """Whether ids are about to run out, after so great a one. The row is what `inserted` finds."""
+    return row is not None and int(row[0]) > GREATEST - ROOM
 
 
 def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:

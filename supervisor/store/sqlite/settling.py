@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
 from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.inserting import insert_children
 from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside
+from supervisor.store.sqlite.repair import exhausted, renumber
 
 _Row = tuple[Any, ...]  # the parameters of settle_done
 _STARTED, _ID, _TOKEN = 2, 5, 7  # places in it
@@ -143,17 +145,26 @@ def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now
         return _write(raw, owner, settlement, now, worker)
     raw.execute("SAVEPOINT family")
     try:
-        # The children after the settlement: a job may enqueue its own unique key again.
-        settled = _write(raw, owner, settlement, now, worker)
-        if settled:
-            insert_children(raw, settlement.children, now)
+        settled = _write_family(raw, owner, settlement, now, worker)
     except sqlite3.IntegrityError as error:
-        # A rule of the application's own; trying again would meet it again.
         raw.execute("ROLLBACK TO family")
-        failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
-        refused = settlement._replace(status=Status.FAILED, result=None, failure=failure, children=())
-        settled = _write(raw, owner, refused, now, worker)
+        if exhausted(raw.execute(QUERIES.inserted).fetchone()):
+            renumber(raw)
+            settled = _write_family(raw, owner, settlement, now, worker)
+        else:
+            # A rule of the application's own; trying again would meet it again.
+            failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
+            refused = settlement._replace(status=Status.FAILED, result=None, failure=failure, children=())
+            settled = _write(raw, owner, refused, now, worker)
     raw.execute("RELEASE family")
+    return settled
+
+
+def _write_family(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
+    # The children after the settlement: a job may enqueue its own unique key again.
+    settled = _write(raw, owner, settlement, now, worker)
+    if settled:
+        insert_children(raw, settlement.children, now)
     return settled
 
 
@@ -224,28 +235,3 @@ def _record_run(raw: sqlite3.Connection, settlement: Settlement, worker: str | N
             "now": now,
         },
     )
-
-
-def insert_children(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> None:
-    """Insert the jobs that a handler enqueued, in the transaction of its completion."""
-    for job in jobs:
-        raw.execute(insertion_of(job), insertion(job, now))
-
-
-def insertion_of(job: NewJob) -> str:
-    """Its statement: most jobs have no meta, and an adopted table may have a column of that name that needs a value."""
-    return QUERIES.insert_job if job.meta is None else QUERIES.insert_job_with_meta
-
-
-def insertion(job: NewJob, now: float) -> dict[str, Any]:
-    return {
-        "type": job.type,
-        "payload": job.payload,
-        "priority": job.priority,
-        "requires": job.requires,
-        "scheduled_at": now if job.scheduled_at is None else job.scheduled_at,
-        "max_attempts": job.max_attempts,
-        "unique_key": job.unique_key,
-        "meta": job.meta,
-        "now": now,
-    }

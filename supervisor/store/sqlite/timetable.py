@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Planned
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.settling import insertion
+from supervisor.store.sqlite.inserting import insert_job, with_room
 
 
 class SqliteTimetable:
@@ -27,16 +28,19 @@ class SqliteTimetable:
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
         """Move the schedule on and insert the jobs, both or neither. None: somebody else has moved it."""
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
-        with self._connection.write() as raw:
+
+        def fire(raw: sqlite3.Connection) -> list[int] | None:
             if not raw.execute(QUERIES.move_on, which).rowcount:
                 return None
-            ids = []
+            ids, cursor = [], raw.cursor()
             for job in jobs:
-                job_id = raw.execute(QUERIES.insert_job, insertion(job, now)).lastrowid or 0
-                ids.append(job_id)
-                fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": job_id}
+                insert_job(cursor, job, now)
+                ids.append(cursor.lastrowid or 0)
+                fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": ids[-1]}
                 raw.execute(QUERIES.note_fired, fired)
-        return ids
+            return ids
+
+        return with_room(self._connection, fire)
 
     def close(self) -> None:
         self._connection.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import Queue, Status
+from supervisor.domain.job import NewJob
 from supervisor.domain.settlement import done, failed
 from supervisor.store.base import Filter
 from supervisor.store.migrate import shipped
@@ -148,6 +149,26 @@ class TestIds:
         assert desk.put() == first + 3
         assert desk.job(first + 1).status is Status.PENDING
         assert str(last) in desk.operations.attempts(first + 1)[0].message
+
+    @pytest.mark.fault(59)
+    @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
+    def test_several_jobs_at_once_are_all_there_after_the_greatest_id(
+        self, desk: Desk, foreign: sqlite3.Connection, last: int
+    ) -> None:
+        insert(foreign, id=last)
+        ids = desk.intake.enqueue([NewJob("tag", "{}")] * 3)
+        assert ids == [2, 3, 4]
+        assert [desk.job(job_id).status for job_id in ids] == [Status.PENDING] * 3
+        assert desk.intake.put(NewJob("tag", "{}")) == (5, True)
+
+    @pytest.mark.fault(59)
+    def test_no_job_fails_because_ids_ran_out_for_its_children(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        parent = desk.put()
+        claim = desk.one()
+        insert(foreign, id=2**62)
+        assert desk.settle(done(claim, None, children=(NewJob("tag", "{}"),))) == []
+        assert desk.status(parent) is Status.DONE
+        assert desk.job(parent + 2).status is Status.PENDING
 
     @pytest.mark.fault(59)
     def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:

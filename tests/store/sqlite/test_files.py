@@ -33,7 +33,7 @@ class TestTheCallersOwnTransaction:
         for end in ("ROLLBACK", "COMMIT"):
             foreign.execute("BEGIN")
             foreign.execute("INSERT INTO pictures VALUES ('cat.jpg')")
-            [job_id] = desk.intake.enqueue([NewJob("tag", "{}")], connection=foreign)
+            [job_id] = desk.engine.insert(foreign, [NewJob("tag", "{}")])
             assert desk.intake.job(job_id) is None
             foreign.execute(end)
             there = end == "COMMIT"
@@ -42,10 +42,10 @@ class TestTheCallersOwnTransaction:
 
     def test_the_drivers_implicit_transactions_do_too(self, desk: Desk, path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            desk.intake.enqueue([NewJob("tag", "{}")] * 3, connection=connection)
+            desk.engine.insert(connection, [NewJob("tag", "{}")] * 3)
             assert connection.in_transaction
             connection.rollback()
-            ids = desk.intake.enqueue([NewJob("tag", "{}")] * 3, connection=connection)
+            ids = desk.engine.insert(connection, [NewJob("tag", "{}")] * 3)
             connection.commit()
 
         assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
@@ -56,12 +56,12 @@ class TestTheCallersOwnTransaction:
         first = desk.put(unique_key="k")
         foreign.row_factory = lambda _, row: {"row": row}
 
-        assert desk.intake.enqueue([NewJob("tag", "{}", unique_key="k")], connection=foreign) == [first]
+        assert desk.engine.insert(foreign, [NewJob("tag", "{}", unique_key="k")]) == [first]
 
     def test_the_writers_lock_is_never_taken_on_it(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         with held_lock(desk.engine):
             began = time.monotonic()
-            desk.intake.enqueue([NewJob("tag", "{}")], connection=foreign)
+            desk.engine.insert(foreign, [NewJob("tag", "{}")])
             assert time.monotonic() - began < 0.5
 
 

@@ -1,0 +1,59 @@
+"""Put jobs into the table: the one place, whoever asks for it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.job import NewJob
+from supervisor.store.sqlite import repair
+from supervisor.store.sqlite.connection import QUERIES, Connection
+
+Answer = TypeVar("Answer")
+
+
+def with_room(connection: Connection, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    """Do what inserts jobs in a transaction; and again, where ids had run out after a row with the greatest of all."""
+    try:
+        with connection.write() as raw:
+            return work(raw)
+    except StoreError:
+        if not repair.exhausted(connection.row(QUERIES.inserted)):
+            raise
+    with connection.write() as raw:
+        repair.renumber(raw)
+        return work(raw)
+
+
+def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
+    """True: it is new, and `cursor.lastrowid` is its id; False: it is a duplicate."""
+    cursor.execute(_statement(job), insertion(job, now))
+    return cursor.rowcount == 1 and cursor.lastrowid is not None
+
+
+def insert_children(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> None:
+    """Insert the jobs that a handler enqueued, in the transaction of its completion."""
+    cursor = raw.cursor()
+    for job in jobs:
+        insert_job(cursor, job, now)
+
+
+def _statement(job: NewJob) -> str:
+    """Most jobs have no meta, and an adopted table may have a column of that name that needs a value."""
+    return QUERIES.insert_job if job.meta is None else QUERIES.insert_job_with_meta
+
+
+def insertion(job: NewJob, now: float) -> dict[str, Any]:
+    return {
+        "type": job.type,
+        "payload": job.payload,
+        "priority": job.priority,
+        "requires": job.requires,
+        "scheduled_at": now if job.scheduled_at is None else job.scheduled_at,
+        "max_attempts": job.max_attempts,
+        "unique_key": job.unique_key,
+        "meta": job.meta,
+        "now": now,
+    }
