@@ -23,9 +23,9 @@ from supervisor.store.base import (
     WorkerRecord,
 )
 from supervisor.store.sqlite import chronicle, measuring, owner, repair
-from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection
-from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault
-from supervisor.store.sqlite.settling import record, settle_all
+from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection, RolledBack
+from supervisor.store.sqlite.isolation import set_aside_alone
+from supervisor.store.sqlite.settling import insist, record, settle_all, settle_apart
 
 _UNREADABLE = "what it requires is no valid UTF-8"
 _BOUND = 500  # rows a statement
@@ -92,10 +92,17 @@ class SqliteChores:
 
         Returns how many claims were settled; one that is no longer current counts for nothing.
         """
-        with self._connection.write() as raw:
-            lost = settle_all(raw, owner, settlements, now, worker=worker)
+        try:
+            with self._connection.write() as raw:
+                lost = settle_all(raw, owner, settlements, now, worker=worker)
+                if forget:
+                    raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+        except RolledBack:
+            apart = settle_apart(self._connection, owner, settlements, now, worker=worker)
+            insist(apart.stuck)
+            lost = apart.lost
             if forget:
-                raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+                self._connection.apply(QUERIES.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
@@ -104,13 +111,24 @@ class SqliteChores:
         if self._connection.row(QUERIES.needs_renewal, which) is None:
             return 0
         which["expires_at"] = expires_at
-        with self._connection.write() as raw:
+        try:
+            return self._connection.apply(QUERIES.renew, which)
+        except StoreUnavailable:
+            raise
+        except (StoreError, OverflowError):
+            return self._renew_one_by_one(which)
+
+    def _renew_one_by_one(self, which: dict[str, Any]) -> int:
+        """One of the rows must not be changed: the others keep their locks."""
+        renewed = 0
+        for (job_id,) in self._connection.rows(QUERIES.to_renew, which):
             try:
-                return raw.execute(QUERIES.renew, which).rowcount
-            except REFUSALS as error:
-                if not is_rows_fault(error, raw):
-                    raise
-                return _renew_one_by_one(raw, which)
+                renewed += self._connection.apply(QUERIES.renew_one, {"id": job_id, "expires_at": which["expires_at"]})
+            except StoreUnavailable:
+                raise
+            except (StoreError, OverflowError):
+                continue
+        return renewed
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
@@ -126,15 +144,18 @@ class SqliteChores:
     def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool:
         """Take back one expired claim if it is still exactly as it was seen."""
         seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
-        with self._connection.write() as raw:
-            row = raw.execute(QUERIES.claim_of, seen).fetchone()
-            if row is None or (row[8] or "") != claim.owner:
-                return False
-            current, holder = Claim._make(row[:8]), row[8]
-            if not isinstance(holder, str):
-                raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
-                current, holder = current._replace(token=current.token + 1), "foreign"
-            return not settle_all(raw, holder, [settle(current, holder)], now)
+        try:
+            with self._connection.write() as raw:
+                row = raw.execute(QUERIES.claim_of, seen).fetchone()
+                if row is None or (row[8] or "") != claim.owner:
+                    return False
+                current, holder = Claim._make(row[:8]), row[8]
+                if not isinstance(holder, str):
+                    raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
+                    current, holder = current._replace(token=current.token + 1), "foreign"
+                return not settle_all(raw, holder, [settle(current, holder)], now)
+        except RolledBack as error:
+            return set_aside_alone(self._connection, claim.job_id, str(error), now)
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
         """(job id, token, owner) of the jobs that this supervisor's workers run and somebody wants stopped."""
@@ -294,15 +315,6 @@ class SqliteChores:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _renew_one_by_one(raw: sqlite3.Connection, which: dict[str, Any]) -> int:
-    """One of the rows must not be changed: the others keep their locks."""
-    renewed = 0
-    for (job_id,) in raw.execute(QUERIES.to_renew, which).fetchall():
-        with contextlib.suppress(sqlite3.IntegrityError):
-            renewed += raw.execute(QUERIES.renew_one, {"id": job_id, "expires_at": which["expires_at"]}).rowcount
-    return renewed
 
 
 def _prune_one_by_one(raw: sqlite3.Connection, bounds: dict[str, float]) -> int:

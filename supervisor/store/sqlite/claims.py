@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, Wanted, WorkerRecord
-from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside
-from supervisor.store.sqlite.settling import Outcomes
+from supervisor.store.sqlite.connection import QUERIES, Connection, RolledBack, Row
+from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside, set_aside_alone
+from supervisor.store.sqlite.settling import Outcomes, settle_apart
 
 _ROUNDS = 20  # of looking for claims, while nothing but refused rows is found
 _MOST_STUCK = 1000
@@ -46,6 +47,14 @@ class SqliteClaims:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do the lock is never taken."""
         if not settlements and (want < 1 or not self._anything_due(wanted, now)):
             return Exchange([], [])
+        try:
+            return self._exchange(owner, settlements, wanted, want, lock_time, now)
+        except RolledBack:
+            return self._exchange_apart(owner, settlements, wanted, want, lock_time, now)
+
+    def _exchange(
+        self, owner: str, settlements: Sequence[Settlement], wanted: Wanted, want: int, lock_time: float, now: float
+    ) -> Exchange:
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
         lost: list[int] = []
         claims: list[Claim] = []
@@ -62,6 +71,32 @@ class SqliteClaims:
                     raw.execute("ROLLBACK")  # a commit would wake us for the row that cannot be claimed
         refused = self._refused if outcomes is None else outcomes.refused + self._refused
         return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
+
+    def _exchange_apart(
+        self, owner: str, settlements: Sequence[Settlement], wanted: Wanted, want: int, lock_time: float, now: float
+    ) -> Exchange:
+        """The same with a transaction for each job, since a trigger's RAISE(ROLLBACK) undoes all of one."""
+        apart = settle_apart(self._connection, owner, settlements, now, worker=self._worker)
+        mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
+        self._refused = []
+        rows: list[Row] = []
+        for tier in _tiers(self._due(wanted, now) if want > 0 else []):
+            with self._connection.write() as raw:
+                first = _first(raw, tier, now, want + len(self._stuck))
+            for job_id in first:
+                if job_id > 0 and job_id not in self._stuck and len(rows) < want:
+                    rows += self._claim_alone(job_id, mark)
+        return Exchange([Claim._make(row) for row in rows], apart.lost, apart.refused + self._refused)
+
+    def _claim_alone(self, job_id: int, mark: dict[str, Any]) -> list[Row]:
+        """One row in a transaction of its own."""
+        try:
+            with self._connection.write() as raw:
+                return self._claim_one(raw, job_id, mark)
+        except RolledBack as error:
+            aside = set_aside_alone(self._connection, job_id, str(error), mark["now"])
+            self._note_refusal(job_id, str(error), aside)
+            return []
 
     def _claim_due(self, raw: sqlite3.Connection, wanted: Wanted, mark: dict[str, Any], want: int) -> list[Claim]:
         """Once; or, while all that was found had to be set aside, a few times."""
@@ -121,10 +156,9 @@ class SqliteClaims:
     def _claim(self, raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
         """Claim the first `want` due rows of the groups, tier by tier of equal priority."""
         claimed: list[Row] = []
-        while groups and len(claimed) < want:
-            priority = groups[0][2]
-            tier = [group for group in groups if group[2] == priority]
-            groups = groups[len(tier) :]
+        for tier in _tiers(groups):
+            if len(claimed) == want:
+                break
             # A rule may refuse one row and keep what was changed before it: RAISE(FAIL).
             raw.execute("SAVEPOINT tier")
             try:
@@ -145,20 +179,26 @@ class SqliteClaims:
         """The same, one row after the other, since one of them is refused."""
         claimed: list[Row] = []
         for job_id in _first(raw, tier, mark["now"], want + len(self._stuck)):
-            if job_id in self._stuck or len(claimed) == want:
-                continue
-            try:
-                claimed += raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
-            except REFUSALS as error:
-                self._refuse(raw, job_id, error, mark["now"])
+            if job_id not in self._stuck and len(claimed) < want:
+                claimed += self._claim_one(raw, job_id, mark)
         return claimed
+
+    def _claim_one(self, raw: sqlite3.Connection, job_id: int, mark: dict[str, Any]) -> list[Row]:
+        try:
+            return raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
+        except REFUSALS as error:
+            self._refuse(raw, job_id, error, mark["now"])
+            return []
 
     def _refuse(self, raw: sqlite3.Connection, job_id: int, error: Exception, now: float) -> None:
         """The database refuses the claim: the row is set aside, or where even that is refused, passed over."""
         if not is_rows_fault(error, raw):
             raise error
-        if set_aside(raw, job_id, str(error), now):
-            self._refused.append((job_id, str(error)))
+        self._note_refusal(job_id, str(error), set_aside(raw, job_id, str(error), now))
+
+    def _note_refusal(self, job_id: int, why: str, aside: bool) -> None:
+        if aside:
+            self._refused.append((job_id, why))
         elif len(self._stuck) < _MOST_STUCK:
             self._stuck.add(job_id)
 
@@ -176,6 +216,12 @@ class SqliteClaims:
 @lru_cache(maxsize=64)
 def _parameters(wanted: Wanted) -> dict[str, str]:
     return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
+
+
+def _tiers(groups: list[Row]) -> Iterator[list[Row]]:
+    """Groups of equal priority together, as they come."""
+    for _, tier in groupby(groups, _priority):
+        yield list(tier)
 
 
 def _claim_tier(raw: sqlite3.Connection, tier: list[Row], mark: dict[str, Any], want: int) -> list[Row]:

@@ -58,6 +58,10 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+class RolledBack(StoreError):
+    """A trigger of the application's has ended our transaction, with all that it had done: RAISE(ROLLBACK)."""
+
+
 def translated(error: sqlite3.Error, path: object) -> StoreError:
     """The exception that our callers know, with a sentence for people."""
     text = str(error)
@@ -297,6 +301,7 @@ class _Transaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw
+        undone = isinstance(error, sqlite3.IntegrityError) and not raw.in_transaction
         try:
             if error is None and raw.in_transaction:
                 raw.execute("COMMIT")
@@ -308,6 +313,8 @@ class _Transaction:
                     raw.execute("ROLLBACK")
             finally:
                 self._lock.release()
+        if undone:
+            raise RolledBack(str(error)) from None
         if isinstance(error, sqlite3.Error):
             raise translated(error, self._connection.place.database) from None
 

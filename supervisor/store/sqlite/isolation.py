@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 from supervisor.domain.settlement import MAX_MESSAGE, clipped
-from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.connection import QUERIES, Connection, RolledBack
 
 # What one row can cause: a rule broken, a value of a wrong kind or too large, a number beyond 64 bits, half a
 # character. Anything else is about the file, the disk or the lock.
@@ -45,3 +45,14 @@ def set_aside(
         changed = False
     raw.execute("RELEASE aside")
     return changed
+
+
+def set_aside_alone(
+    connection: Connection, job_id: int, why: str, now: float, *, owner: str | None = None, token: int | None = None
+) -> bool:
+    """The same in a transaction of its own, which a trigger's RAISE(ROLLBACK) may end."""
+    try:
+        with connection.write() as raw:
+            return set_aside(raw, job_id, why, now, owner=owner, token=token)
+    except RolledBack:
+        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -12,9 +11,9 @@ from typing import Any
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
-from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.connection import QUERIES, Connection, RolledBack
 from supervisor.store.sqlite.inserting import insert_children
-from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside
+from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside, set_aside_alone
 from supervisor.store.sqlite.repair import exhausted, renumber
 
 _Row = tuple[Any, ...]  # the parameters of settle_done
@@ -70,8 +69,11 @@ class Outcomes:
             lost += self._together(raw, partial(raw.execute, QUERIES.settle_plain, group), rows, now)
         for s in self._runs:
             if s.job_id not in lost:
-                with contextlib.suppress(sqlite3.IntegrityError, OverflowError):  # the outcome is what counts
+                try:
                     _record_run(raw, s, self._worker, now)
+                except (sqlite3.IntegrityError, OverflowError) as error:  # the outcome is what counts
+                    if not is_rows_fault(error, raw):
+                        raise
         return lost + [s.job_id for s in self._others if not self._settled_alone(raw, s, now)]
 
     def _together(
@@ -134,10 +136,54 @@ def settle_all(
     """
     outcomes = Outcomes(owner, settlements, now, worker=worker)
     lost = outcomes.settle(raw, now)
-    if outcomes.stuck:
-        job_id, why = outcomes.stuck[0]
-        raise StoreError(f"the database refuses what becomes of job {job_id}: {why}")
+    insist(outcomes.stuck)
     return lost
+
+
+def insist(stuck: Sequence[tuple[int, str]]) -> None:
+    """Raises StoreError if there are any."""
+    for job_id, why in stuck:
+        raise StoreError(f"the database refuses what becomes of job {job_id}: {why}")
+
+
+class Apart:
+    """The answer of `settle_apart`: whose claim was lost, and the refused and the stuck as in `Outcomes`."""
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+        self.refused: list[tuple[int, str]] = []
+        self.stuck: list[tuple[int, str]] = []
+
+
+def settle_apart(
+    connection: Connection, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+) -> Apart:
+    """Settle each in a transaction of its own, since a trigger's RAISE(ROLLBACK) undoes all of one."""
+    apart = Apart()
+
+    def settle(s: Settlement) -> None:
+        with connection.write() as raw:
+            outcomes = Outcomes(owner, [s], now, worker=worker)
+            lost = outcomes.settle(raw, now)
+        apart.lost += lost
+        apart.refused += outcomes.refused
+        apart.stuck += outcomes.stuck
+
+    for s in settlements:
+        try:
+            try:
+                settle(s)
+            except RolledBack as error:
+                if not s.children:
+                    raise
+                settle(childless(s, error))
+        except RolledBack as error:
+            if set_aside_alone(connection, s.job_id, str(error), now, owner=owner, token=s.token):
+                apart.refused.append((s.job_id, str(error)))
+            else:
+                apart.stuck.append((s.job_id, str(error)))
+                apart.lost.append(s.job_id)
+    return apart
 
 
 def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:
@@ -147,17 +193,22 @@ def _settle_one(raw: sqlite3.Connection, owner: str, settlement: Settlement, now
     try:
         settled = _write_family(raw, owner, settlement, now, worker)
     except sqlite3.IntegrityError as error:
+        if not is_rows_fault(error, raw):
+            raise
         raw.execute("ROLLBACK TO family")
         if exhausted(raw.execute(QUERIES.inserted).fetchone()):
             renumber(raw)
             settled = _write_family(raw, owner, settlement, now, worker)
         else:
-            # A rule of the application's own; trying again would meet it again.
-            failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
-            refused = settlement._replace(status=Status.FAILED, result=None, failure=failure, children=())
-            settled = _write(raw, owner, refused, now, worker)
+            settled = _write(raw, owner, childless(settlement, error), now, worker)
     raw.execute("RELEASE family")
     return settled
+
+
+def childless(settlement: Settlement, error: Exception) -> Settlement:
+    """What becomes of a job whose children a rule of the application's refuses; trying again would meet it again."""
+    failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
+    return settlement._replace(status=Status.FAILED, result=None, failure=failure, children=())
 
 
 def _write_family(raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor import Queue, Status
 from supervisor.domain.job import NewJob
-from supervisor.domain.settlement import done, failed
+from supervisor.domain.settlement import done, failed, released
 from supervisor.store.base import Filter
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
@@ -21,6 +21,7 @@ from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 MOST = 2**63 - 1
 COUNTERS = ("claim_token", "attempts", "crashes")
+RAISES = ("ABORT", "FAIL", "ROLLBACK")  # what a trigger may do
 HUGE = "x" * (1 << 20) + "x"
 
 
@@ -103,14 +104,15 @@ class TestSetAside:
         good = desk.put()
         assert [c.job_id for _ in range(2) for c in desk.claim(want=5)] == [good]
 
+    @pytest.mark.parametrize("how", RAISES)
     @pytest.mark.parametrize("result", [None, '"x"'])
     def test_an_outcome_that_is_refused_takes_no_other_with_it(
-        self, desk: Desk, foreign: sqlite3.Connection, result: str | None
+        self, desk: Desk, foreign: sqlite3.Connection, result: str | None, how: str
     ) -> None:
         jobs = [desk.put() for _ in range(5)]
         foreign.execute(
             f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[2]} AND NEW.status = 'done' "
-            "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+            f"BEGIN SELECT RAISE({how}, 'not this one'); END"
         )
         ends = desk.exchange(*[done(claim, result) for claim in desk.claim(want=5)], want=0)
         assert ends.lost == []
@@ -129,12 +131,70 @@ class TestSetAside:
         assert [desk.status(each) for each in (job, other)] == [Status.PENDING] * 2
         assert desk.job(job).crashes < MOST
 
-    def test_locks_are_renewed_beside_a_row_that_must_not_change(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+    @pytest.mark.parametrize("how", RAISES)
+    def test_a_claim_that_is_refused_keeps_no_other_back(
+        self, desk: Desk, foreign: sqlite3.Connection, how: str
+    ) -> None:
+        jobs = [desk.put(priority=number % 2) for number in range(5)]
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[2]} AND NEW.status = 'running' "
+            f"BEGIN SELECT RAISE({how}, 'not this one'); END"
+        )
+        claimed = [claim.job_id for _ in range(3) for claim in desk.claim(want=3)]
+        assert claimed == [jobs[1], jobs[3], jobs[0], jobs[4]]
+        assert desk.status(jobs[2]) is Status.QUARANTINED
+
+    @pytest.mark.parametrize("how", RAISES)
+    @pytest.mark.parametrize("want", [1, 3])
+    def test_a_row_that_refuses_whatever_is_done_to_it_is_passed_over(
+        self, desk: Desk, foreign: sqlite3.Connection, want: int, how: str
+    ) -> None:
+        jobs = [desk.put() for _ in range(4)]
+        running = desk.one()
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE UPDATE ON jobs WHEN NEW.id IN ({jobs[0]}, {jobs[1]}) "
+            f"BEGIN SELECT RAISE({how}, 'neither of these'); END"
+        )
+        assert desk.exchange(done(running, None), want=0).lost == [jobs[0]]
+        assert [claim.job_id for _ in range(3) for claim in desk.claim(want=want)] == jobs[2:]
+        assert [desk.status(job) for job in jobs[:2]] == [Status.RUNNING, Status.PENDING]
+
+    @pytest.mark.parametrize("how", RAISES)
+    def test_children_that_are_refused_fail_their_parent_alone(
+        self, desk: Desk, foreign: sqlite3.Connection, how: str
+    ) -> None:
+        parent, other = desk.put(), desk.put()
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE INSERT ON jobs WHEN NEW.type = 'bad' BEGIN SELECT RAISE({how}, 'no'); END"
+        )
+        one, two = desk.claim(want=2)
+        assert desk.settle(done(one, None, children=(NewJob("bad", "{}"),)), done(two, None)) == []
+        assert [desk.status(job) for job in (parent, other)] == [Status.FAILED, Status.DONE]
+        assert desk.operations.attempts(parent)[0].kind == "children"
+
+    @pytest.mark.parametrize("how", RAISES)
+    def test_the_claims_of_the_dead_are_taken_back_beside_a_row_that_must_not_change(
+        self, desk: Desk, foreign: sqlite3.Connection, how: str
+    ) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        claims = desk.claim(want=3)
+        foreign.execute(
+            f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[1]} AND NEW.status = 'pending' "
+            f"BEGIN SELECT RAISE({how}, 'no'); END"
+        )
+        assert desk.chores.settle_dead("w1", [released(claim) for claim in claims], NOW) == 3
+        assert [desk.status(job) for job in jobs] == [Status.PENDING, Status.QUARANTINED, Status.PENDING]
+        assert desk.chores.worker("w1") is None
+
+    @pytest.mark.parametrize("how", RAISES)
+    def test_locks_are_renewed_beside_a_row_that_must_not_change(
+        self, desk: Desk, foreign: sqlite3.Connection, how: str
+    ) -> None:
         jobs = [desk.put() for _ in range(3)]
         desk.claim(want=3)
         foreign.execute(
             f"CREATE TRIGGER no BEFORE UPDATE OF lock_expires_at ON jobs WHEN NEW.id = {jobs[0]} "
-            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            f"BEGIN SELECT RAISE({how}, 'no'); END"
         )
         assert desk.chores.renew(["w1"], NOW + 1e6, NOW + 2e6) == 2
 
