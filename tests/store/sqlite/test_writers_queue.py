@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,30 +59,41 @@ def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
     lock.close()
 
 
+class Clock:
+    """Time that passes only while somebody sleeps; `meanwhile` is done after each sleep."""
+
+    def __init__(self, meanwhile: Callable[[float], None]) -> None:
+        self.now = 1000.0
+        self._meanwhile = meanwhile
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._meanwhile(self.now)
+
+
 @pytest.mark.parametrize(("older", "waits"), [(True, True), (False, False)])
 def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_goes_first(
-    tmp_path: Path, older: bool, waits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool, waits: bool
 ) -> None:
     place = Place(tmp_path / "jobs.db")
     place.database.touch()
     lock = WriteLock(place)
-    began = time.monotonic()
-    stands = 0.3  # a plea that is repeated for so long
-    account = lock._account
-    account[writelock._PLEADER] = began - 60 if older else began + 60
+    stands = 0.3  # seconds for which another repeats its plea
 
-    def plead() -> None:
-        while time.monotonic() < began + stands:
-            account[writelock._PLEA] = time.monotonic()
-            time.sleep(0.0005)
+    def plead(now: float) -> None:
+        if now < began + stands:
+            lock._account[writelock._PLEA] = now
 
-    account[writelock._PLEA] = time.monotonic()
-    pleading = threading.Thread(target=plead)
-    pleading.start()
+    clock = Clock(plead)
+    began = clock.now
+    monkeypatch.setattr(writelock, "time", clock)
+    lock._account[writelock._PLEADER] = began - 60 if older else began + 60
+    plead(began)
     lock.acquire()
-    taken = time.monotonic()
-    pleading.join()
     assert lock._held
-    assert (taken - began > stands) is waits
+    assert (clock.now - began > stands) is waits
     lock.release()
     lock.close()
