@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _locale  # without the tables of `locale`, which few programs need
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which would cost more than all the rest
+import builtins
 import faulthandler
 import gc
 import json
@@ -77,6 +78,7 @@ class ProcessState:
         self._nice = _getpriority(os.PRIO_PROCESS, 0)
         self._limits = [(number, _getrlimit(number)) for number in _LIMITS]
         self._users, self._groups, self._file_ids = _getresuid(), _getresgid(), kernel.file_ids()
+        self._builtins = dict(vars(builtins))
         self._functions = [(module, name, getattr(module, name)) for module, name in _FUNCTIONS]
         self._socket_timeout = _socket_timeout()
         self._collects = gc.isenabled()
@@ -106,12 +108,21 @@ class ProcessState:
         return Changes(tuple(restored), tuple(lasting)) if restored or lasting else _NONE
 
     def _differences(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        if builtins.__dict__ != self._builtins:
+            yield from self._differences_of_builtins()
         for module, name, function in self._functions:
             if getattr(module, name, None) is not function:
                 yield f"{module.__name__}.{name}", partial(setattr, module, name, function)
         yield from self._differences_of_signals()
         yield from self._differences_of_process()
         yield from self._differences_of_interpreter()
+
+    def _differences_of_builtins(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """None of these calls one of them. Names that a handler has added may stay: `gettext.install` adds one."""
+        found = builtins.__dict__
+        for name, value in self._builtins.items():
+            if found.get(name) is not value and name != "_":
+                yield name, partial(found.__setitem__, name, value)
 
     def _differences_of_signals(self) -> Iterator[tuple[str, Callable[[], object]]]:
         for number, handler in self._handlers:

@@ -15,7 +15,7 @@ from tests.site_under_test import Site, wait_for
 MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
-import ctypes, json, os, resource, signal, sys, time
+import builtins, ctypes, json, os, resource, signal, sys, time
 from ledger import record
 
 def work(payload, ctx):
@@ -48,11 +48,17 @@ def replace_functions():
     json.dumps = json.loads = raises
     os.read = os.write = os.fstat = raises
 
+def replace_builtins():
+    builtins.isinstance = builtins.bool = builtins.any = lambda *_: False
+    builtins.len = builtins.min = builtins.max = lambda *_, **__: 0
+    builtins._ = "as gettext does"
+
 RUINS = {
     "closes all": lambda: os.closerange(3, 4096),
     "closes and opens": close_and_open,
     "replaces one": one_replaced,
     "replaces functions": replace_functions,
+    "replaces builtins": replace_builtins,
     "leaves an alarm that raises": lambda: (signal.signal(signal.SIGALRM, raises), signal.setitimer(0, 0.001)),
 }
 """
@@ -95,7 +101,7 @@ def test_a_worker_whose_process_is_ruined_settles_nothing_wrongly_and_does_not_t
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", ["replaces functions", "leaves an alarm that raises"])
+@pytest.mark.parametrize("how", ["replaces functions", "replaces builtins", "leaves an alarm that raises"])
 def test_what_can_be_put_back_ruins_nothing(site: Site, how: str) -> None:
     worker = LoneWorker(site, cautious=True)
     pid = site.done(site.queue.enqueue("work", {"how": how})).result
@@ -104,6 +110,15 @@ def test_what_can_be_put_back_ruins_nothing(site: Site, how: str) -> None:
     code, slot = worker.drain()
     assert (code, slot.unsettled, slot.done) == (0, 0, 4)
     assert wait_for(lambda: site.event("process_restored"), "the log to say so")
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("how", ["replaces functions", "replaces builtins", "leaves an alarm that raises"])
+def test_the_jobs_behind_one_that_replaces_what_all_use_go_on(site: Site, how: str) -> None:
+    site.start()
+    site.queue.enqueue("work", {"how": how})
+    behind = [site.done(site.queue.enqueue("work")) for _ in range(3)]
+    assert [(job.attempts, job.crashes) for job in behind] == [(1, 0)] * 3
 
 
 @pytest.mark.fault(45)
