@@ -45,7 +45,9 @@ def test_a_worker_without_beat_and_without_cpu_is_stuck_and_killed(make_site: Ma
         """,
         "import ctypes\n"
         "def stuck(payload, ctx):\n"
-        "    ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock and does nothing\n",
+        "    mutex = ctypes.create_string_buffer(64)\n"
+        "    for _ in range(2):  # the second call does nothing for ever, holds the interpreter's lock, heeds no signal\n"
+        "        ctypes.PyDLL(None).pthread_mutex_lock(mutex)\n",
     )
     site.start()
     job = site.queue.wait(site.queue.enqueue("stuck"), timeout=20)
