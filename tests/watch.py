@@ -54,6 +54,7 @@ class Watch:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.wrong: list[str] = []
+        self._busy = False  # in the window before
         self._last = used(pid)
 
     def look(self) -> None:
@@ -67,7 +68,8 @@ class Watch:
     def _judge(self, before: Used, now: Used) -> None:
         wall, cpu = now.at - before.at, now.cpu - before.cpu
         wanted = (cpu + now.waited - before.waited) / wall
-        if (wanted > BUSY and cpu > LEAST_CPU) or cpu / wall > MOST_CPU:
+        before_busy, self._busy = self._busy, (wanted > BUSY and cpu > LEAST_CPU) or cpu / wall > MOST_CPU
+        if self._busy and before_busy:  # a burst of deaths is over sooner
             self.wrong.append(
                 f"supervisor {self.pid} used {cpu:.2f} s of CPU in {wall:.2f} s, and wanted {wanted:.0%} of the time"
             )
