@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
-
 from supervisor.system import failpoints
 
 Message = dict[str, Any]
@@ -238,6 +236,8 @@ def _read(data: bytes) -> Message | None:
 
 
 def _complain(event: str, **fields: Any) -> None:
+    import structlog  # rarely needed, and takes its time
+
     structlog.get_logger(pid=os.getpid()).error(event, **fields)
 
 

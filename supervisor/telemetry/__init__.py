@@ -9,9 +9,17 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
-import structlog
-
 from supervisor.domain.printable import clean, clean_lines
+
+# structlog imports rich wherever that is installed, which takes as long as all the rest of it; we use nothing of it.
+_rich_missing = "rich" not in sys.modules
+if _rich_missing:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # means: it cannot be imported
+try:
+    import structlog
+finally:
+    if _rich_missing:
+        del sys.modules["rich"]
 
 __all__ = ["configure", "events"]
 
