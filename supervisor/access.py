@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config import Settings
@@ -28,7 +27,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
     if admin is None:
         return settings
     if admin.token_file is None and admin.unix_path is None:
-        admin = replace(admin, token_file=folder / DEFAULT_NAME)
+        admin = admin._replace(token_file=folder / DEFAULT_NAME)
     faults = []
     for key, path in _files(admin):
         problem = _problem(path, make=True)
@@ -36,7 +35,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
             faults.append(f"{settings.path}{_line(settings.path, key)}: admin.{key}: {problem}")
     if faults:
         raise ConfigError(faults)
-    return replace(settings, admin=admin)
+    return settings._replace(admin=admin)
 
 
 def problems(settings: Settings) -> dict[str, str]:

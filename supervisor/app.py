@@ -8,7 +8,6 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import supervisor
@@ -135,7 +134,7 @@ def only(settings: Settings, names: tuple[str, ...]) -> Settings:
         raise ConfigError([f"{settings.path}: there is no pool {name!r}; there are {known}" for name in unknown])
     if not names:
         return settings
-    return replace(settings, pools={name: settings.pools[name] for name in names})
+    return settings._replace(pools={name: settings.pools[name] for name in names})
 
 
 def runtime_folder(engine: Engine) -> Path:

@@ -6,7 +6,6 @@ import difflib
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,7 +85,7 @@ def meant(change: Change, which: Filter) -> Filter:
     for status in which.statuses:
         if status not in possible:
             raise ConfigError([f"status: {status} jobs cannot be meant; {change} is for {', '.join(possible)} ones"])
-    return replace(which, statuses=which.statuses or usual)
+    return which._replace(statuses=which.statuses or usual)
 
 
 def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
@@ -31,7 +31,7 @@ class Series:
 def fitting(minute: Minute) -> Minute:
     """A minute whose type is text, and whose sums are numbers: other programs may have stored anything."""
     run, wait = (value if math.isfinite(value) else 0.0 for value in (minute.run_seconds, minute.wait_seconds))
-    return replace(minute, type=text_of(minute.type), run_seconds=run, wait_seconds=wait)
+    return minute._replace(type=text_of(minute.type), run_seconds=run, wait_seconds=wait)
 
 
 class Hour:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -91,8 +91,7 @@ def _written(table: BaseModel) -> dict[str, Any]:
     return {key: _written(value) if isinstance(value, BaseModel) else value for key, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """One pool's own table over the defaults."""
 
     name: str

@@ -7,7 +7,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config.lines import Key, Lines
 
@@ -31,8 +31,7 @@ _KINDS = {
 """Our words for pydantic's kinds of errors; the value found is added to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """What is wrong, and the key where a user would mend it."""
 
     at: Key

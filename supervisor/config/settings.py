@@ -7,9 +7,8 @@ picklable, for workers that start in a fresh interpreter. Durations are seconds,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
@@ -18,24 +17,21 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The environment variable by which a worker is given one of its pool's `gpus`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
+class RetentionSettings(NamedTuple):
     """How many seconds finished jobs are kept; None keeps them for ever."""
 
     done: float | None
     failed: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogSettings:
+class LogSettings(NamedTuple):
     """`auto` is `console` on a terminal and `json` elsewhere."""
 
     format: Literal["auto", "json", "console"]
     level: Literal["debug", "info", "warning", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class AdminSettings:
+class AdminSettings(NamedTuple):
     """The admin process. `listen` is `host:port` or `unix:/absolute/path`; paths are absolute.
 
     `hosts` are names beside the loopback's under which browsers may reach it.
@@ -62,8 +58,7 @@ class AdminSettings:
         return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
+class PoolSettings(NamedTuple):
     """One pool: its workers, what they may take, and how patient we are with them."""
 
     name: str
@@ -108,8 +103,7 @@ class PoolSettings:
         return bool(self.handler) and self.preload and self.start == "fork"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """One configuration file."""
 
     path: Path  # absolute

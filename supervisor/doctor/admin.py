@@ -7,7 +7,6 @@ import importlib.util
 import ipaddress
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 
 from supervisor import access
 from supervisor.config.settings import AdminSettings, Settings
@@ -46,7 +45,7 @@ def _tokens(settings: Settings, admin: AdminSettings) -> Iterator[Finding]:
     """A file that is missing is made by `run`; by the usual name, if none is given."""
     if admin.token_file is None and admin.unix_path is None:
         usual = open_engine(settings.database).folder / access.DEFAULT_NAME
-        settings = replace(settings, admin=replace(admin, token_file=usual))
+        settings = settings._replace(admin=admin._replace(token_file=usual))
     for key, problem in access.problems(settings).items():
         yield fault("admin", f"{key}: {problem}", "mend the file, then `supervisor reload`")
 

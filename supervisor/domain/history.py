@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MINUTE = 60.0  # seconds
@@ -12,8 +11,7 @@ MOST_TYPES = 50  # with a row of their own in each minute
 OTHERS = ""  # the type under which the rest is added up
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
+class Minute(NamedTuple):
     """One type in one minute. `at` is the Unix time at which the minute began.
 
     Counts are of the minute: runs that ended `done`, and attempts that `failed`, crashes and time limits
@@ -78,7 +76,7 @@ def recorded(
         )
     for now in standing:
         row = rows.get(now.type) or Minute(at, now.type)
-        rows[now.type] = replace(row, waiting=now.waiting, running=now.running)
+        rows[now.type] = row._replace(waiting=now.waiting, running=now.running)
     worth = [row for row in rows.values() if row.done or row.failed or row.waiting or row.running]
     worth.sort(key=lambda row: (row.type == OTHERS, -(row.done + row.failed), -(row.waiting + row.running), row.type))
     named = [row for row in worth[:MOST_TYPES] if row.type != OTHERS]
@@ -99,8 +97,7 @@ def _together(at: float, rows: list[Minute]) -> Minute:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(NamedTuple):
     """One type over some minutes. Means are seconds a run, None without any."""
 
     done: int

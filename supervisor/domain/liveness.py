@@ -7,8 +7,8 @@ time limit.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Verdict(Enum):
@@ -18,8 +18,7 @@ class Verdict(Enum):
     STUCK = "stuck"  # late, and no CPU used for as long
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(NamedTuple):
     """What was seen of a process at one moment. Times are monotonic seconds; `cpu` is seconds used."""
 
     at: float

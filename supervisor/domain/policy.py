@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from supervisor.domain.job import Claim
@@ -78,7 +78,7 @@ def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: 
     if log is None:
         return settlements
     return [
-        s._replace(usage=replace(s.usage or Usage(), log=log)) if begun == (s.job_id, s.token) else s
+        s._replace(usage=(s.usage or Usage())._replace(log=log)) if begun == (s.job_id, s.token) else s
         for s in settlements
     ]
 

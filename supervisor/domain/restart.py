@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 from supervisor.domain.text import shortened
 
@@ -16,8 +16,7 @@ _NEWS = 60.0  # seconds for which a crash loop is told of after its last death
 _WHY = 500  # characters of an error
 
 
-@dataclass(frozen=True, slots=True)
-class Restarts:
+class Restarts(NamedTuple):
     """A pool's record of deaths. Times are monotonic seconds; `why` is the error of the last set-up that failed.
 
     Only a worker that was asked for after the last death that counted counts itself: however many die at
@@ -49,12 +48,12 @@ class Restarts:
     def died(self, now: float, *, early: bool, born: float = inf) -> Restarts:
         """A worker died of itself. `early`: before it had committed any job; `born`: when it was asked for."""
         if not early:
-            return replace(self, early_deaths=0)
+            return self._replace(early_deaths=0)
         if born <= self.counted_at:
             return self
         deaths = self.early_deaths + 1
         delay = 0.0 if deaths <= _FREE else min(_FIRST * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST)
-        return replace(self, early_deaths=deaths, counted_at=now, delay=delay)
+        return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf) -> Restarts:
         """Import or set-up failed: trying at once again would only fail again."""
@@ -62,7 +61,7 @@ class Restarts:
             return self
         failures = self.failed_setups + 1
         delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
-        return replace(self, failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _WHY))
+        return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _WHY))
 
     def ready(self) -> Restarts:
         """A worker has been set up. What failed before was mended, so the crashes of before say nothing of it."""

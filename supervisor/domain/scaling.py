@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 _SOON = 0.25  # seconds: a queue that the present workers empty within this needs no more of them
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingPolicy:
+class ScalingPolicy(NamedTuple):
     """A pool's bounds. `scale_down_delay` is seconds without need before a step down."""
 
     min_workers: int
@@ -19,8 +18,7 @@ class ScalingPolicy:
     memory_budget: int | None = None  # bytes, all workers together
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What is known of a pool now. Times are monotonic seconds.
 
     `busy` workers are running jobs; `size` counts all, starting ones included; `drain_rate` is jobs a
@@ -42,8 +40,7 @@ class Load:
     fixed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     target: int
     reason: str
     needed: bool  # whether the present size is needed now
@@ -57,7 +54,7 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
     decision = _decide(load, policy)
     if policy.memory_budget is None or load.worker_memory == 0:
         return decision
-    return replace(decision, roof=max(1, policy.memory_budget // load.worker_memory))
+    return decision._replace(roof=max(1, policy.memory_budget // load.worker_memory))
 
 
 def _decide(load: Load, policy: ScalingPolicy) -> Decision:

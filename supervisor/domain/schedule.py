@@ -6,8 +6,7 @@ import datetime
 import json
 import zoneinfo
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Misfire = Literal["once", "skip", "all"]
 
@@ -16,8 +15,7 @@ MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
 _MOST_LOOKED_AT = 20_000  # missed times that are counted at all: two weeks of minutes
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """One `[[schedules]]` table. Either `cron`, read in `timezone`, or `every` (seconds) is set.
 
     `payload` is JSON text.
@@ -45,8 +43,7 @@ class Schedule:
         yield from _cron_times(self.cron or "", self.timezone, moment)
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
+class Firing(NamedTuple):
     """What to do now: a job for each of these planned times; how many were missed; when to look again."""
 
     times: list[float]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from supervisor.domain.job import Claim, NewJob, Status
@@ -13,8 +12,7 @@ MAX_TEXT = 64 * 1024  # characters of a traceback or a tail of stderr
 LONGEST_DELAY = 36_500 * 86_400.0  # seconds; a hundred years: later times are refused by the table
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a run did not succeed: a row of `job_errors`. `duration` is seconds, `peak_memory` bytes."""
 
     kind: str
@@ -27,8 +25,7 @@ class Failure:
     duration: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What a run used, and what it said: a row of `job_runs`. None is what nobody knows.
 
     `started_at` is Unix seconds; `duration` and `cpu_time`, user and system together, are seconds; `peak_memory`
@@ -167,8 +164,7 @@ def run_of(settlement: Settlement) -> tuple[str, Usage] | None:
     usage, failure = settlement.usage, settlement.failure
     if failure is not None:
         usage = usage or Usage()
-        return failure.kind, replace(
-            usage,
+        return failure.kind, usage._replace(
             duration=failure.duration if usage.duration is None else usage.duration,
             peak_memory=failure.peak_memory if usage.peak_memory is None else usage.peak_memory,
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """A pool's workers at one moment.
 
     `staying` ones are neither leaving nor to be replaced; so many of them are still `starting`, so many `idle`.
@@ -27,16 +26,14 @@ class Counts:
         return self.staying + self.stale + self.leaving
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """How many workers to start: of the present code, and of the code before it."""
 
     new: int = 0
     old: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
+class Leaving(NamedTuple):
     """How many of the stale ones should go now, how many idle ones, and how many whatever they do."""
 
     stale: int = 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 _MOST = 64  # jobs that are remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
+class Suspicion(NamedTuple):
     """What a pool remembers of such deaths. Nobody is charged the first time; `jobs` ended last before one.
 
     As long as `needed` is not 0, its next workers are cautious: they commit after each job. One of them that has
@@ -27,12 +26,12 @@ class Suspicion:
         if not uncommitted:
             return self
         jobs = (*(job for job in self.jobs if job != last_job), last_job)[-_MOST:]
-        return replace(self, jobs=jobs, needed=max(self.needed, uncommitted))
+        return self._replace(jobs=jobs, needed=max(self.needed, uncommitted))
 
     def accused(self, job: int) -> Suspicion:
         """It was charged, and will be back: whoever meets it then should be cautious, too."""
-        return replace(self, jobs=(*(j for j in self.jobs if j != job), job)[-_MOST:], needed=max(self.needed, 1))
+        return self._replace(jobs=(*(j for j in self.jobs if j != job), job)[-_MOST:], needed=max(self.needed, 1))
 
     def committed(self, jobs: int) -> Suspicion:
         """A cautious worker has committed so many."""
-        return replace(self, needed=0) if jobs > self.needed else self
+        return self._replace(needed=0) if jobs > self.needed else self

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.maintenance.scheduler import FIRST_PAUSE, error_text
@@ -19,8 +18,7 @@ MOST = 1000  # items that are remembered; of more, those that failed longest ago
 _SHOWN = 200  # characters of an error, so that several fit into one line
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(NamedTuple):
     times: int
     not_before: float
     what: str

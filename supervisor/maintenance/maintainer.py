@@ -11,7 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
@@ -49,8 +49,7 @@ BEAT = 1.0  # seconds between two stamps at most
 _COARSE = 0.01  # seconds; below it a millisecond more or less matters
 
 
-@dataclass(frozen=True, slots=True)
-class Ward:
+class Ward(NamedTuple):
     """What the maintainer must know of one pool. `wake` is the eventfd on which its idle workers sleep."""
 
     wanted: Wanted
@@ -59,8 +58,7 @@ class Ward:
     chance: SecondChance
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(NamedTuple):
     """What the supervisor wants of this maintainer. Retentions are seconds, None means for ever.
 
     `leaving` are pools that a reload took away: their workers get no more jobs, but finish theirs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.liveness import Signs, Verdict, judge
@@ -17,8 +18,7 @@ from supervisor.system.kernel import cpu_and_state
 from supervisor.system.slot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class LockTimes:
+class LockTimes(NamedTuple):
     """Of one pool, in seconds."""
 
     lock_time: float

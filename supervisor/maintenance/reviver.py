@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
@@ -14,8 +15,7 @@ _STRETCH = 500  # failed jobs looked at a pass and pool
 _START = Mark(0.0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SecondChance:
+class SecondChance(NamedTuple):
     """What a pool grants its failed jobs: `every` so many seconds after a failure, at most `times` times a job."""
 
     wanted: Wanted

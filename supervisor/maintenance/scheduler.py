@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
 from supervisor.maintenance.duty import Duty, Needs, Result
@@ -21,8 +22,7 @@ SLOW = 2.0  # seconds: a run that takes longer is worth a warning
 MOST_TEXT = 300  # characters of an error that are told
 
 
-@dataclass(frozen=True, slots=True)
-class Failing:
+class Failing(NamedTuple):
     """A duty that fails: since when (Unix seconds), and its latest error."""
 
     since: float

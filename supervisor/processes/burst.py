@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.processes.pool import Pool
 from supervisor.processes.workers import Workers
@@ -15,8 +14,7 @@ from supervisor.telemetry import events
 _BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a burst is, for a progress bar."""
 
     pending: int

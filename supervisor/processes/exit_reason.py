@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.policy import Charge
@@ -49,16 +49,14 @@ _CHARGES: dict[str, Charge] = {
 _LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # ends through a run that is over
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(NamedTuple):
     """Why a worker was killed, and for which run. If it ran another one when it died, nobody is charged."""
 
     reason: str
     run: Run = NO_RUN
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What the supervisor knows of a death beside the slot. `status` is the wait status, None if unknown.
 
     `suspects` are jobs that had ended, but were not committed, at an earlier death; a `cautious` worker has one

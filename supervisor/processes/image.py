@@ -15,9 +15,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
 from supervisor.system import kernel
@@ -33,8 +32,7 @@ _GATHERING = 10.0  # seconds at most to make the model cheap to fork; a gigabyte
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that a fork breaks, and what to do instead."""
 
     what: str

@@ -14,10 +14,9 @@ import select
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TextIO, cast
+from typing import NamedTuple, NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
@@ -44,8 +43,7 @@ SIGNALS = {
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateSpec:
+class TemplateSpec(NamedTuple):
     """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
     how many a numerical library may have in each of them.
     """
@@ -221,8 +219,7 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
     return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, policy.encode(), time.time(), started)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
+class WorkerSpec(NamedTuple):
     """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler.
 
     A `cautious` one claims a job at a time and commits after each: one of the jobs may ruin its process.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     version: int
     name: str
     sql: str

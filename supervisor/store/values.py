@@ -10,8 +10,7 @@ from typing import NamedTuple
 from supervisor.domain.job import Claim, Job, Status
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
 
     types: tuple[str, ...]
@@ -29,8 +28,7 @@ class Exchange(NamedTuple):
     refused: Sequence[tuple[int, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(NamedTuple):
     """How much waits for a pool: due jobs (counted up to a limit), when the first became due, the next due."""
 
     due: int = 0
@@ -38,8 +36,7 @@ class Depth:
     next_due: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorRecord:
+class SupervisorRecord(NamedTuple):
     """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files."""
 
     id: str
@@ -54,8 +51,7 @@ class SupervisorRecord:
     started_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
+class WorkerRecord(NamedTuple):
     """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead.
 
     `pid_started` is when the kernel started its process, in clock ticks since the boot; None where nobody knows.
@@ -72,8 +68,7 @@ class WorkerRecord:
     pid_started: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(NamedTuple):
     """A claim whose lock has run out, exactly as it was seen. Times are Unix seconds, 0 where there is none."""
 
     job_id: int
@@ -90,8 +85,7 @@ class Mark(NamedTuple):
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Controls:
+class Controls(NamedTuple):
     """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
 
     paused: frozenset[str]
@@ -110,8 +104,7 @@ class Planned:
     last_job: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """Which jobs are meant: those to which everything given applies; what is empty or None applies to all.
 
     `error` is a part of the last message, in any case; times are Unix seconds; `tags` all stand in the list "tags" of
@@ -129,8 +122,7 @@ class Filter:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """Some jobs, the latest first. `next` is the id before which to go on; None: that was all.
 
     A page may be short, even empty, and yet have a next one: a look goes through a bounded number of rows.
@@ -188,8 +180,7 @@ class AdoptReport:
     needing_change: tuple[NeedsChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
+class Remains(NamedTuple):
     """What should not be lying about. `held` counts running jobs by the id of the supervisor whose worker has them,
     "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past
     their retention, `future` those that began or ended after now. Counts go up to a limit.
@@ -202,8 +193,7 @@ class Remains:
     future: int
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
+class RestoreReport(NamedTuple):
     """What putting a copy in a database's place did. `kept` is where the database before lies now, if there was one."""
 
     jobs: int
@@ -211,16 +201,14 @@ class RestoreReport:
     kept: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds the writers' lock since when, in monotonic seconds."""
 
     pid: int
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseHolder:
+class DatabaseHolder(NamedTuple):
     """Who holds the database's own write lock; pid 0 is a process of another container. As long as `commits` stays
     the same, nobody has committed anything.
     """

@@ -7,8 +7,8 @@ words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 SLOT_BYTES = 1024
 
@@ -70,8 +70,7 @@ _CANCEL_WORDS = 3
 CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A copy of one slot. `deadline` 0 means none, `progress` is None until a handler reports some."""
 
     state: State

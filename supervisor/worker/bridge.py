@@ -13,7 +13,6 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -363,7 +362,7 @@ class Bridge:
         ending = self._program.end(TERM_GRACE)
         self._recorder.unwatch()
         if by_itself and ending.signal == "SIGKILL" and self._oom.struck():
-            ending = replace(ending, out_of_memory=True)
+            ending = ending._replace(out_of_memory=True)
         self._output.join(_CLOSING)
         if not self._output.is_alive():
             self._program.close()

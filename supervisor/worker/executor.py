@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 # By name, here and in all that a worker does between two handlers: one that replaces time.time or json.loads
 # must not reach the jobs after it.
@@ -162,7 +161,7 @@ class Executor:
             return settlements
         usage = self._recorder.usage(started_at)
         if usage.cpu_time is not None:
-            usage = replace(usage, cpu_time=usage.cpu_time / len(settlements))
+            usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
         return [settlement._replace(usage=usage) for settlement in settlements]
 
     def batch_failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
@@ -211,7 +210,7 @@ class Executor:
         if isinstance(error, NotBegun):
             return released(claim)
         if isinstance(error, Crashed):
-            failure = replace(error.failure, duration=time() - started_at)
+            failure = error.failure._replace(duration=time() - started_at)
             return crashed(claim, failure, self._policy, self._max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self._make_room(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.domain import cores
@@ -14,8 +14,7 @@ from supervisor.worker.environment import SINGLE_THREADED, THREADS
 from supervisor.worker.loader import HandlerError
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """`threads` is what numerical libraries are told; `device` is an id as the configuration has it."""
 
     threads: int = 1

@@ -18,10 +18,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.system import kernel, signals
 
@@ -44,8 +43,7 @@ _LIMITS = tuple(sorted({value for name, value in vars(resource).items() if name.
 _HANDLED = tuple(sorted(set(signals.EVERY) - {signal.SIGKILL, signal.SIGSTOP}))
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """What was found changed: put back, or not to be put back."""
 
     restored: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ import struct
 import termios
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from supervisor.domain.duration import human_size
 from supervisor.system import child, kernel, signals
@@ -23,8 +23,7 @@ _ABOVE = 10  # numbers that the program's own descriptors do not take
 _EXIT_UNSTARTED = 127
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How the program ended; `peak_memory` is bytes. With neither code nor signal, nobody knows."""
 
     exit_code: int | None = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from supervisor.domain.duration import seconds
 
@@ -44,26 +44,22 @@ class Violation(Exception):
     """The program broke the protocol: it is to be killed. The message says what it did: "sent a …"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """`capabilities` is None where the program does not say what it can do."""
 
     capabilities: frozenset[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     fraction: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     level: str
     text: str
     fields: dict[str, Any]
@@ -77,8 +73,7 @@ class Result:
     children: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(NamedTuple):
     """The attempt failed. `retry` asks for another one, in `after` seconds; `permanent` for none."""
 
     message: str

@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +375,7 @@ def with_admin(folder: Path, **given: Any) -> Settings:
         "listen": f"unix:{folder}/admin.sock", "token_file": None, "read_token_file": None, "hosts": (),
         "show_payloads": False, "allow_remote": False,
     }  # fmt: skip
-    return replace(settings_of(folder), admin=AdminSettings(**values | given))
+    return settings_of(folder)._replace(admin=AdminSettings(**values | given))
 
 
 def test_admin_that_nobody_serves_is_a_note(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_worker_without_beat_and_without_cpu_is_stuck_and_killed(make_site: Ma
         "import ctypes\n"
         "def stuck(payload, ctx):\n"
         "    mutex = ctypes.create_string_buffer(64)\n"
-        "    for _ in range(2):  # the second call does nothing for ever, holds the interpreter's lock, heeds no signal\n"
+        "    for _ in range(2):  # the second call never returns and never lets go of the interpreter\n"
         "        ctypes.PyDLL(None).pthread_mutex_lock(mutex)\n",
     )
     site.start()

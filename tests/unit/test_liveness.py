@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,22 +9,22 @@ from hypothesis import strategies as st
 from supervisor.domain.liveness import Signs, Verdict, judge
 
 LATE = Signs(at=200.0, beat=100.0, cpu=50.0, state="R")
-EARLIER = replace(LATE, at=160.0)
+EARLIER = LATE._replace(at=160.0)
 
 
 @pytest.mark.parametrize(
     ("now", "earlier", "verdict"),
     [
-        (replace(LATE, beat=199.0), None, Verdict.WELL),
-        (replace(LATE, beat=199.0, state="T"), EARLIER, Verdict.WELL),
-        (replace(LATE, beat=190.0), EARLIER, Verdict.WELL),
+        (LATE._replace(beat=199.0), None, Verdict.WELL),
+        (LATE._replace(beat=199.0, state="T"), EARLIER, Verdict.WELL),
+        (LATE._replace(beat=190.0), EARLIER, Verdict.WELL),
         (LATE, None, Verdict.BUSY),  # seen late for the first time
-        (replace(LATE, cpu=60.0), EARLIER, Verdict.BUSY),  # native code holds the interpreter's lock
+        (LATE._replace(cpu=60.0), EARLIER, Verdict.BUSY),  # native code holds the interpreter's lock
         (LATE, EARLIER, Verdict.STUCK),
-        (replace(LATE, cpu=50.01), EARLIER, Verdict.STUCK),  # waking and sleeping is no work
-        (LATE, replace(LATE, at=195.0), Verdict.BUSY),  # not watched for long enough
-        (replace(LATE, state="T"), None, Verdict.STOPPED),
-        (replace(LATE, state="t"), EARLIER, Verdict.STOPPED),
+        (LATE._replace(cpu=50.01), EARLIER, Verdict.STUCK),  # waking and sleeping is no work
+        (LATE, LATE._replace(at=195.0), Verdict.BUSY),  # not watched for long enough
+        (LATE._replace(state="T"), None, Verdict.STOPPED),
+        (LATE._replace(state="t"), EARLIER, Verdict.STOPPED),
     ],
 )
 def test_the_verdict_follows_the_signs(now: Signs, earlier: Signs | None, verdict: Verdict) -> None:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
     assert len(tomllib.loads(uncommented)["pools"]["greet"]) == 8
     assert plain.admin is None  # an empty table would ask for it
     default = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
-    assert load(path) == replace(plain, admin=default)
+    assert load(path) == plain._replace(admin=default)
 
 
 @pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])

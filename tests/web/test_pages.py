@@ -8,7 +8,6 @@ import html
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from supervisor.engine import open_engine
 from supervisor.testing import run_due
 from tests.web import client
 
-SETTINGS = replace(client.SETTINGS, listen="127.0.0.1:8787")
+SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")
 KEYS = Keys("the-token-of-admins", "the-token-of-readers", "supervisor_8787")
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -79,7 +78,7 @@ def read(queue: Queue) -> Iterator[Callable[..., Reader]]:
     with contextlib.ExitStack() as stack:
 
         def make(**settings: Any) -> Reader:
-            reader = Reader(queue.url, replace(SETTINGS, **settings))
+            reader = Reader(queue.url, SETTINGS._replace(**settings))
             stack.callback(reader.close)
             return reader
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def settings_in(folder: Path) -> AdminSettings:
     token = folder / "admin-token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    return replace(SETTINGS, token_file=token, read_token_file=None)
+    return SETTINGS._replace(token_file=token, read_token_file=None)
 
 
 @pytest.mark.fault(76)

@@ -93,4 +93,4 @@ async def history(office: TheOffice, query: Annotated[HistoryQuery, Query()]) ->
     """Done, failed, waiting and running jobs of each type, minute by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
     minutes = await office.desk.ask(lambda operations: operations.history(since))
-    return answer({"since": since, "minutes": [asdict(minute) for minute in minutes]})
+    return answer({"since": since, "minutes": [minute._asdict() for minute in minutes]})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import NeedsChange
@@ -35,8 +34,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-@dataclass(frozen=True, slots=True)
-class Old:
+class Old(NamedTuple):
     """The table as its application made it."""
 
     name: str
@@ -194,8 +192,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """What the application has stored, seen before anything was changed."""
 
     values: tuple[tuple[str, Any], ...]  # (column, one value of each storage class)

@@ -52,9 +52,7 @@ class SqliteChores:
         return measuring.supervisors(self._connection)
 
     def register(self, supervisor: SupervisorRecord) -> None:
-        self._connection.apply(
-            QUERIES.register_supervisor, {name: getattr(supervisor, name) for name in supervisor.__slots__}
-        )
+        self._connection.apply(QUERIES.register_supervisor, supervisor._asdict())
 
     def forget_supervisor(self, supervisor: str) -> None:
         """Strike a supervisor that has ended; its workers' rows must have been settled before."""

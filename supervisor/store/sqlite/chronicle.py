@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from supervisor.domain.history import Minute, Standing
 from supervisor.domain.job import shown
@@ -31,7 +30,7 @@ def record(connection: Connection, supervisor: str, note: tuple[str, str], minut
     with connection.write() as raw:
         if not raw.execute(QUERIES.count_on, {"id": supervisor, "before": before, "after": after}).rowcount:
             return False
-        raw.executemany(QUERIES.add_minute, [asdict(minute) for minute in minutes])
+        raw.executemany(QUERIES.add_minute, [minute._asdict() for minute in minutes])
     return True
 
 

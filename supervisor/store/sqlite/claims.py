@@ -33,7 +33,7 @@ class SqliteClaims:
     def register(self, worker: WorkerRecord) -> None:
         """Write the worker's row; it must stand before its first claim, so that recovery can judge it."""
         self._worker = worker.name
-        self._connection.apply(QUERIES.register_worker, {name: getattr(worker, name) for name in worker.__slots__})
+        self._connection.apply(QUERIES.register_worker, worker._asdict())
 
     def exchange(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -60,8 +59,7 @@ def names(sql: str) -> set[str]:
     return {token.name.lower() for token in tokens(sql) if token.kind in ("word", "quoted")}
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(NamedTuple):
     """One part of a column's definition: `kind` is its keyword, `text` as it was written."""
 
     kind: str
@@ -74,8 +72,7 @@ class Clause:
         return self.text[found.end :].strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     name: str
     declared: str  # its type, empty where none is declared
     clauses: tuple[Clause, ...]
@@ -103,8 +100,7 @@ class Column:
         return "NUMERIC" if declared else "BLOB"
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(NamedTuple):
     columns: tuple[Column, ...]
     constraints: tuple[str, ...]
 

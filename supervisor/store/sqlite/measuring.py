@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 
 from supervisor.domain.job import shown
 from supervisor.store.base import Controls, Depth, Remains, SupervisorRecord, Wanted
@@ -53,13 +52,13 @@ def _with_group(connection: Connection, before: Depth, group: Row, now: float, l
     if not isinstance(first_at, (int, float)):
         return before
     if first_at > now:
-        return replace(before, next_due=_earlier(before.next_due, first_at))
+        return before._replace(next_due=_earlier(before.next_due, first_at))
     due = before.due
     if due < limit:
         which = {"type": type_, "requires": requires, "priority": priority, "now": now, "limit": limit - due}
         row = connection.row(QUERIES.count_group, which)
         due += row[0] if row else 0
-    return replace(before, due=due, oldest=_earlier(before.oldest, first_at))
+    return before._replace(due=due, oldest=_earlier(before.oldest, first_at))
 
 
 def _earlier(one: float | None, other: float) -> float:

@@ -276,7 +276,7 @@ def _record_run(raw: sqlite3.Connection, settlement: Settlement, worker: str | N
     outcome, usage = run
     raw.execute(
         QUERIES.insert_run,
-        {name: getattr(usage, name) for name in usage.__slots__}
+        usage._asdict()
         | {
             "id": settlement.job_id,
             "token": settlement.token,

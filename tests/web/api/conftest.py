@@ -7,7 +7,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,7 +139,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 supervise(engine, desk, tmp_path, bulletin or BULLETIN)
             asking = AdminDesk(engine)
             stack.callback(asking.close)
-            chosen = replace(SETTINGS, **settings)
+            chosen = SETTINGS._replace(**settings)
             office = Office(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
             client = Client(make_app(office))
             stack.callback(client.close)
