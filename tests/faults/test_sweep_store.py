@@ -42,6 +42,7 @@ ELSEWHERE = {
     "definition": "tests/store/sqlite/test_adopt.py",
     "set_aside": "the claims here, where a row is refused",
     "note_set_aside": "the claims here, where a row is refused",
+    "pending_token": "the claims here, where a row is refused",
     "to_renew": "the renewal here, where a row is refused",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",

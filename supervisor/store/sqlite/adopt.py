@@ -27,8 +27,9 @@ from supervisor.store.base import AdoptReport
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, is_time, look, our_definition, quoted
-from supervisor.store.sqlite.connection import QUERIES, Connection, translated
+from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import Column, names, table_created, tokens
+from supervisor.store.sqlite.driver_errors import translated
 from supervisor.store.sqlite.inserting import insertion
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.settling import Outcomes
@@ -330,10 +331,7 @@ class _Adoption:
             row = self._raw.execute(QUERIES.claim_group, group | mark).fetchone()
             claim = Claim._make(row)._replace(attempt=attempt, max_attempts=None)
             failure = failed(claim, Failure("exception", "a trial"), policy, chance=0.5)
-            outcomes = Outcomes("adopt", [failure if attempt == 1 else done(claim, "{}")], self._now)
-            outcomes.settle(self._raw, self._now)
-            if outcomes.refused:
-                raise sqlite3.IntegrityError(outcomes.refused[0][1])
+            Outcomes("adopt", [failure if attempt == 1 else done(claim, "{}")], self._now).write(self._raw, self._now)
 
     def _pruning(self) -> Iterator[str]:
         for table, column, on_delete in self._old.pointing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -23,9 +22,11 @@ from supervisor.store.base import (
     WorkerRecord,
 )
 from supervisor.store.sqlite import chronicle, measuring, owner, repair
-from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection, RolledBack
-from supervisor.store.sqlite.isolation import set_aside_alone
-from supervisor.store.sqlite.settling import insist, record, settle_all, settle_apart
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, RowRefused
+from supervisor.store.sqlite.inserting import has_run_out
+from supervisor.store.sqlite.isolation import one_by_one, set_aside
+from supervisor.store.sqlite.settling import Outcomes, Singly, record
 
 _UNREADABLE = "what it requires is no valid UTF-8"
 _BOUND = 500  # rows a statement
@@ -36,6 +37,7 @@ class SqliteChores:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._singly = Singly(connection)
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
@@ -88,17 +90,20 @@ class SqliteChores:
         """Settle what a dead worker held and, unless it is not to be forgotten yet, strike it from the registry, in
         one transaction.
 
-        Returns how many claims were settled; one that is no longer current counts for nothing.
+        Returns how many claims were settled; one that is no longer current counts for nothing. Raises StoreError
+        where a row allows nothing at all; the others are settled then.
         """
         try:
             with self._connection.write() as raw:
-                lost = settle_all(raw, owner, settlements, now, worker=worker)
+                lost = Outcomes(owner, settlements, now, worker=worker).write(raw, now)
                 if forget:
                     raw.execute(QUERIES.forget_worker, {"incarnation": owner})
-        except RolledBack:
-            apart = settle_apart(self._connection, owner, settlements, now, worker=worker)
-            insist(apart.stuck)
-            lost = apart.lost
+        except StoreError as error:
+            if not (isinstance(error, RowRefused) or has_run_out(self._connection)):
+                raise
+            lost, _, stuck = self._singly.settle(owner, settlements, now, worker=worker)
+            for job_id, why in stuck:
+                raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
             if forget:
                 self._connection.apply(QUERIES.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
@@ -111,22 +116,12 @@ class SqliteChores:
         which["expires_at"] = expires_at
         try:
             return self._connection.apply(QUERIES.renew, which)
-        except StoreUnavailable:
-            raise
-        except (StoreError, OverflowError):
-            return self._renew_one_by_one(which)
-
-    def _renew_one_by_one(self, which: dict[str, Any]) -> int:
-        """One of the rows must not be changed: the others keep their locks."""
-        renewed = 0
-        for (job_id,) in self._connection.rows(QUERIES.to_renew, which):
-            try:
-                renewed += self._connection.apply(QUERIES.renew_one, {"id": job_id, "expires_at": which["expires_at"]})
-            except StoreUnavailable:
-                raise
-            except (StoreError, OverflowError):
-                continue
-        return renewed
+        except RowRefused:
+            jobs = [job for (job,) in self._connection.rows(QUERIES.to_renew, which)]
+            renew = QUERIES.renew_one
+            return one_by_one(
+                self._connection, jobs, lambda raw, job: raw.execute(renew, which | {"id": job}).rowcount
+            )[0]
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
@@ -151,9 +146,20 @@ class SqliteChores:
                 if not isinstance(holder, str):
                     raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                     current, holder = current._replace(token=current.token + 1), "foreign"
-                return not settle_all(raw, holder, [settle(current, holder)], now)
-        except RolledBack as error:
-            return set_aside_alone(self._connection, claim.job_id, str(error), now)
+                return not Outcomes(holder, [settle(current, holder)], now).write(raw, now)
+        except RowRefused as error:
+            aside = set_aside(
+                self._connection,
+                claim.job_id,
+                str(error),
+                now,
+                token=claim.token,
+                owner=claim.owner,
+                expires_at=claim.expires_at,
+            )
+            if not aside:
+                raise
+            return True
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
         """(job id, token, owner) of the jobs that this supervisor's workers run and somebody wants stopped."""
@@ -236,14 +242,16 @@ class SqliteChores:
         if row is None or row[0] is None:
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
-        with self._connection.write() as raw:
-            try:
+        try:
+            with self._connection.write() as raw:
                 deleted = raw.execute(QUERIES.prune, bounds).rowcount
-            except sqlite3.IntegrityError:
-                deleted = _prune_one_by_one(raw, bounds)
-            raw.execute(QUERIES.prune_errors, {"before": failed_before})
-            for query in (QUERIES.prune_runs, QUERIES.prune_batch_limits, QUERIES.prune_second_chances):
-                raw.execute(query, bounds)
+                _prune_others(raw, bounds)
+        except RowRefused:  # rows of the application's own tables point at some of these jobs: those stay
+            with self._connection.write() as raw:
+                _prune_others(raw, bounds)
+            jobs = [job for (job,) in self._connection.rows(QUERIES.prunable, bounds)]
+            delete = QUERIES.delete_finished
+            deleted, _ = one_by_one(self._connection, jobs, lambda raw, job: raw.execute(delete, {"id": job}).rowcount)
         return deleted, row[0]
 
     def revive(
@@ -266,16 +274,18 @@ class SqliteChores:
         )
         if not rows:
             return [], after
-        revived = []
-        with self._connection.write() as raw:
-            for job_id in (row[1] for row in rows if row[2]):
-                try:
-                    if raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount:
-                        raw.execute(QUERIES.note_second_chance, {"id": job_id})
-                        revived.append(job_id)
-                except sqlite3.IntegrityError:  # a rule of the application's own keeps this one where it is
-                    if not raw.in_transaction:
-                        raise
+        revived: list[int] = []
+
+        def retry(raw: sqlite3.Connection, job_id: int) -> int:
+            changed = raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount
+            if changed:
+                raw.execute(QUERIES.note_second_chance, {"id": job_id})
+            return changed
+
+        # Few, and a rule of the application's own may keep one of them where it is.
+        for job_id in (row[1] for row in rows if row[2]):
+            if one_by_one(self._connection, [job_id], retry)[0]:
+                revived.append(job_id)
         return revived, Mark(rows[-1][0], rows[-1][1])
 
     def checkpoint(self) -> int:
@@ -301,7 +311,7 @@ class SqliteChores:
     def inserted(self) -> int:
         """How many jobs were ever inserted, by whomever."""
         row = self._connection.row(QUERIES.inserted)
-        if repair.exhausted(row):
+        if has_run_out(self._connection):
             with self._connection.write() as raw:
                 repair.renumber(raw)
             return 0
@@ -315,10 +325,7 @@ class SqliteChores:
         self._connection.close()
 
 
-def _prune_one_by_one(raw: sqlite3.Connection, bounds: dict[str, float]) -> int:
-    """Rows of the application's own tables point at some of these jobs: those stay, the others go."""
-    deleted = 0
-    for (job_id,) in raw.execute(QUERIES.prunable, bounds).fetchall():
-        with contextlib.suppress(sqlite3.IntegrityError):
-            deleted += raw.execute(QUERIES.delete_finished, {"id": job_id}).rowcount
-    return deleted
+def _prune_others(raw: sqlite3.Connection, bounds: dict[str, Any]) -> None:
+    raw.execute(QUERIES.prune_errors, {"before": bounds["failed_before"]})
+    for query in (QUERIES.prune_runs, QUERIES.prune_batch_limits, QUERIES.prune_second_chances):
+        raw.execute(query, bounds)

@@ -7,17 +7,22 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from time import monotonic
 from typing import Any
 
+from supervisor.domain.errors import StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, Wanted, WorkerRecord
-from supervisor.store.sqlite.connection import QUERIES, Connection, RolledBack, Row
-from supervisor.store.sqlite.isolation import REFUSALS, is_rows_fault, set_aside, set_aside_alone
-from supervisor.store.sqlite.settling import Outcomes, settle_apart
+from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sqlite.driver_errors import RowRefused
+from supervisor.store.sqlite.inserting import has_run_out
+from supervisor.store.sqlite.isolation import IGNORED, set_aside
+from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 
 _ROUNDS = 20  # of looking for claims, while nothing but refused rows is found
 _MOST_STUCK = 1000
+_STUCK_FOR = 60.0  # seconds: somebody may have dropped the rule meanwhile
 
 
 class SqliteClaims:
@@ -26,8 +31,8 @@ class SqliteClaims:
     def __init__(self, connection: Connection, *, worker: str | None = None) -> None:
         self._connection = connection
         self._worker = worker
-        self._refused: list[tuple[int, str]] = []  # by the exchange going on
-        self._stuck: set[int] = set()  # rows that cannot even be set aside
+        self._singly = Singly(connection)
+        self._stuck: dict[int, float] = {}  # rows that cannot even be set aside, and when (monotonic) to try again
         self._priority = 0  # of the group that the last claim was from: the next is most likely from it, too
 
     def register(self, worker: WorkerRecord) -> None:
@@ -47,66 +52,41 @@ class SqliteClaims:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do the lock is never taken."""
         if not settlements and (want < 1 or not self._anything_due(wanted, now)):
             return Exchange([], [])
+        mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
         try:
-            return self._exchange(owner, settlements, wanted, want, lock_time, now)
-        except RolledBack:
-            return self._exchange_apart(owner, settlements, wanted, want, lock_time, now)
+            return self._exchange(settlements, wanted, want, mark)
+        except RowRefused:
+            pass
+        except StoreUnavailable:
+            if not has_run_out(self._connection):  # of ids
+                raise
+        lost, refused, _ = self._singly.settle(owner, settlements, now, worker=self._worker)
+        claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
+        return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
 
-    def _exchange(
-        self, owner: str, settlements: Sequence[Settlement], wanted: Wanted, want: int, lock_time: float, now: float
-    ) -> Exchange:
+    def _exchange(self, settlements: Sequence[Settlement], wanted: Wanted, want: int, mark: dict[str, Any]) -> Exchange:
+        """All in one transaction. Raises RowRefused where a row does not allow that."""
+        owner, now = mark["owner"], mark["now"]
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
         lost: list[int] = []
         claims: list[Claim] = []
-        self._refused = []
         with self._connection.write() as raw:
             if outcomes is not None:
-                lost = outcomes.settle(raw, now)
+                lost = outcomes.write(raw, now)
             if want == 1 and len(wanted.types) == 1:
-                claims = self._claim_first(raw, owner, wanted.types[0], now, now + lock_time)
+                claims = self._claim_first(raw, wanted.types[0], mark)
             if want > 0 and not claims:
-                mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
                 claims = self._claim_due(raw, wanted, mark, want)
-                if not (claims or settlements or self._refused):
+                if not (claims or settlements):
                     raw.execute("ROLLBACK")  # a commit would wake us for the row that cannot be claimed
-        refused = self._refused if outcomes is None else outcomes.refused + self._refused
-        return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
-
-    def _exchange_apart(
-        self, owner: str, settlements: Sequence[Settlement], wanted: Wanted, want: int, lock_time: float, now: float
-    ) -> Exchange:
-        """The same with a transaction for each job, since a trigger's RAISE(ROLLBACK) undoes all of one."""
-        apart = settle_apart(self._connection, owner, settlements, now, worker=self._worker)
-        mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
-        self._refused = []
-        rows: list[Row] = []
-        for tier in _tiers(self._due(wanted, now) if want > 0 else []):
-            with self._connection.write() as raw:
-                first = _first(raw, tier, now, want + len(self._stuck))
-            for job_id in first:
-                if job_id > 0 and job_id not in self._stuck and len(rows) < want:
-                    rows += self._claim_alone(job_id, mark)
-        return Exchange([Claim._make(row) for row in rows], apart.lost, apart.refused + self._refused)
-
-    def _claim_alone(self, job_id: int, mark: dict[str, Any]) -> list[Row]:
-        """One row in a transaction of its own."""
-        try:
-            with self._connection.write() as raw:
-                return self._claim_one(raw, job_id, mark)
-        except RolledBack as error:
-            aside = set_aside_alone(self._connection, job_id, str(error), mark["now"])
-            self._note_refusal(job_id, str(error), aside)
-            return []
+        return Exchange(claims, lost)
 
     def _claim_due(self, raw: sqlite3.Connection, wanted: Wanted, mark: dict[str, Any], want: int) -> list[Claim]:
-        """Once; or, while all that was found had to be set aside, a few times."""
-        for _ in range(_ROUNDS):
-            before = len(self._refused)
-            groups = self._due(wanted, mark["now"])
-            rows = self._claim(raw, groups, mark, want)
-            self._priority = groups[0][2] if groups else 0
-            if rows or len(self._refused) == before:
-                break
+        groups = self._due(wanted, mark["now"])
+        if not groups:
+            return []
+        rows = self._claim(raw, groups, mark, want)
+        self._priority = groups[0][2]
         return [Claim._make(row) for row in rows]
 
     def held(self, owner: str) -> list[Claim]:
@@ -133,24 +113,13 @@ class SqliteClaims:
             due.sort(key=_priority, reverse=True)
         return due
 
-    def _claim_first(
-        self, raw: sqlite3.Connection, owner: str, type_: str, now: float, expires_at: float
-    ) -> list[Claim]:
+    def _claim_first(self, raw: sqlite3.Connection, type_: str, mark: dict[str, Any]) -> list[Claim]:
         """The short way to one job, where one exists: most queues hold one group of a pool's type."""
-        row = raw.execute(QUERIES.claim_first, (type_, self._priority, now)).fetchone()
-        try:
-            if (
-                row is None
-                or row[0] in self._stuck
-                or not raw.execute(QUERIES.claim_one, (owner, now, expires_at, row[0])).rowcount
-            ):
-                return []
-        except REFUSALS as error:
-            self._refuse(raw, row[0], error, now)
+        row = raw.execute(QUERIES.claim_first, (type_, self._priority, mark["now"])).fetchone()
+        if row is None or row[0] in self._stuck:
             return []
-        if row[0] < 1:
-            self._drop(raw, [row], now)
-            return []
+        marked = raw.execute(QUERIES.claim_one, (mark["owner"], mark["now"], mark["expires_at"], row[0])).rowcount
+        _refuse_impossible([row], marked)
         return [Claim._make(row)]
 
     def _claim(self, raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
@@ -159,55 +128,67 @@ class SqliteClaims:
         for tier in _tiers(groups):
             if len(claimed) == want:
                 break
-            # A rule may refuse one row and keep what was changed before it: RAISE(FAIL).
-            raw.execute("SAVEPOINT tier")
-            try:
-                rows = _claim_tier(raw, tier, mark, want - len(claimed))
-            except REFUSALS as error:
-                if not is_rows_fault(error, raw):
-                    raise
-                raw.execute("ROLLBACK TO tier")
-                rows = self._claim_each(raw, tier, mark, want - len(claimed))
-            raw.execute("RELEASE tier")
-            if rows and min(rows)[0] < 1:
-                self._drop(raw, [row for row in rows if row[0] < 1], mark["now"])
-                rows = [row for row in rows if row[0] >= 1]
+            if len(tier) == 1 and not self._stuck:
+                rows = raw.execute(
+                    QUERIES.claim_group, mark | _named(tier[0]) | {"want": want - len(claimed)}
+                ).fetchall()
+            else:
+                ids = self._first(raw, tier, mark["now"], want - len(claimed))
+                rows = raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps(ids)}).fetchall() if ids else []
+                if not ids:
+                    continue
+            _refuse_impossible(rows, len(rows))
+            if len(rows) > 1:
+                rows.sort(key=_place)  # RETURNING promises no order
             claimed += rows
         return claimed
 
-    def _claim_each(self, raw: sqlite3.Connection, tier: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
-        """The same, one row after the other, since one of them is refused."""
-        claimed: list[Row] = []
-        for job_id in _first(raw, tier, mark["now"], want + len(self._stuck)):
-            if job_id not in self._stuck and len(claimed) < want:
-                claimed += self._claim_one(raw, job_id, mark)
-        return claimed
+    def _first(self, raw: sqlite3.Connection, tier: list[Row], now: float, want: int) -> list[int]:
+        """The ids of the first rows of groups that share a priority, without those that are stuck."""
+        peek = {"now": now, "want": want + len(self._stuck)}
+        rows = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
+        return [job_id for _, job_id in rows if job_id not in self._stuck][:want]
 
-    def _claim_one(self, raw: sqlite3.Connection, job_id: int, mark: dict[str, Any]) -> list[Row]:
+    # One row in a transaction of its own, where one of them is refused
+
+    def _claim_singly(self, wanted: Wanted, want: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
+        """As `_claim_due`; adds what is set aside to `refused`."""
+        self._stuck = {job: until for job, until in self._stuck.items() if until > monotonic()}
+        claims: list[Claim] = []
+        for _ in range(_ROUNDS):  # while all that is found is refused
+            found = self._candidates(wanted, mark["now"], want)
+            for job_id in found:
+                claims += self._claim_alone(job_id, mark, refused)
+            if claims or not found:
+                break
+        return claims
+
+    def _candidates(self, wanted: Wanted, now: float, want: int) -> list[int]:
+        ids: list[int] = []
+        with self._connection.write() as raw:
+            for tier in _tiers(self._due(wanted, now)):
+                ids += self._first(raw, tier, now, want - len(ids))
+                if len(ids) == want:
+                    break
+        return ids
+
+    def _claim_alone(self, job_id: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
+        token: object = None
         try:
-            return raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
-        except REFUSALS as error:
-            self._refuse(raw, job_id, error, mark["now"])
+            with self._connection.write() as raw:
+                found = raw.execute(QUERIES.pending_token, (job_id,)).fetchone()
+                if found is None:
+                    return []  # somebody else has it
+                token = found[0]
+                rows = raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
+                _refuse_impossible(rows, len(rows))
+            return [Claim._make(row) for row in rows]
+        except RowRefused as error:
+            if set_aside(self._connection, job_id, str(error), mark["now"], token=token):
+                refused.append((job_id, str(error)))
+            elif len(self._stuck) < _MOST_STUCK:
+                self._stuck[job_id] = monotonic() + _STUCK_FOR
             return []
-
-    def _refuse(self, raw: sqlite3.Connection, job_id: int, error: Exception, now: float) -> None:
-        """The database refuses the claim: the row is set aside, or where even that is refused, passed over."""
-        if not is_rows_fault(error, raw):
-            raise error
-        self._note_refusal(job_id, str(error), set_aside(raw, job_id, str(error), now))
-
-    def _note_refusal(self, job_id: int, why: str, aside: bool) -> None:
-        if aside:
-            self._refused.append((job_id, why))
-        elif len(self._stuck) < _MOST_STUCK:
-            self._stuck.add(job_id)
-
-    def _drop(self, raw: sqlite3.Connection, rows: list[Row], now: float) -> None:
-        """Ids below 1 mean "no job" to the scoreboard: nobody could limit, cancel or charge such a run."""
-        for row in rows:
-            why = f"{row[0]} is no id"
-            set_aside(raw, row[0], why, now)
-            self._refused.append((row[0], why))
 
     def close(self) -> None:
         self._connection.close()
@@ -224,23 +205,16 @@ def _tiers(groups: list[Row]) -> Iterator[list[Row]]:
         yield list(tier)
 
 
-def _claim_tier(raw: sqlite3.Connection, tier: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
-    """The first rows of groups that share a priority, by scheduled_at and id across the groups."""
-    if len(tier) == 1:
-        rows = raw.execute(QUERIES.claim_group, mark | _named(tier[0]) | {"want": want}).fetchall()
-    else:
-        ids = json.dumps(_first(raw, tier, mark["now"], want))
-        rows = raw.execute(QUERIES.claim_ids, mark | {"ids": ids}).fetchall()
-    if len(rows) > 1:
-        rows.sort(key=_place)  # RETURNING promises no order
-    return rows
+def _refuse_impossible(rows: list[Row], marked: int) -> None:
+    """Raises RowRefused if a trigger has kept a row from being marked, silently, or if one has no possible id.
 
-
-def _first(raw: sqlite3.Connection, tier: list[Row], now: float, want: int) -> list[int]:
-    """The ids of the first rows of groups that share a priority."""
-    peek = {"now": now, "want": want}
-    first = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
-    return [job_id for _, job_id in first[:want]]
+    Ids below 1 mean "no job" to the scoreboard: nobody could limit, cancel or charge such a run.
+    """
+    if not marked:
+        raise RowRefused(IGNORED)
+    for row in rows:
+        if row[0] < 1:
+            raise RowRefused(f"{row[0]} is no id")
 
 
 def _named(group: Row) -> dict[str, Any]:

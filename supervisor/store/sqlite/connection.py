@@ -6,7 +6,6 @@ libraries in one process break each other's file locks.
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import stat
@@ -18,17 +17,21 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.capability import covers, next_candidate
-from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
+from supervisor.domain.errors import StoreError
 from supervisor.store.queries import Queries, load
+from supervisor.store.sqlite.driver_errors import (
+    BUSY_TIMEOUT,
+    RowRefused,
+    is_busy,
+    is_general,
+    may_be_a_rows_fault,
+    translated,
+)
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
 
 QUERIES: Queries = load("supervisor.store.sqlite")
-BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
 _TURN = 0.003  # seconds that one look takes where we ask for the lock again and again
-
-# What concerns every statement; anything else may be the fault of one row, or of one trigger of the application.
-_UNUSABLE = ("full", "readonly", "unable to open", "not a database", "disk I/O error")
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
@@ -56,45 +59,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-class RolledBack(StoreError):
-    """A trigger of the application's has ended our transaction, with all that it had done: RAISE(ROLLBACK)."""
-
-
-def translated(error: sqlite3.Error, path: object) -> StoreError:
-    """The exception that our callers know, with a sentence for people."""
-    text = str(error)
-    if is_busy(error):
-        return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
-    hints = {
-        "full": "the disk is full",
-        "readonly": "the database is read-only for this user",
-        "unable to open": "the file cannot be opened; check the path and its permissions",
-        "not a database": "the file is no SQLite database",
-        "malformed": "the file is damaged; run PRAGMA integrity_check and restore a backup",
-        "disk I/O error": "the disk reports an error",
-        "no such table": "the job tables are missing; run `supervisor migrate`",
-    }
-    hint = next((words for key, words in hints.items() if key in text), None)
-    if "disk I/O error" in text and _is_full(path):
-        hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
-    kind = StoreUnavailable if any(words in text for words in _UNUSABLE) else StoreError
-    return kind(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else was in the way, so that asking again may help."""
-    text = str(error)
-    return "locked" in text or "busy" in text
-
-
-def _is_full(path: object) -> bool:
-    """Whether there is no room on its disk; SQLite cannot always tell, as when it maps a file."""
-    try:
-        return os.statvfs(os.path.dirname(str(path))).f_bavail == 0  # noqa: PTH120 - a path, or what stands for one
-    except OSError:
-        return False
 
 
 class Connection:
@@ -283,9 +247,11 @@ class _Transaction:
             self._begin(raw)
             self._connection.insist_on_file()
         except BaseException as error:
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-            self._lock.release()
+            try:
+                if raw.in_transaction:
+                    raw.execute("ROLLBACK")
+            finally:
+                self._lock.release()
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._connection.place.database) from None
             raise
@@ -301,7 +267,6 @@ class _Transaction:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw
-        undone = isinstance(error, sqlite3.IntegrityError) and not raw.in_transaction
         try:
             if error is None and raw.in_transaction:
                 raw.execute("COMMIT")
@@ -313,10 +278,27 @@ class _Transaction:
                     raw.execute("ROLLBACK")
             finally:
                 self._lock.release()
-        if undone:
-            raise RolledBack(str(error)) from None
+        if error is not None and may_be_a_rows_fault(error) and (not is_general(error) or _compile(raw)):
+            raise RowRefused(str(error)) from None
         if isinstance(error, sqlite3.Error):
             raise translated(error, self._connection.place.database) from None
+
+
+class _Anything(dict[str, None]):
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+def _compile(raw: sqlite3.Connection) -> bool:
+    """Whether the statements that change jobs fit the schema, and their triggers with them: SQLite compiles both to
+    explain one. Then an error came from what a row holds.
+    """
+    try:
+        for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
+            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", _Anything()).close()
+    except sqlite3.Error:
+        return False
+    return True
 
 
 def _connection_type() -> type[sqlite3.Connection]:
@@ -362,6 +344,6 @@ def _use_wal(raw: sqlite3.Connection) -> None:
         try:
             raw.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

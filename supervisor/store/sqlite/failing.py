@@ -26,11 +26,18 @@ OTHERS = {
 }
 # As SQLite says it, and what the driver makes of it.
 KINDS: Mapping[str, Callable[[], sqlite3.Error]] = {
-    "busy": lambda: sqlite3.OperationalError("database is locked"),
-    "full": lambda: sqlite3.OperationalError("database or disk is full"),
-    "error": lambda: sqlite3.OperationalError("disk I/O error"),
-    "integrity": lambda: sqlite3.IntegrityError("refused by a trigger of the application"),
+    "busy": lambda: made(sqlite3.OperationalError("database is locked"), sqlite3.SQLITE_BUSY),
+    "full": lambda: made(sqlite3.OperationalError("database or disk is full"), sqlite3.SQLITE_FULL),
+    "error": lambda: made(sqlite3.OperationalError("disk I/O error"), sqlite3.SQLITE_IOERR),
+    "integrity": lambda: made(sqlite3.IntegrityError("refused by a trigger"), sqlite3.SQLITE_CONSTRAINT),
 }
+
+
+def made(error: sqlite3.Error, code: int) -> sqlite3.Error:
+    """With SQLite's result code, by which errors are told apart."""
+    error.sqlite_errorcode = code
+    return error
+
 
 _names: dict[str, str] = {}  # by the statement's text
 

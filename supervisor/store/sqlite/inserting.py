@@ -20,11 +20,16 @@ def with_room(connection: Connection, work: Callable[[sqlite3.Connection], Answe
         with connection.write() as raw:
             return work(raw)
     except StoreError:
-        if not repair.exhausted(connection.row(QUERIES.inserted)):
+        if not has_run_out(connection):
             raise
     with connection.write() as raw:
         repair.renumber(raw)
         return work(raw)
+
+
+def has_run_out(connection: Connection) -> bool:
+    """Whether there are no more ids for jobs or their failed attempts."""
+    return repair.exhausted(connection.row(QUERIES.greatest_sequence))
 
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:

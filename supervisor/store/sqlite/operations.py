@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 
-from supervisor.domain.errors import Conflict, JobNotFound
+from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.history import Minute
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.store.base import (
@@ -22,7 +23,9 @@ from supervisor.store.base import (
 )
 from supervisor.store.sqlite import chronicle, failures, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.intake import job_of
+from supervisor.store.sqlite.isolation import one_by_one
 
 _BATCH = 500  # rows a transaction of a bulk command: other writers get their turn in between
 
@@ -112,16 +115,30 @@ class SqliteOperations:
     def _each(self, *queries: str, ids: Iterable[int], now: float = 0.0, then: str = "") -> int:
         """Run the first query that changes a job, for each of them, and `then` for those that were changed.
         Returns how many it was."""
-        pending, changed = list(ids), 0
+        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
+
+        def change(raw: sqlite3.Connection, job_id: int) -> int:
+            parameters = {"id": job_id, "now": now}
+            if not any(raw.execute(query, parameters).rowcount for query in queries):
+                return 0
+            if then:
+                raw.execute(then, parameters)
+            return 1
+
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
-            with self._connection.write() as raw:
-                for job_id in batch:
-                    parameters = {"id": job_id, "now": now}
-                    if any(raw.execute(query, parameters).rowcount for query in queries):
-                        changed += 1
-                        if then:
-                            raw.execute(then, parameters)
+            try:
+                with self._connection.write() as raw:
+                    changed += sum([change(raw, job_id) for job_id in batch])
+            except RowRefused:
+                some, others = one_by_one(self._connection, batch, change)
+                changed, refused = changed + some, refused + others
+        for job_id, why in refused:
+            raise StoreError(
+                f"the database refuses to have job {job_id} changed: {why}"
+                + (f"; and {len(refused) - 1} others" if len(refused) > 1 else "")
+                + (f"; {changed} other jobs were changed" if changed else "")
+            )
         return changed
 
     def pause(self, type: str, now: float) -> None:

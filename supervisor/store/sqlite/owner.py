@@ -80,6 +80,8 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
         descriptor = os.open(place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return _runs(owner)
+    except ValueError:  # no supervisor has written that row: its id is no part of a file's name
+        return False
     except OSError:
         return None
     try:
@@ -145,7 +147,8 @@ def remove_owner_files(gone: str, registered: Iterable[str], place: Place) -> No
     """Delete the file of a supervisor that has been struck from the registry, and those that others have left whose
     row is gone already, or was never written.
     """
-    place.owner_lock(gone).unlink(missing_ok=True)
+    with suppress(OSError, ValueError):
+        place.owner_lock(gone).unlink()
     known = {place.owner_lock(supervisor) for supervisor in registered}
     for path in set(place.folder.glob(place.owner_lock("*").name)) - known:
         with suppress(OSError), path.open("rb") as file:

@@ -123,12 +123,16 @@ WHERE status = 'pending' AND type = :type AND requires = :requires AND priority 
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
--- Mark rows picked by peek_group in the same transaction.
+-- Mark rows picked by peek_group, as far as nobody else has taken them.
 UPDATE jobs SET
   status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
   claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
-WHERE id IN (SELECT value FROM json_each(:ids))
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND scheduled_at <= :now
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
+
+-- name: pending_token
+-- What a row that is to be set aside must still hold.
+SELECT claim_token FROM jobs WHERE id = ?1 AND status = 'pending';
 
 -- name: settle_done
 -- The plain success. Matching the claim is what makes at most one outcome count. Positional, for the
@@ -183,8 +187,10 @@ UPDATE jobs SET
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
   attempts = CASE WHEN attempts BETWEEN 0 AND 9007199254740990 THEN attempts WHEN attempts > 0 THEN 1000000 ELSE 0 END,
   crashes = CASE WHEN crashes BETWEEN 0 AND 9007199254740990 THEN crashes WHEN crashes > 0 THEN 1000000 ELSE 0 END
-WHERE id = :id AND status IN ('pending', 'running')
-  AND (:owner IS NULL OR (status = 'running' AND locked_by = :owner AND claim_token = :token));
+WHERE id = :id AND claim_token IS :token
+  AND CASE WHEN status = 'pending' THEN :owner = ''
+           ELSE status = 'running' AND coalesce(locked_by, '') = :owner
+                AND (:expires_at IS NULL OR coalesce(lock_expires_at, 0) = :expires_at) END;
 
 -- name: note_set_aside
 INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
@@ -218,7 +224,9 @@ SELECT id FROM jobs_held
 WHERE locked_by IN (SELECT value FROM json_each(:owners)) AND lock_expires_at < :renew_before;
 
 -- name: renew_one
-UPDATE jobs SET lock_expires_at = :expires_at WHERE id = :id AND status = 'running';
+UPDATE jobs SET lock_expires_at = :expires_at
+WHERE id = :id AND status = 'running' AND locked_by IN (SELECT value FROM json_each(:owners))
+  AND lock_expires_at < :renew_before;
 
 -- name: needs_renewal
 SELECT 1 FROM jobs_held
@@ -353,6 +361,10 @@ SELECT 1 FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
   AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
+
+-- name: greatest_sequence
+-- How near the ids of jobs, or of failed attempts, are to the last.
+SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND typeof(seq) = 'integer';
 
 -- name: inserted
 -- How many jobs there ever were.

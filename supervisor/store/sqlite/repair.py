@@ -19,8 +19,8 @@ ROOM = 1 << 40  # ids that have to be left behind the latest
 
 
 def exhausted(row: Sequence[int] | None) -> bool:
-    """Whether ids are about to run out, after so great a one. The row is what `inserted` finds."""
-    return row is not None and int(row[0]) > GREATEST - ROOM
+    """Whether ids are about to run out, after so great a one. The row is what `greatest_sequence` finds."""
+    return row is not None and row[0] is not None and int(row[0]) > GREATEST - ROOM
 
 
 def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
@@ -32,6 +32,8 @@ def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
     bounds = {"last": GREATEST - ROOM}
     raw.execute("PRAGMA defer_foreign_keys = ON")
     [(latest,)] = raw.execute(SQL.latest_id, bounds).fetchall()
+    for query in (SQL.move_errors, SQL.set_error_sequence):  # first: what is told below stands there, too
+        raw.execute(query, bounds)
     pointing = raw.execute(SQL.pointing_here).fetchall()
     moved = []
     for new, (old,) in enumerate(raw.execute(SQL.impossible, bounds).fetchall(), latest + 1):

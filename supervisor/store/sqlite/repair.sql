@@ -31,3 +31,15 @@ VALUES (:new, 0, 'row', 'its id was ' || :old || ', which no job can have; it ha
 
 -- name: set_sequence
 UPDATE sqlite_sequence SET seq = :latest WHERE name = 'jobs' AND (typeof(seq) <> 'integer' OR seq > :last OR seq < :latest);
+
+-- name: move_errors
+-- Behind the others, in their order; nothing points at them.
+UPDATE job_errors SET id = n.id FROM (
+  SELECT id AS old, row_number() OVER (ORDER BY id)
+                    + (SELECT coalesce(max(id), 0) FROM job_errors WHERE id BETWEEN 1 AND :last) AS id
+  FROM job_errors WHERE id > :last) n
+WHERE job_errors.id = n.old;
+
+-- name: set_error_sequence
+UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(id), 0) FROM job_errors)
+WHERE name = 'job_errors' AND (typeof(seq) <> 'integer' OR seq > :last);

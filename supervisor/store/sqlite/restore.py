@@ -19,7 +19,8 @@ from pathlib import Path
 from supervisor.domain.errors import Conflict, StoreError
 from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import owner, schema
-from supervisor.store.sqlite.connection import QUERIES, translated
+from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.driver_errors import is_busy, translated
 from supervisor.store.sqlite.place import Place
 from supervisor.system import failpoints
 
@@ -161,7 +162,7 @@ def _for_us_alone(place: Place) -> Iterator[bool]:
             mode = raw.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
             raw.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if is_busy(error):
                 raise Conflict(f"{place.database} is open elsewhere; stop every program that uses it first") from None
             mode = "unknown"
         yield mode == "delete"

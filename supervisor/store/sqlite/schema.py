@@ -13,8 +13,9 @@ from pathlib import Path
 from supervisor.domain.errors import StoreError
 from supervisor.store.migrate import Migration, shipped, statements
 from supervisor.store.sqlite import repair
-from supervisor.store.sqlite.connection import BUSY_TIMEOUT, QUERIES, Connection, Row, translated
+from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.definition import column_added
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, translated
 from supervisor.store.sqlite.place import Place
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables

@@ -6,16 +6,22 @@ import contextlib
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from supervisor import Queue, Status
-from supervisor.domain.job import NewJob
-from supervisor.domain.settlement import done, failed, released
-from supervisor.store.base import Filter
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.job import Claim, NewJob
+from supervisor.domain.settlement import Usage, done, failed, released
+from supervisor.store.base import Filter, Wanted
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
+from supervisor.store.sqlite.chores import SqliteChores
+from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.isolation import set_aside
 from supervisor.store.sqlite.place import Place
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
@@ -344,3 +350,151 @@ def test_jobs_are_found_by_their_tags(desk: Desk) -> None:
         queue.enqueue("tag")
     assert desk.operations.ids(Filter(tags=("red",))) == [both, red]
     assert desk.operations.ids(Filter(tags=("red", "big"), statuses=(Status.PENDING,))) == [both]
+
+
+class TestWhatATriggerMayDo:
+    """Each rule is about one row. Its neighbours are claimed and settled, and nobody takes it for the database's."""
+
+    @pytest.mark.parametrize(
+        ("body", "values"),
+        [
+            ("SELECT RAISE(IGNORE);", {}),
+            ("SELECT RAISE(ABORT, 'the basket is full, locked, busy and readonly');", {}),
+            ("SELECT json_object('at', NEW.created_at);", {"created_at": b"\0\xff"}),
+            ("SELECT json_object(NEW.unique_key, 1);", {"unique_key": None}),
+            ("SELECT json_extract(NEW.unique_key, '$.a');", {"unique_key": "no json"}),
+            ("SELECT 'x' LIKE replace(hex(zeroblob(30000)), '0', '%');", {}),
+            ("SELECT 'x' LIKE 'x' ESCAPE NEW.unique_key;", {"unique_key": "two"}),
+            ("SELECT abs(-9223372036854775807 - 1);", {}),
+            ("DELETE FROM jobs WHERE id = NEW.id;", {}),
+        ],
+    )
+    @pytest.mark.parametrize("want", [1, 2, 64])
+    def test_a_claim(
+        self, desk: Desk, foreign: sqlite3.Connection, body: str, values: dict[str, object], want: int
+    ) -> None:
+        bad = insert(foreign, priority=9, **values)
+        good = [desk.put(), desk.put("mail"), desk.put()]
+        foreign.execute(
+            f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {bad} AND NEW.status = 'running' "
+            f"BEGIN {body} END"
+        )
+        claimed = [claim.job_id for _ in range(5) for claim in desk.claim(types=("tag", "mail"), want=want)]
+        assert sorted(claimed) == good
+
+    @pytest.mark.parametrize(
+        "body", ["SELECT RAISE(IGNORE);", "SELECT json_object(NULL, 1);", "SELECT abs(-9223372036854775807 - 1);"]
+    )
+    def test_a_settlement(self, desk: Desk, foreign: sqlite3.Connection, body: str) -> None:
+        jobs = [desk.put() for _ in range(4)]
+        claims = desk.claim(want=4)
+        foreign.execute(f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[1]} BEGIN {body} END")
+        assert desk.settle(*(done(claim, None) for claim in claims)) == [jobs[1]]
+        assert [desk.status(job) for job in jobs] == [Status.DONE, Status.RUNNING, Status.DONE, Status.DONE]
+
+    @pytest.mark.parametrize("how", RAISES)
+    def test_the_row_of_a_run_costs_no_outcome(self, desk: Desk, foreign: sqlite3.Connection, how: str) -> None:
+        job = desk.put()
+        foreign.execute(f"CREATE TRIGGER rule BEFORE INSERT ON job_runs BEGIN SELECT RAISE({how}, 'no'); END")
+        assert desk.settle(done(desk.one(), '"x"')._replace(usage=Usage(duration=1.0))) == []
+        assert desk.job(job).result == "x"
+
+    def test_a_schema_that_no_statement_fits_is_nobody_s_fault(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        job = desk.put()
+        foreign.execute("CREATE TRIGGER rule BEFORE UPDATE ON jobs BEGIN SELECT missing FROM nowhere; END")
+        with pytest.raises(StoreError):
+            desk.claim()
+        foreign.execute("DROP TRIGGER rule")
+        assert desk.one().job_id == job
+
+    @pytest.mark.parametrize("how", RAISES)
+    def test_a_command_for_many_jobs(self, desk: Desk, foreign: sqlite3.Connection, how: str) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        foreign.execute(
+            f"CREATE TRIGGER rule BEFORE UPDATE ON jobs WHEN OLD.id = {jobs[1]} BEGIN SELECT RAISE({how}, 'kept'); END"
+        )
+        with pytest.raises(StoreError, match=f"job {jobs[1]} changed: kept; 2 other jobs were changed"):
+            desk.operations.cancel_all(jobs, NOW)
+        assert [desk.status(job) for job in jobs] == [Status.CANCELLED, Status.PENDING, Status.CANCELLED]
+
+    @pytest.mark.parametrize("how", ["SELECT RAISE(ROLLBACK, 'kept');", "SELECT json_extract(OLD.result, '$.a');"])
+    def test_pruning(self, desk: Desk, foreign: sqlite3.Connection, how: str) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        desk.settle(*(done(claim, '{"a":1}') for claim in desk.claim(want=3)))
+        foreign.execute("UPDATE jobs SET result = 'no json' WHERE id = ?", [jobs[1]])
+        foreign.execute(f"CREATE TRIGGER rule BEFORE DELETE ON jobs WHEN OLD.id = {jobs[1]} BEGIN {how} END")
+        assert desk.chores.prune(0, 100, NOW + 1e6, NOW + 1e6)[0] == 2
+        assert desk.intake.job(jobs[1]) is not None
+
+    def test_the_greatest_id_of_a_failed_attempt(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute(
+            "INSERT INTO job_errors (id, job_id, attempt, kind, message, created_at) VALUES (?, 999, 1, 'x', 'm', 1)",
+            [MOST],
+        )
+        job = desk.put()
+        assert desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5)) == []
+        assert [attempt.kind for attempt in desk.operations.attempts(job)] == [BROKEN.kind]
+        assert foreign.execute("SELECT max(id) FROM job_errors").fetchone()[0] < 10
+
+
+class TestSeveralAtOnce:
+    """What one worker does row by row, others do meanwhile."""
+
+    def test_no_job_is_claimed_that_another_worker_has_claimed_or_done(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        jobs = [desk.put() for _ in range(6)]
+        foreign.execute(
+            f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[0]} "
+            "BEGIN SELECT RAISE(ROLLBACK, 'not this one'); END"
+        )
+        claims = desk.engine.claims()
+        assert isinstance(claims, SqliteClaims)
+        alone = claims._claim_alone
+
+        def meanwhile(job_id: int, mark: dict[str, Any], refused: list[tuple[int, str]]) -> list[Claim]:
+            if job_id == jobs[1]:  # all others are taken, and one of them is done
+                taken = desk.claim(want=9)
+                desk.settle(done(taken[0], '"by another"'))
+                assert [claim.job_id for claim in taken] == jobs[1:]
+            return alone(job_id, mark, refused)
+
+        with contextlib.closing(claims), mock.patch.object(claims, "_claim_alone", meanwhile):
+            assert claims.exchange("w2", [], Wanted(("tag",), ""), 6, 60.0, NOW).claims == []
+        assert desk.job(jobs[1]).result == "by another"
+        assert {desk.status(job) for job in jobs[2:]} == {Status.RUNNING}
+        assert desk.job(jobs[2]).attempts == 1
+
+    def test_no_job_is_set_aside_that_another_worker_has(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        job = desk.put()
+        claim = desk.one()
+        for token, owner, expires_at in (
+            (claim.token - 1, "", None),
+            (claim.token, "", None),
+            (claim.token, "w1", 1.0),
+        ):
+            assert not set_aside(
+                cast("SqliteChores", desk.chores)._connection,
+                job,
+                "x",
+                NOW,
+                token=token,
+                owner=owner,
+                expires_at=expires_at,
+            )
+        assert desk.status(job) is Status.RUNNING
+
+    def test_what_was_written_before_the_database_was_busy_is_not_told_as_lost(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        claims = desk.claim(want=3)
+        foreign.execute(
+            f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[1]} AND NEW.status = 'done' "
+            "BEGIN SELECT RAISE(ROLLBACK, 'not this one'); END"
+        )
+        busy = mock.patch("supervisor.store.sqlite.settling.set_aside", side_effect=StoreBusy("busy"))
+        with busy, pytest.raises(StoreBusy):
+            desk.settle(*(done(claim, None) for claim in claims))
+        assert desk.settle(*(done(claim, None) for claim in claims)) == []
+        assert [desk.status(job) for job in jobs] == [Status.DONE, Status.QUARANTINED, Status.DONE]

@@ -1,0 +1,88 @@
+"""What an error of the driver means: for everybody, for one row, or that somebody else was in the way.
+
+SQLite's result codes decide, never the words: those may be an application's own, from a trigger.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
+
+BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
+
+_IN_THE_WAY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+# Nothing can be done with the file just now.
+_UNUSABLE = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOTADB,
+}
+# A rule broken, a value too large or of a wrong kind.
+_OF_VALUES = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
+_HINTS = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "the database is read-only for this user",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check the path and its permissions",
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged; run PRAGMA integrity_check and restore a backup",
+    sqlite3.SQLITE_IOERR: "the disk reports an error",
+}
+
+
+class RowRefused(StoreError):
+    """What one row holds, or a rule of the application's about it, does not allow what was asked.
+
+    Nothing of the transaction is kept: a trigger may have ended it itself, or kept half of a statement.
+    """
+
+
+def result_code(error: BaseException) -> int:
+    """SQLite's primary result code; 0 for an error that is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else was in the way, so that asking again may help."""
+    return result_code(error) in _IN_THE_WAY
+
+
+def may_be_a_rows_fault(error: BaseException) -> bool:
+    """Whether something that a row holds can have caused this. A general error may be the statement's, too."""
+    if isinstance(error, (OverflowError, UnicodeEncodeError, sqlite3.DataError)):
+        return True
+    return result_code(error) in _OF_VALUES or is_general(error)
+
+
+def is_general(error: BaseException) -> bool:
+    """SQLite has one code for an expression that fails in one row, and a statement that does not fit the schema."""
+    return result_code(error) == sqlite3.SQLITE_ERROR
+
+
+def translated(error: sqlite3.Error, path: object) -> StoreError:
+    """The exception that our callers know, with a sentence for people."""
+    text, code = str(error), result_code(error)
+    if code in _IN_THE_WAY:
+        return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
+    hint = _HINTS.get(code)
+    if code == sqlite3.SQLITE_IOERR and _is_full(path):
+        hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
+    if code == sqlite3.SQLITE_ERROR and "no such table" in text:
+        hint = "the job tables are missing; run `supervisor migrate`"
+    kind = StoreUnavailable if code in _UNUSABLE else StoreError
+    return kind(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
+
+
+def _is_full(path: object) -> bool:
+    """Whether there is no room on its disk; SQLite cannot always tell, as when it maps a file."""
+    try:
+        return os.statvfs(os.path.dirname(str(path))).f_bavail == 0  # noqa: PTH120 - a path, or what stands for one
+    except OSError:
+        return False
