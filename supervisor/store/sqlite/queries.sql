@@ -678,6 +678,13 @@ GROUP BY type ORDER BY 3 DESC LIMIT 10;
 -- name: tables
 SELECT name FROM sqlite_schema WHERE type = 'table';
 
+-- name: named_parts
+SELECT name FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger');
+
+-- name: parts
+-- Indexes, views and triggers with their definitions, in the order in which they can be made.
+SELECT name, sql FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger') AND sql IS NOT NULL ORDER BY rowid;
+
 -- name: has_column
 SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
 

@@ -37,10 +37,24 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     if current >= plan[-1].version:
         oldest = connection.row(QUERIES.meta, {"key": "oldest_writer"})
         _refuse_if_too_old(oldest, current, plan[-1].version)
+        if current == plan[-1].version:
+            _make_missing(connection, plan)
         return []
     if current:
         _back_up(connection, current)
     return _apply(connection, plan)
+
+
+def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
+    """Make indexes, views and triggers again that somebody has dropped: without one of them nothing works."""
+    there = {name for (name,) in connection.rows(QUERIES.named_parts)}
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        bring_up_to_date(fresh, plan)
+        missing = [sql for name, sql in fresh.execute(QUERIES.parts) if name not in there]
+    if missing:
+        with connection.write() as raw:
+            for sql in missing:
+                raw.execute(sql)
 
 
 def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:

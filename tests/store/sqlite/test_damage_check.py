@@ -52,3 +52,13 @@ def test_a_supervisor_s_row_that_no_supervisor_has_written_is_a_dead_one_s(
     assert desk.operations.owner_lives(record) is False
     desk.chores.forget_supervisor(record.id)
     assert desk.operations.supervisors() == []
+
+
+def test_what_somebody_has_dropped_beside_the_tables_is_made_again(desk: Desk, foreign: sqlite3.Connection) -> None:
+    parts = "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL ORDER BY name"
+    before = foreign.execute(parts).fetchall()
+    for kind, name in [(kind, name) for kind, name, _ in before]:
+        foreign.execute(f"DROP {kind} {name}")
+    assert desk.engine.migrate() == []
+    assert foreign.execute(parts).fetchall() == before
+    assert desk.one(now=desk.job(desk.put()).scheduled_at).job_id == 1
