@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import JobNotFound, WaitTimeout
-from supervisor.domain.intake import new_job
+from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Job, NewJob
 from supervisor.engine import open_engine
 
@@ -98,19 +98,8 @@ class Queue:
         connection: sqlite3.Connection | None = None,
     ) -> list[int]:
         """Enqueue a job for each payload, all in one transaction, and return their ids in order."""
-        requires = requires if isinstance(requires, str) else list(requires)
-        jobs = [
-            new_job(
-                type,
-                payload,
-                priority=priority,
-                delay=delay,
-                at=at,
-                requires=requires,
-                max_attempts=max_attempts,
-            )
-            for payload in payloads
-        ]
+        job = new_job(type, priority=priority, delay=delay, at=at, requires=requires, max_attempts=max_attempts)
+        jobs = [job._replace(payload=payload_of(payload)) for payload in payloads]
         return self.insert(jobs, connection=connection) if jobs else []
 
     def insert(self, jobs: list[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 MINUTE = 60.0  # seconds
@@ -97,7 +98,8 @@ def _together(at: float, rows: list[Minute]) -> Minute:
     )
 
 
-class Hour(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Hour:
     """One type over some minutes. Means are seconds a run, None without any."""
 
     done: int

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from json import dumps  # by name: a handler that replaces json.dumps must not reach the jobs after it
+from json import JSONEncoder
 from typing import Any
 
 from supervisor.domain.capability import normalise
@@ -23,6 +23,9 @@ MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
+
+# Made once, and by name: a handler that replaces json.dumps must not reach the jobs after it.
+_dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 _CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
@@ -43,7 +46,7 @@ def new_job(
     """Validate the arguments of an enqueue. Raises InvalidJob, which names the field."""
     return NewJob(
         type=checked_type(type),
-        payload=encode("payload", {} if payload is None else payload),
+        payload=payload_of(payload),
         priority=_whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
         requires=_requires(requires),
         scheduled_at=_scheduled_at(delay, at),
@@ -51,6 +54,11 @@ def new_job(
         unique_key=_unique_key(unique_key),
         meta=_meta(meta),
     )
+
+
+def payload_of(value: object) -> str:
+    """JSON text of a payload. Raises InvalidJob."""
+    return encode("payload", {} if value is None else value)
 
 
 def checked_type(value: object) -> str:
@@ -62,7 +70,7 @@ def checked_type(value: object) -> str:
 def encode(field: str, value: object) -> str:
     """JSON text of a payload or a result. Raises InvalidJob for what JSON cannot say, or is too large."""
     try:
-        text = dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _dumps(value)
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidJob(field, "it holds a lone surrogate, which no UTF-8 text can") from None

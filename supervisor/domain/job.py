@@ -25,8 +25,7 @@ class Status(enum.StrEnum):
         return self not in (Status.PENDING, Status.RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A validated job, ready to be inserted. Times are Unix seconds; None for `scheduled_at` means now.
 
     `payload` and `meta` are JSON texts.

@@ -16,6 +16,7 @@ class Meter:
         self._stat = _opened(f"/proc/{pid}/stat", os.O_RDONLY)
         self._status = _opened(f"/proc/{pid}/status", os.O_RDONLY)
         self._clear = _opened(f"/proc/{pid}/clear_refs", os.O_WRONLY)
+        self._file = os.fstat(self._clear) if self._clear >= 0 else None
         self._before = 0
 
     def cpu(self) -> float:
@@ -29,9 +30,13 @@ class Meter:
     def restart(self) -> None:
         """Forget the peak, as far as the kernel lets us."""
         try:
-            os.write(self._clear, _FORGET_PEAK)
+            # A handler may have closed it, and have got the number for a file of its own.
+            if self._file is not None and os.path.samestat(os.fstat(self._clear), self._file):
+                os.write(self._clear, _FORGET_PEAK)
+                return
         except OSError:  # /proc is read-only, or the process is gone
-            self._before = self._high_water()
+            pass
+        self._before = self._high_water()
 
     def peak(self) -> int | None:
         """The most bytes that were resident at once since `restart`; None for a process that is gone.

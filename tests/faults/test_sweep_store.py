@@ -37,6 +37,8 @@ ELSEWHERE = {
     "tables": "test_a_migration_can_be_tried_again",
     "has_column": "test_a_migration_can_be_tried_again",
     "make_epoch": "test_a_migration_can_be_tried_again",
+    "named_parts": "tests/store/sqlite/test_damage_check.py",
+    "parts": "tests/store/sqlite/test_damage_check.py",
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
     "job_meta": "tests of ctx.meta, which has a connection for itself",
     "definition": "tests/store/sqlite/test_adopt.py",

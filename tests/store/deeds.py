@@ -124,6 +124,7 @@ class Deed(NamedTuple):
 
 def _of_intake() -> dict[str, tuple[Callable[[Intake], Any], bool]]:
     return {
+        "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
         "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),

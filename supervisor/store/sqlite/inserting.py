@@ -50,6 +50,12 @@ def _statement(job: NewJob) -> str:
     return QUERIES.insert_job if job.meta is None else QUERIES.insert_job_with_meta
 
 
+def plain_insertion(job: NewJob, now: float) -> tuple[object, ...]:
+    """For `insert_plain`, of a job without a key and without meta."""
+    due = now if job.scheduled_at is None else job.scheduled_at
+    return job.type, job.payload, job.priority, job.requires, due, job.max_attempts, now
+
+
 def insertion(job: NewJob, now: float) -> dict[str, Any]:
     return {
         "type": job.type,

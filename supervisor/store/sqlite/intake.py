@@ -10,7 +10,7 @@ from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, NewJob, Status, decoded, shown
 from supervisor.store.sqlite import measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.inserting import insert_job, with_room
+from supervisor.store.sqlite.inserting import insert_job, plain_insertion, with_room
 
 _LOOK = 10.0  # seconds between two looks whether a supervisor lives
 
@@ -70,6 +70,36 @@ class SqliteIntake:
 def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[int]:
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may turn rows into anything
+    if len(jobs) > 1 and raw.in_transaction and all(job.unique_key is None and job.meta is None for job in jobs):
+        return _insert_at_once(cursor, jobs, now) or _insert_each(cursor, jobs, now)
+    return _insert_each(cursor, jobs, now)
+
+
+def _insert_at_once(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: float) -> list[int]:
+    """Four times as fast. Nothing is inserted, and no id returned, where a trigger has inserted others in between, or
+    has kept one of them away.
+    """
+    raw = cursor.connection
+    raw.execute("SAVEPOINT jobs_at_once")
+    try:
+        cursor.executemany(QUERIES.insert_plain, (plain_insertion(job, now) for job in jobs))
+        [(last,)] = cursor.execute("SELECT last_insert_rowid()")
+        ids = range(last - len(jobs) + 1, last + 1)
+        [(there,)] = cursor.execute(QUERIES.inserted_at, (ids[0], last, now))
+        if there == len(jobs):
+            return list(ids)
+        raw.execute("ROLLBACK TO jobs_at_once")
+    except sqlite3.IntegrityError:  # of one of them: which it is shows when each is inserted for itself
+        if not raw.in_transaction:
+            raise
+        raw.execute("ROLLBACK TO jobs_at_once")
+    finally:
+        if raw.in_transaction:  # a trigger may have ended it
+            raw.execute("RELEASE jobs_at_once")
+    return []
+
+
+def _insert_each(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: float) -> list[int]:
     ids = []
     for job in jobs:
         if insert_job(cursor, job, now):

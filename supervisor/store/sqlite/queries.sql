@@ -16,6 +16,14 @@ INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts,
 VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now, :meta)
 ON CONFLICT DO NOTHING;
 
+-- name: insert_plain
+-- The same without a key, of many at a time.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7);
+
+-- name: inserted_at
+SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;
+
 -- name: find_unique
 -- The job that a duplicate stands for.
 SELECT id FROM jobs INDEXED BY jobs_unique_key

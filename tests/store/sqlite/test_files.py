@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import Conflict, StoreBusy, StoreError
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, Wanted
@@ -351,3 +351,35 @@ def test_a_wanted_without_types_claims_nothing(desk: Desk) -> None:
     desk.put()
 
     assert desk.claims.exchange("w1", [], Wanted(()), 10, 60, NOW).claims == []
+
+
+class TestManyAtOnce:
+    """Whatever the application's rules make of one of them, every id is the id of its job."""
+
+    def put(self, desk: Desk, count: int = 5) -> list[str]:
+        ids = desk.intake.enqueue([NewJob("tag", f'{{"n":{number}}}') for number in range(count)])
+        return [str(desk.job(job_id).payload) for job_id in ids]
+
+    def test_their_ids_are_in_order(self, desk: Desk) -> None:
+        assert self.put(desk) == [str({"n": number}) for number in range(5)]
+
+    def test_beside_a_trigger_that_inserts_others(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        foreign.execute(
+            "CREATE TRIGGER more AFTER INSERT ON jobs WHEN NEW.type = 'tag' "
+            "BEGIN INSERT INTO jobs (type) VALUES ('other'); END"
+        )
+        assert self.put(desk) == [str({"n": number}) for number in range(5)]
+        assert foreign.execute("SELECT count(*) FROM jobs").fetchone() == (10,)
+
+    @pytest.mark.parametrize("how", ["IGNORE", "ABORT, 'no'", "ROLLBACK, 'no'"])
+    def test_beside_a_rule_that_refuses_one(self, desk: Desk, foreign: sqlite3.Connection, how: str) -> None:
+        foreign.execute(
+            f"CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.payload = '{{\"n\":3}}' BEGIN SELECT RAISE({how}); END"
+        )
+        with pytest.raises((Conflict, StoreError)):
+            self.put(desk)
+        assert foreign.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+
+    def test_on_a_connection_without_a_transaction(self, desk: Desk, foreign: sqlite3.Connection) -> None:
+        ids = desk.engine.insert(foreign, [NewJob("tag", "{}")] * 3)
+        assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3

