@@ -141,7 +141,7 @@ class Supervisor:
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
         )
         self._reactor.watch(self._inbox.fileno())
-        self._make_pools()
+        self._make_pools(self._settings)
         self._start_maintainer()
         self._admin_process.open(self._settings)
         self._log.info(
@@ -152,8 +152,8 @@ class Supervisor:
             config=str(self._settings.path),
         )
 
-    def _make_pools(self) -> None:
-        for name in self._pools.configure(self._settings.pools):
+    def _make_pools(self, settings: Settings) -> None:
+        for name in self._pools.configure(settings.pools):
             self._workers.templates.forget(name)
 
     def _start_maintainer(self) -> None:
@@ -338,16 +338,16 @@ class Supervisor:
             settings = self._load()
             if settings.database != self._settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
+            self._make_pools(settings)
         except ConfigError as error:
-            self._log.error("reload_refused", why=why, problems=error.problems, kept=str(self._settings.path))
-            self._outcome.refused(number, time.time(), error.problems)
-            self._next_tick = 0.0  # news for `status`
-            self._notifier.ready("the configuration could not be reloaded")
+            self._refuse_reload(why, number, error.problems)
+            return
+        except OSError as error:
+            self._refuse_reload(why, number, [f"no new pool can be made: {error.strerror}"])
             return
         self._settings = settings
         self._unhandled = set()
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
-        self._make_pools()
         self._workers.renew()
         self._outcome.begun(number, time.time(), self._pools)
         self._maintainer.retire()
@@ -355,6 +355,12 @@ class Supervisor:
         self._admin_process.open(settings)
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
+
+    def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
+        self._log.error("reload_refused", why=why, problems=problems, kept=str(self._settings.path))
+        self._outcome.refused(number, time.time(), problems)
+        self._next_tick = 0.0  # news for `status`
+        self._notifier.ready("the configuration could not be reloaded")
 
     def _stop(self, why: str) -> None:
         """First: finish what runs. Again: release what is left, at once."""

@@ -250,7 +250,8 @@ class Workers:
                 self._reactor.watch(output.descriptor, partial(self._read_output, worker))
 
     def _take_news(self) -> None:
-        os.eventfd_read(self._news)
+        with contextlib.suppress(BlockingIOError):  # whoever has the descriptor, a handler too, may have read it
+            os.eventfd_read(self._news)
 
     def _lose_template(self, template: TemplateProcess) -> None:
         """Its workers die with it. No job is charged, unless the pool is isolated because that happens again and again

@@ -67,6 +67,7 @@ _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it shall leave
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
+_MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
 
 
@@ -227,7 +228,8 @@ class Slot:
 
         Several jobs of a batch may be asked for at the same time.
         """
-        ints, made = self._ints, self._ints[_CANCELS]
+        ints = self._ints
+        made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
         at = self._find_cancel(job, token)
         new = at is None
         if at is None:
