@@ -272,7 +272,7 @@ class Pool:
 
     def measure(self, worker: WorkerProcess) -> None:
         """How much memory a worker has, and what it has started."""
-        worker.memory.unique = kernel.memory_of_family(worker.pid)
+        worker.memory.unique = kernel.memory_of_family(worker.pid) or worker.memory.unique
         if not (worker.template.retired or worker.template.superseded):  # else it is one of before a reload
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
 

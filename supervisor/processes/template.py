@@ -23,7 +23,7 @@ from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import shortened
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, lifeline, signals, standard, tallies, tape
+from supervisor.system import child, ending, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.scoreboard import Scoreboard
@@ -40,6 +40,7 @@ SIGNALS = {
     "obeyed": (signal.SIGCHLD, signal.SIGCONT),
     "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
 }
+_LOOK_AGAIN = 1.0  # seconds
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
 
@@ -72,6 +73,7 @@ class Template:
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # that has been set up before the fork
+        self._unswept = False  # what a dead worker has left behind may still be there
         self._log = events(process="template", handler=spec.any_pool.handler or None)
 
     def run(self) -> int:
@@ -95,7 +97,7 @@ class Template:
         gc.freeze()
         self._channel.send({"ready": True})
         self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
-        kernel.kill_children()
+        ending.kill_children()
         return 0
 
     def _serve(self, inbox: signals.Inbox, parent: int) -> None:
@@ -104,8 +106,8 @@ class Template:
         poll.register(self._channel.fileno(), select.EPOLLIN)
         poll.register(inbox.fileno(), select.EPOLLIN)
         while not self._channel.closed and os.getppid() == parent:
-            poll.poll()
-            if inbox.take():
+            poll.poll(_LOOK_AGAIN if self._unswept else None)
+            if inbox.take() or self._unswept:
                 self._reap()
             for message, _ in self._channel.receive():
                 if "fork" in message:
@@ -147,7 +149,7 @@ class Template:
         """Kill a worker of which the supervisor could not take the descriptors."""
         for pid, worker in self._workers.items():
             if worker == incarnation:
-                os.kill(pid, signal.SIGKILL)  # our own unreaped child
+                ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
     def _become_worker(
         self,
@@ -190,9 +192,9 @@ class Template:
             if incarnation is not None:
                 ended = True
                 self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
-        if ended:
-            # What the dead worker's handlers had started is ours now.
-            kernel.kill_children(spare=frozenset(self._workers))
+        if ended or self._unswept:
+            # What the dead worker's handlers had started is ours now. Where nobody can tell who that is, look again.
+            self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
 
     def _database(self) -> Path | None:
         folder = self._engine.watched

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from supervisor.domain.text import shortened
 from supervisor.processes.template import Template, TemplateSpec
 from supervisor.store.base import Engine
-from supervisor.system import child, kernel, signals
+from supervisor.system import child, ending, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
@@ -157,7 +157,7 @@ class TemplateProcess:
 
     def kill(self) -> None:
         if self.pidfd >= 0:
-            kernel.send_signal(self.pidfd, signal.SIGKILL)
+            ending.send_signal(self.pidfd, signal.SIGKILL)
 
     def dismiss(self) -> None:
         """Let the template end; we shall see it go."""

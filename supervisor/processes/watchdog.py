@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.domain.liveness import Signs, Verdict, judge
+from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.processes import exit_reason
 from supervisor.processes.pool import OVER_MEMORY, Pool
 from supervisor.processes.termination import Step
@@ -24,10 +24,9 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     if now - slot.beat < settings.heartbeat_timeout:
         worker.late = None
         return
-    cpu, state = kernel.cpu_and_state(worker.pid)
-    signs = Signs(now, slot.beat, cpu, state)
+    signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.pid))
     # A set-up may read a model from a slow disk with the interpreter's lock held: no beat, and no CPU used.
-    worker.late = None if starting else worker.late or signs
+    worker.late = None if starting else first_late(worker.late, signs)
     verdict = judge(signs, worker.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:

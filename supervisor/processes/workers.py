@@ -23,7 +23,7 @@ from supervisor.processes.templates import Templates
 from supervisor.processes.worker_output import WorkerOutput
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Engine
-from supervisor.system import kernel
+from supervisor.system import ending, kernel
 from supervisor.system.oom import OomKiller
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -65,7 +65,7 @@ class Workers:
         self._oom = OomKiller()
         self._look_at = 0.0
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._inherited = frozenset(kernel.children(os.getpid()))  # somebody's who became us by exec
+        self._inherited = frozenset(kernel.children(os.getpid()) or ())  # somebody's who became us by exec
         self._orphans_until = 0.0
         self.templates = Templates(supervisor, engine, board, reactor, self._news)
         self.finished_jobs = 0  # by workers that have ended
@@ -174,7 +174,7 @@ class Workers:
     def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None:
         worker = self._workers.get(incarnation)
         if worker is None:  # given up in the meantime
-            kernel.send_signal(pidfd, 9)
+            ending.send_signal(pidfd, 9)
             os.close(pidfd)
             os.close(stderr)
             return
@@ -223,9 +223,8 @@ class Workers:
         """Kill what the workers of a dead template had started: they come to us one after another, as our children."""
         ours = {process.pid for process in self._supervised} | {worker.pid for worker in self._workers.values()}
         ours.update(self.templates.pids())
-        for pid in set(kernel.children(os.getpid())) - ours - self._inherited:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # our own unreaped child
+        for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
+            ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
     def _notice_end(self, worker: WorkerProcess) -> None:
         worker.end(time.monotonic())
