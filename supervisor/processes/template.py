@@ -87,7 +87,8 @@ class Template:
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
             self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
-        except HandlerError as error:
+            standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
+        except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
@@ -126,8 +127,8 @@ class Template:
         wake = self._spec.wakes[pool.name]
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
-        except OSError as error:
-            self._channel.send({"unforked": incarnation, "error": error.strerror})
+        except Exception as error:
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
             return
         _enlarge(writer)
         try:
@@ -136,8 +137,9 @@ class Template:
                 role="worker",
                 keep=(wake, self._spec.news, writer),
             )
-        except OSError as error:
-            self._channel.send({"unforked": incarnation, "error": error.strerror})
+        except Exception as error:
+            # Whatever a module has done to our process at its import: the pool shall say what.
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
             os.close(reader)
         else:
             self._workers[pid] = incarnation
@@ -281,6 +283,13 @@ def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
         os.set_inheritable(descriptor, True)
     line = str(lifeline.keep_over_exec())
     os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file), line])  # noqa: S606
+
+
+def _reason(error: Exception) -> str:
+    """Why no worker can be forked, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shortened(f"{type(error).__name__}: {error}")
 
 
 def _enlarge(pipe: int) -> None:

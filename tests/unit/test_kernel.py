@@ -83,7 +83,8 @@ most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
 print(kernel.children(os.getpid()), *kernel.cpu_and_state(child.pid), ending.kill_children())
 resource.setrlimit(resource.RLIMIT_NOFILE, most)
-print(kernel.children(os.getpid()) == [child.pid], kernel.cpu_and_state(child.pid).state in "RSD", ending.kill_children())
+state = kernel.cpu_and_state(child.pid).state
+print(kernel.children(os.getpid()) == [child.pid], state in "RSD", ending.kill_children())
 print(*kernel.cpu_and_state(child.pid))
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
