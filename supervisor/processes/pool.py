@@ -11,7 +11,7 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.devices import assign
 from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.restart import Restarts
-from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.domain.suspicion import Suspicion
 from supervisor.domain.text import shortened
@@ -45,10 +45,11 @@ _FAR_OVER = 1.1  # times max_memory: then it leaves before its successor is read
 
 @dataclass(slots=True)
 class Waiting:
-    """What the maintainer last measured: due jobs and the oldest's age in seconds."""
+    """What the maintainer last measured: due jobs and the oldest's age in seconds, at a monotonic second."""
 
     due: int = 0
     oldest_age: float = 0.0
+    at: float = 0.0
 
 
 @dataclass(eq=False)
@@ -188,10 +189,12 @@ class Pool:
             settings.memory_budget,
         )
         living = self.living()
+        slots = [worker.slot.read() for worker in living]
+        taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
         decision = decide(
             Load(
-                due=self.waiting.due,
-                busy=sum(worker.slot.read().state is State.BUSY for worker in living),
+                due=still_due(self.waiting.due, self.waiting.at, taken),
+                busy=len(taken),
                 size=len(living),
                 target=self.target,
                 now=now,

@@ -46,7 +46,7 @@ class Pools(dict[str, Pool]):
         """What the maintainer has measured."""
         for name, depth in depths.items():
             if name in self:
-                self[name].waiting = Waiting(depth["due"], depth["oldest_age"])
+                self[name].waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
 
     def take_sizes(self, sizes: Mapping[str, int]) -> None:
         """What operators have set."""

@@ -65,6 +65,7 @@ _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it shall leave
+_BUSY_SINCE = 67
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -90,6 +91,7 @@ class Snapshot(NamedTuple):
     last_token: int
     worn: Worn
     lost: bool
+    busy_since: float  # when it last took jobs after having none
     incarnation: str
     name: str
     text: str
@@ -153,7 +155,11 @@ class Slot:
         return bool(self._ints[_WATCHED])
 
     def state(self, state: State) -> None:
-        self._ints[_STATE] = state
+        """What the worker does from now on. Called after a claim with BUSY, whether it was busy before or not."""
+        ints = self._ints
+        if state == State.BUSY and ints[_STATE] != State.BUSY:
+            self._floats[_BUSY_SINCE] = time.monotonic()
+        ints[_STATE] = state
 
     def hold(self, claims: int) -> None:
         """Claims taken and not yet settled."""
@@ -282,6 +288,7 @@ class Slot:
             last_token=ints[_LAST_TOKEN],
             worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
             lost=bool(ints[_LOST]),
+            busy_since=floats[_BUSY_SINCE],
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
             text=self._read(_TEXT),
