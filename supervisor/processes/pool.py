@@ -66,6 +66,7 @@ class Pool:
     waiting: Waiting = field(default_factory=Waiting)
     fixed: int | None = None  # an operator's wish
     closing: bool = False  # no longer in the configuration
+    untried: bool = False  # since a reload no worker has been set up with the new code
     target: int = 0
     reason: str = "starting"
     roof: int | None = None
@@ -108,6 +109,7 @@ class Pool:
         self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
         self.restarts = Restarts()
         self.template_deaths = TemplateDeaths()
+        self.untried = True
 
     def ward(self) -> Ward:
         """What the maintainer must know of it."""
@@ -118,6 +120,11 @@ class Pool:
         return Ward(wanted, self.wake, locks, chance)
 
     # Its workers
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it has no worker and needs none."""
+        return not (self.target or self.living())
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers.values() if worker.living]
@@ -236,6 +243,7 @@ class Pool:
             self.old_restarts = self.old_restarts.ready()
         else:
             self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
+            self.untried = False
         if self.settings.memory_budget is not None:
             self.measure(worker)  # others wait for it
 

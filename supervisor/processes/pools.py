@@ -21,11 +21,12 @@ class Pools(dict[str, Pool]):
         Raises OSError where no descriptor can be had, and then nothing has changed.
         """
         wakes = _eventfds([name for name in wanted if name not in self])
+        reloading = bool(self)
         for name, settings in wanted.items():
             if name in self:
                 self[name].reconfigure(settings)
             else:
-                self[name] = Pool(settings, wakes[name])
+                self[name] = Pool(settings, wakes[name], untried=reloading)
         for name, pool in self.items():
             pool.closing = name not in wanted
         return [name for name, pool in self.items() if pool.closing]

@@ -313,7 +313,7 @@ class Supervisor:
                 "duties": self._duties,
                 "templates": self._workers.templates.pids(),
                 "pools": {name: pool.bulletin(now) for name, pool in self._pools.items()},
-                "reload": self._outcome.follow(self._pools, now),
+                "reload": self._outcome.follow(self._pools, self._workers.templates.trying, now),
             }
             if bulletin != self._posted:
                 self._posted = bulletin

@@ -93,6 +93,8 @@ class Workers:
     def staff(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool]) -> None:
         """Ask for what a pool lacks, let go what it has too many. `sharing` are the pools with the same image."""
         now = time.monotonic()
+        if pool.untried and pool.asleep:
+            self._try_out(pool, settings, sharing, now)
         before = self.templates.before(pool.name)
         missing = pool.missing(now, unproven=before is not None)
         for _ in range(missing.new):
@@ -109,6 +111,20 @@ class Workers:
                 break
         for worker in pool.leavers():
             worker.drain()
+
+    def _try_out(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> None:
+        """After a reload load the new code of a pool that sleeps: whoever reloads is told whether it can be loaded.
+
+        The old code goes. There is no worker that it would have to replace until the new one has proved itself.
+        """
+        pool.untried = False
+        self.templates.forget(pool.name)
+        if pool.closing:
+            return
+        try:
+            self.templates.current(pool, settings, sharing, now).try_out(pool.name, now)
+        except OSError as error:
+            self._back_off(pool, _UNFORKED.format(what="template", why=error.strerror))
 
     def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
         """Ask a template for one more worker; False if there is no room for it."""
@@ -143,7 +159,10 @@ class Workers:
             self._forget_pending(incarnation)
 
     def renew(self) -> None:
-        """After a reload: every worker gets a successor from a new image."""
+        """After a reload: every worker gets a successor from a new image. A pool without workers needs no old one."""
+        for pool in self._pools.values():
+            if pool.asleep:
+                self.templates.forget(pool.name)
         self.templates.supersede()
         for worker in self._workers.values():
             worker.stale = worker.stale or "reload"
@@ -202,6 +221,9 @@ class Workers:
         for incarnation in list(template.asked):
             worker = self._workers.get(incarnation)
             self._lose_pending(incarnation, why if worker is None else template.why_broken_for(worker.pool))
+        for name in template.take_tried_out():
+            if name in self._pools:
+                self._back_off(self._pools[name], template.why_broken_for(name))
 
     def reap(self) -> None:
         """Our own children: maintainers, admin processes and templates, and workers whose template died before them."""
