@@ -13,10 +13,10 @@ from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.maintenance.maintainer import Orders, trouble_of
+from supervisor.maintenance.maintainer import trouble_of
 from supervisor.processes.admin_process import STARTING, AdminProcess, Serve
 from supervisor.processes.burst import Burst, Observer
-from supervisor.processes.maintainer_client import MaintainerClient
+from supervisor.processes.maintainer_client import MaintainerClient, orders_of
 from supervisor.processes.pools import Pools
 from supervisor.processes.reload import ReloadOutcome
 from supervisor.processes.stopping import Stopping
@@ -98,7 +98,7 @@ class Supervisor:
         timers.add("tick", lambda: [self._next_tick])
         timers.add("stop", self._stopping.moments)
         timers.add("ends", self._workers.ends)
-        timers.add("floods", self._workers.floods)
+        timers.add("floods", self._workers.outputs.floods)
         timers.add("deadlines", lambda: self._deadlines)
         timers.add("maintainer", lambda: [self._maintainer.restart_at])
         timers.add("admin", lambda: [self._admin_process.due_at])
@@ -117,7 +117,7 @@ class Supervisor:
             self._hear_maintainer()
             self._admin_process.attend(time.monotonic())
             self._workers.hear()
-            self._workers.read_floods(time.monotonic())
+            self._workers.outputs.read_floods(time.monotonic())
             self._workers.report_ends(time.monotonic())
             self._mark_time()
             self._look_at_workers()
@@ -156,16 +156,7 @@ class Supervisor:
             self._workers.templates.forget(name)
 
     def _start_maintainer(self) -> None:
-        orders = Orders(
-            record=self._record,
-            wards=self._pools.wards(),
-            leaving=self._pools.leaving(),
-            keep_done=self._settings.retention.done,
-            keep_failed=self._settings.retention.failed,
-            schedules=self._settings.schedules,
-            burst=self._burst is not None,
-            since=self._record.started_at,
-        )
+        orders = orders_of(self._settings, self._record, self._pools, burst=self._burst is not None)
         self._client.start(orders, time.monotonic())
 
     # The loop's steps

@@ -166,6 +166,12 @@ class WorkerProcess:
         self.slot.clear()
         return self.number
 
+    def dump_stacks(self, now: float) -> None:
+        """Have it write where all its threads are; that is kept for its job."""
+        if self.output is not None:
+            self.output.expect_stacks(now)
+        self.signal(signals.DUMP_STACKS)
+
     def signal(self, number: int) -> None:
         if self.pidfd >= 0:
             ending.send_signal(self.pidfd, number)

@@ -20,7 +20,7 @@ from supervisor.processes.slots import Slots
 from supervisor.processes.supervised import SupervisedProcess
 from supervisor.processes.template_process import TemplateProcess
 from supervisor.processes.templates import Templates
-from supervisor.processes.worker_output import WorkerOutput
+from supervisor.processes.worker_output import Outputs, WorkerOutput
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Engine
 from supervisor.system import ending, kernel
@@ -68,6 +68,7 @@ class Workers:
         self._inherited = frozenset(kernel.children(os.getpid()) or ())  # somebody's who became us by exec
         self._orphans_until = 0.0
         self.templates = Templates(supervisor, engine, board, reactor, self._news)
+        self.outputs = Outputs(reactor, lambda: [w.output for w in self._workers.values() if w.output is not None])
         self.finished_jobs = 0  # by workers that have ended
         reactor.watch(self._news, self._take_news)
 
@@ -175,9 +176,7 @@ class Workers:
             self._look_at = now + 1.0
             self._oom.look()
         self.templates.spare_memory(self._workers.values(), self._pools, now)
-        for worker in self._workers.values():
-            if worker.output is not None:
-                worker.output.tell_dropped(now)
+        self.outputs.tell_dropped(now)
         for template in self.templates.stuck(now):
             self.broken(template, template.why_broken)
 
@@ -197,9 +196,10 @@ class Workers:
             os.close(pidfd)
             os.close(stderr)
             return
-        worker.forked(pid, pidfd, WorkerOutput(stderr, worker.name, self._outlet), time.monotonic())
+        output = WorkerOutput(stderr, worker.name, self._outlet, lambda: worker.slot.run)
+        worker.forked(pid, pidfd, output, time.monotonic())
         self._reactor.watch(pidfd, partial(self._notice_end, worker))
-        self._reactor.watch(stderr, partial(self._read_output, worker))
+        self.outputs.watch(output)
 
     def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None:
         worker = self._workers.get(incarnation)
@@ -251,24 +251,6 @@ class Workers:
     def _notice_end(self, worker: WorkerProcess) -> None:
         worker.end(time.monotonic())
         self._reactor.unwatch(worker.pidfd)  # it stays readable for ever; one look is enough
-
-    def _read_output(self, worker: WorkerProcess) -> None:
-        """A flood is looked at again a little later; whoever wrote it waits meanwhile."""
-        output = worker.output
-        if output is not None and (not output.read(time.monotonic()) or output.flooded):
-            self._reactor.unwatch(output.descriptor)
-
-    def floods(self) -> list[float | None]:
-        """When to look at them again."""
-        return [worker.output.resume_at for worker in self._workers.values() if worker.output is not None]
-
-    def read_floods(self, now: float) -> None:
-        for worker in self._workers.values():
-            output = worker.output
-            if output is None or output.resume_at is None or now < output.resume_at:
-                continue
-            if output.read(now) and not output.flooded:
-                self._reactor.watch(output.descriptor, partial(self._read_output, worker))
 
     def _take_news(self) -> None:
         with contextlib.suppress(BlockingIOError):  # whoever has the descriptor, a handler too, may have read it

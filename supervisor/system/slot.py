@@ -265,6 +265,12 @@ class Slot:
         return self._ints[_STATE] == State.IDLE
 
     @property
+    def run(self) -> tuple[int, int]:
+        """The job that runs now and the token of its claim, 0 and 0 for none."""
+        job = self._ints[_JOB]
+        return (job, self._ints[_TOKEN]) if job else (0, 0)
+
+    @property
     def name(self) -> str:
         return self._read(_NAME)
 
