@@ -66,8 +66,8 @@ def _eventfds(names: Iterable[str]) -> dict[str, int]:
     try:
         for name in names:
             made[name] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
-    except OSError:
+    except OSError as error:
         for descriptor in made.values():
             os.close(descriptor)
-        raise
+        raise OSError(f"no pool can be added: {error.strerror}") from error
     return made

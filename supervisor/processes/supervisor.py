@@ -329,11 +329,8 @@ class Supervisor:
             if settings.database != self._settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
             self._make_pools(settings)
-        except ConfigError as error:
-            self._refuse_reload(why, number, error.problems)
-            return
-        except OSError as error:
-            self._refuse_reload(why, number, [f"no new pool can be made: {error.strerror}"])
+        except (ConfigError, OSError) as error:
+            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [str(error)])
             return
         self._settings = settings
         self._unhandled = set()
