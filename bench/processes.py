@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from supervisor.system import kernel
+from supervisor.system import ending, kernel
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL = 200  # characters of a log that say why a program has ended
@@ -68,7 +68,7 @@ def call(
 
 def sweep() -> int:
     """Kill and reap every descendant that is left. Returns how many."""
-    return kernel.kill_children()
+    return ending.kill_children() or 0
 
 
 def tail(log: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _SOON = 0.25  # seconds: a queue that the present workers empty within this needs no more of them
@@ -45,6 +46,21 @@ class Decision(NamedTuple):
     reason: str
     needed: bool  # whether the present size is needed now
     roof: int | None = None  # workers that memory_budget allows, None for any number
+
+
+class Taken(NamedTuple):
+    """What a busy worker holds: so many jobs, the first of them taken at a monotonic second when it had none."""
+
+    since: float
+    jobs: int
+
+
+def still_due(due: int, measured_at: float, taken: Iterable[Taken]) -> int:
+    """Of the jobs that were due when somebody looked, those that nobody has taken since.
+
+    The same job must not count twice, as one that waits and by the worker that is busy with it.
+    """
+    return max(0, due - sum(max(1, one.jobs) for one in taken if one.since > measured_at))
 
 
 def decide(load: Load, policy: ScalingPolicy) -> Decision:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class DepthGauge(Duty):
         self._pools = pools
         self._send = send
         self._depths: dict[str, Depth] = {}
+        self._looked: dict[str, float] = {}  # the monotonic second of each
         self._failing: Items[str] = Items("pool")
         self.every = 1.0
 
@@ -52,16 +54,20 @@ class DepthGauge(Duty):
         for name, wanted in self._pools.items():
             if self._failing.ready(name):
                 with self._failing.attempt(name):
+                    looked = time.monotonic()  # before: what is claimed while this counts may still count as due
                     measured[name] = self._chores.depth(wanted, now, COUNT_LIMIT)
+                    self._looked[name] = looked
         changed = measured != self._depths
-        if changed:
-            for part in chunks(measured.items(), _POOLS):
-                self._send({"depths": {name: _told(depth, now) for name, depth in part}})
-            self._depths = measured
+        # What is due is told anew though it is as much as before: an old measure counts for less and less.
+        told = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
+        for part in chunks(told.items(), _POOLS):
+            self._send({"depths": {name: _told(depth, now, self._looked[name]) for name, depth in part}})
+        self._depths = measured
         # Beside jobs that are due already others become so without a timer of their own.
         self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
         return Measured(measured, changed, problem=self._failing.problem)
 
 
-def _told(depth: Depth, now: float) -> dict[str, float]:
-    return {"due": depth.due, "oldest_age": 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)}
+def _told(depth: Depth, now: float, looked: float) -> dict[str, float]:
+    age = 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)
+    return {"due": depth.due, "oldest_age": age, "at": looked}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
-from supervisor.domain.liveness import Signs, Verdict, judge
+from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.domain.vigil import renewal_interval
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
@@ -85,6 +85,6 @@ class Renewer(Duty):
         if at - worker.beat < heartbeat_timeout:
             self._late.pop(worker.incarnation, None)
             return Verdict.WELL
-        cpu, state = cpu_and_state(worker.pid)
-        signs = Signs(at, worker.beat, cpu, state)
-        return judge(signs, self._late.setdefault(worker.incarnation, signs), heartbeat_timeout)
+        signs = Signs(at, worker.beat, *cpu_and_state(worker.pid))
+        late = self._late[worker.incarnation] = first_late(self._late.get(worker.incarnation), signs)
+        return judge(signs, late, heartbeat_timeout)

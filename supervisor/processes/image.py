@@ -204,7 +204,7 @@ def _event_loops(opened: Mapping[int, str]) -> list[str]:
 
 def _children() -> list[str]:
     """The end of a worker would end them: what it leaves behind comes to its template, too."""
-    return [f"{_text(Path(f'/proc/{pid}/comm'))} {pid}" for pid in kernel.children(os.getpid())]
+    return [f"{_text(Path(f'/proc/{pid}/comm'))} {pid}" for pid in kernel.children(os.getpid()) or ()]
 
 
 def _listed(names: list[str]) -> str:

@@ -67,13 +67,14 @@ class LockHolder:
         self._name(before, now, _stranger(holder.pid))
 
     def _judge_worker(self, worker: WorkerProcess, hold: Hold, now: float) -> None:
-        slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid)[1]
+        slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
         if hold.holder.pid == worker.pid and state in ("T", "t"):
             if now - hold.since >= STOPPED_FOR:
                 worker.kill(exit_reason.STOPPED)
             return
         over = not slot.job or slot.started > hold.since
-        hold.over_since = (hold.over_since or now) if over and state != "D" else None  # D: its disk makes it wait
+        waits = state in ("D", None)  # its disk makes it wait, or nobody can tell
+        hold.over_since = (hold.over_since or now) if over and not waits else None
         if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
             # Of several runs that have ended nobody knows which; the one that runs now has done nothing.
             if slot.job:

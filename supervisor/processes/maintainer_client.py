@@ -5,13 +5,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
+from supervisor.processes.pools import Pools
 from supervisor.processes.supervised import SupervisedProcess
-from supervisor.store.base import Engine
+from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
+
+
+def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, burst: bool) -> Orders:
+    """What the next maintainer has to do."""
+    return Orders(
+        record=record,
+        wards=pools.wards(),
+        leaving=pools.leaving(),
+        keep_done=settings.retention.done,
+        keep_failed=settings.retention.failed,
+        schedules=settings.schedules,
+        burst=burst,
+        since=record.started_at,
+    )
 
 
 class MaintainerClient:

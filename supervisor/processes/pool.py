@@ -11,7 +11,7 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.devices import assign
 from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.restart import Restarts
-from supervisor.domain.scaling import Decision, Load, ScalingPolicy, decide
+from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.domain.suspicion import Suspicion
 from supervisor.domain.text import shortened
@@ -45,10 +45,11 @@ _FAR_OVER = 1.1  # times max_memory: then it leaves before its successor is read
 
 @dataclass(slots=True)
 class Waiting:
-    """What the maintainer last measured: due jobs and the oldest's age in seconds."""
+    """What the maintainer last measured: due jobs and the oldest's age in seconds, at a monotonic second."""
 
     due: int = 0
     oldest_age: float = 0.0
+    at: float = 0.0
 
 
 @dataclass(eq=False)
@@ -65,6 +66,7 @@ class Pool:
     waiting: Waiting = field(default_factory=Waiting)
     fixed: int | None = None  # an operator's wish
     closing: bool = False  # no longer in the configuration
+    untried: bool = False  # since a reload no worker has been set up with the new code
     target: int = 0
     reason: str = "starting"
     roof: int | None = None
@@ -107,6 +109,7 @@ class Pool:
         self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
         self.restarts = Restarts()
         self.template_deaths = TemplateDeaths()
+        self.untried = True
 
     def ward(self) -> Ward:
         """What the maintainer must know of it."""
@@ -117,6 +120,11 @@ class Pool:
         return Ward(wanted, self.wake, locks, chance)
 
     # Its workers
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it has no worker and needs none."""
+        return not (self.target or self.living())
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers.values() if worker.living]
@@ -188,10 +196,12 @@ class Pool:
             settings.memory_budget,
         )
         living = self.living()
+        slots = [worker.slot.read() for worker in living]
+        taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
         decision = decide(
             Load(
-                due=self.waiting.due,
-                busy=sum(worker.slot.read().state is State.BUSY for worker in living),
+                due=still_due(self.waiting.due, self.waiting.at, taken),
+                busy=len(taken),
                 size=len(living),
                 target=self.target,
                 now=now,
@@ -233,6 +243,7 @@ class Pool:
             self.old_restarts = self.old_restarts.ready()
         else:
             self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
+            self.untried = False
         if self.settings.memory_budget is not None:
             self.measure(worker)  # others wait for it
 
@@ -272,7 +283,7 @@ class Pool:
 
     def measure(self, worker: WorkerProcess) -> None:
         """How much memory a worker has, and what it has started."""
-        worker.memory.unique = kernel.memory_of_family(worker.pid)
+        worker.memory.unique = kernel.memory_of_family(worker.pid) or worker.memory.unique
         if not (worker.template.retired or worker.template.superseded):  # else it is one of before a reload
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
 

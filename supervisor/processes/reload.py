@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.domain.text import shortened
@@ -14,8 +14,8 @@ _MOST_PROBLEMS = 20
 class ReloadOutcome:
     """Of the last reload. `number` counts the wishes in the database up to this one; None for one by a signal.
 
-    A pool is `waiting` until a worker of the new code is ready or cannot be, then `accepted` or `failed`; one
-    that needs no worker now is accepted as it is.
+    A pool is `waiting` until a worker of the new code is ready or cannot be, then `accepted` or `failed`. One that
+    needs no worker now is accepted when its code could be loaded; with `preload = false`, as it is.
     """
 
     def __init__(self) -> None:
@@ -33,15 +33,17 @@ class ReloadOutcome:
         states = dict.fromkeys(sorted(self._waiting), "waiting")
         self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states}
 
-    def follow(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
-        """See what has become of each pool since. Returns the news; None if there was no reload. `now` is monotonic."""
+    def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
+        """See what has become of each pool since. Returns the news; None if there was no reload. `now` is monotonic;
+        `trying` tells whether the code of a sleeping pool is still being loaded.
+        """
         for name in sorted(self._waiting):
             pool = pools.get(name)
             if pool is None or pool.closing:
                 self._settle(name, "gone")
             elif pool.restarts.failed_setups:
                 self._settle(name, "failed", f"{name}: {pool.problem(now)}")
-            elif _is_proven(pool):
+            elif _is_proven(pool, trying):
                 self._settle(name, "accepted")
         return self._news or None
 
@@ -57,7 +59,8 @@ class ReloadOutcome:
         }
 
 
-def _is_proven(pool: Pool) -> bool:
-    """Whether a worker of the new code is ready, or none is needed now."""
-    living = pool.living()
-    return any(worker.is_ready and not worker.stale for worker in living) or not (pool.target or living)
+def _is_proven(pool: Pool, trying: Callable[[str], bool]) -> bool:
+    """Whether a worker of the new code is ready, or none is needed now and the code could be loaded."""
+    if any(worker.is_ready and not worker.stale for worker in pool.living()):
+        return True
+    return pool.asleep and not pool.untried and not trying(pool.name)

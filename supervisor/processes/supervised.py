@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from supervisor.system import child, kernel
+from supervisor.system import child, ending
 from supervisor.system.channel import Channel, Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
@@ -99,7 +99,7 @@ class SupervisedProcess:
 
     def kill(self) -> None:
         if self._pidfd >= 0:
-            kernel.send_signal(self._pidfd, signal.SIGKILL)
+            ending.send_signal(self._pidfd, signal.SIGKILL)
 
     def dismiss(self, patience: float) -> None:
         """Ask it to finish within so many seconds; then it is killed."""

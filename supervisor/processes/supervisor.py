@@ -13,19 +13,19 @@ from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.maintenance.maintainer import Orders, trouble_of
-from supervisor.processes import exit_reason
+from supervisor.maintenance.maintainer import trouble_of
 from supervisor.processes.admin_process import STARTING, AdminProcess, Serve
 from supervisor.processes.burst import Burst, Observer
-from supervisor.processes.maintainer_client import MaintainerClient
+from supervisor.processes.maintainer_client import MaintainerClient, orders_of
 from supervisor.processes.pools import Pools
 from supervisor.processes.reload import ReloadOutcome
+from supervisor.processes.stopping import Stopping
 from supervisor.processes.storage import Storage
 from supervisor.processes.supervised import SupervisedProcess
 from supervisor.processes.watchdog import enforce_deadline, judge_beat, watch_memory
 from supervisor.processes.workers import Workers
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
-from supervisor.system import kernel, lifeline, signals
+from supervisor.system import ending, kernel, lifeline, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -80,8 +80,7 @@ class Supervisor:
             record.id, engine, board, self._reactor, self._client, supervised, self._pools, self._outlet
         )
         self._reloads: int | None = None
-        self._stopping = ""  # why, once we are
-        self._stop_by = 0.0
+        self._stopping = Stopping()
         self._next_tick = 0.0
         self._deadlines: list[float | None] = []  # of what runs, and of what is to be stopped
         self._ticking = False
@@ -97,13 +96,13 @@ class Supervisor:
         """Everything that happens at a time of its own, and not because somebody says something."""
         timers = Timers()
         timers.add("tick", lambda: [self._next_tick])
-        timers.add("stop", lambda: [self._stop_by] if self._stopping else [])
+        timers.add("stop", self._stopping.moments)
         timers.add("ends", self._workers.ends)
-        timers.add("floods", self._workers.floods)
+        timers.add("floods", self._workers.outputs.floods)
         timers.add("deadlines", lambda: self._deadlines)
         timers.add("maintainer", lambda: [self._maintainer.restart_at])
         timers.add("admin", lambda: [self._admin_process.due_at])
-        timers.add("pools", lambda: [] if self._stopping else [pool.next_try for pool in self._pools.values()])
+        timers.add("pools", lambda: [] if self._stopping.why else [pool.next_try for pool in self._pools.values()])
         return timers
 
     def run(self) -> int:
@@ -112,13 +111,13 @@ class Supervisor:
         Raises StoreError if the database was replaced by another file: only a fresh start can work with that.
         """
         self._start()
-        while not self._finished():
+        while not self._stopping.over(self._workers, time.monotonic()):
             self._wait()
             self._obey_signals()
             self._hear_maintainer()
             self._admin_process.attend(time.monotonic())
             self._workers.hear()
-            self._workers.read_floods(time.monotonic())
+            self._workers.outputs.read_floods(time.monotonic())
             self._workers.report_ends(time.monotonic())
             self._mark_time()
             self._look_at_workers()
@@ -141,7 +140,7 @@ class Supervisor:
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
         )
         self._reactor.watch(self._inbox.fileno())
-        self._make_pools()
+        self._make_pools(self._settings)
         self._start_maintainer()
         self._admin_process.open(self._settings)
         self._log.info(
@@ -152,21 +151,12 @@ class Supervisor:
             config=str(self._settings.path),
         )
 
-    def _make_pools(self) -> None:
-        for name in self._pools.configure(self._settings.pools):
+    def _make_pools(self, settings: Settings) -> None:
+        for name in self._pools.configure(settings.pools):
             self._workers.templates.forget(name)
 
     def _start_maintainer(self) -> None:
-        orders = Orders(
-            record=self._record,
-            wards=self._pools.wards(),
-            leaving=self._pools.leaving(),
-            keep_done=self._settings.retention.done,
-            keep_failed=self._settings.retention.failed,
-            schedules=self._settings.schedules,
-            burst=self._burst is not None,
-            since=self._record.started_at,
-        )
+        orders = orders_of(self._settings, self._record, self._pools, burst=self._burst is not None)
         self._client.start(orders, time.monotonic())
 
     # The loop's steps
@@ -236,7 +226,7 @@ class Supervisor:
         if not self._lost and self._storage.gone in ("replaced", "removed" if self._burst else "replaced"):
             self._lost = self._storage.trouble
             self._stop(self._lost)
-            self._stop_by = time.monotonic()
+            self._stopping.hurry(time.monotonic())
 
     def _obey_controls(self, controls: Mapping[str, Any]) -> None:
         self._pools.take_sizes(controls["sizes"])
@@ -245,7 +235,7 @@ class Supervisor:
         self._reloads = controls["reloads"]
 
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
-        if self._burst is not None and not self._stopping:
+        if self._burst is not None and not self._stopping.why:
             unsettled = self._workers.any_ended() or bool(self._client.unacknowledged)
             why = self._burst.follow(news, self._pools.values(), unsettled=unsettled)
             if why:
@@ -281,7 +271,7 @@ class Supervisor:
 
     def _rescale(self) -> None:
         """Bring every pool to the size that it should have. Before recovery is done there are no workers."""
-        if not self._client.recovered or self._stopping:
+        if not self._client.recovered or self._stopping.why:
             return
         now = time.monotonic()
         for pool in list(self._pools.values()):
@@ -309,12 +299,12 @@ class Supervisor:
                 "pid": os.getpid(),
                 "maintainer": self._maintainer.pid,
                 "admin": self._admin_process.bulletin(),
-                "stopping": self._stopping,
+                "stopping": self._stopping.why,
                 "trouble": self._storage.trouble,
                 "duties": self._duties,
                 "templates": self._workers.templates.pids(),
                 "pools": {name: pool.bulletin(now) for name, pool in self._pools.items()},
-                "reload": self._outcome.follow(self._pools, now),
+                "reload": self._outcome.follow(self._pools, self._workers.templates.trying, now),
             }
             if bulletin != self._posted:
                 self._posted = bulletin
@@ -331,23 +321,20 @@ class Supervisor:
 
     def _reload(self, why: str, number: int | None = None) -> None:
         """Read the configuration anew; an invalid one changes nothing. Workers are replaced one at a time."""
-        if self._stopping:
+        if self._stopping.why:
             return
         self._notifier.reloading()
         try:
             settings = self._load()
             if settings.database != self._settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
-        except ConfigError as error:
-            self._log.error("reload_refused", why=why, problems=error.problems, kept=str(self._settings.path))
-            self._outcome.refused(number, time.time(), error.problems)
-            self._next_tick = 0.0  # news for `status`
-            self._notifier.ready("the configuration could not be reloaded")
+            self._make_pools(settings)
+        except (ConfigError, OSError) as error:
+            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [str(error)])
             return
         self._settings = settings
         self._unhandled = set()
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
-        self._make_pools()
         self._workers.renew()
         self._outcome.begun(number, time.time(), self._pools)
         self._maintainer.retire()
@@ -356,26 +343,22 @@ class Supervisor:
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
 
+    def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
+        self._log.error("reload_refused", why=why, problems=problems, kept=str(self._settings.path))
+        self._outcome.refused(number, time.time(), problems)
+        self._next_tick = 0.0  # news for `status`
+        self._notifier.ready("the configuration could not be reloaded")
+
     def _stop(self, why: str) -> None:
         """First: finish what runs. Again: release what is left, at once."""
-        if self._stopping:
-            self._stop_by = time.monotonic()
+        if self._stopping.why:
+            self._stopping.hurry(time.monotonic())
             return
         grace = max((pool.settings.shutdown_grace for pool in self._pools.values()), default=0.0)
-        self._stopping = why
-        self._stop_by = time.monotonic() + grace
+        self._stopping.begin(why, grace, time.monotonic())
         self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workers))
         self._notifier.stopping(why)
         self._workers.drain_all()
-
-    def _finished(self) -> bool:
-        if not self._stopping:
-            return False
-        if len(self._workers) and time.monotonic() >= self._stop_by:
-            for worker in self._workers:
-                worker.kill(exit_reason.SHUTDOWN)
-            self._stop_by = time.monotonic() + 1.0
-        return not len(self._workers)
 
     def _leave(self) -> None:
         """See that every end is settled, let the children go, take our name out of the registry."""
@@ -386,10 +369,10 @@ class Supervisor:
             self._hear_maintainer()
         self._maintainer.dismiss(_FAREWELL)
         self._workers.templates.close()
-        while time.monotonic() < deadline and kernel.children(os.getpid()):
+        while time.monotonic() < deadline and kernel.children(os.getpid()) != []:
             self._workers.reap()
             time.sleep(0.002)
-        kernel.kill_children()
+        ending.kill_children()
         self._owner.release(registered=self._client.recovered and not self._lost)
         self._board.remove()
-        self._log.info("stopped", why=self._stopping)
+        self._log.info("stopped", why=self._stopping.why)

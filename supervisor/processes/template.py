@@ -23,7 +23,7 @@ from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import shortened
 from supervisor.processes.image import load_image
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, kernel, lifeline, signals, standard, tallies, tape
+from supervisor.system import child, ending, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.scoreboard import Scoreboard
@@ -40,6 +40,7 @@ SIGNALS = {
     "obeyed": (signal.SIGCHLD, signal.SIGCONT),
     "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
 }
+_LOOK_AGAIN = 1.0  # seconds
 STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
 
 
@@ -72,6 +73,7 @@ class Template:
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # that has been set up before the fork
+        self._unswept = False  # what a dead worker has left behind may still be there
         self._log = events(process="template", handler=spec.any_pool.handler or None)
 
     def run(self) -> int:
@@ -85,7 +87,8 @@ class Template:
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
             self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
-        except HandlerError as error:
+            standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
+        except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
         # From here on descendants have to be ended before us, so we must outlive the supervisor.
@@ -95,7 +98,7 @@ class Template:
         gc.freeze()
         self._channel.send({"ready": True})
         self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
-        kernel.kill_children()
+        ending.kill_children()
         return 0
 
     def _serve(self, inbox: signals.Inbox, parent: int) -> None:
@@ -104,8 +107,8 @@ class Template:
         poll.register(self._channel.fileno(), select.EPOLLIN)
         poll.register(inbox.fileno(), select.EPOLLIN)
         while not self._channel.closed and os.getppid() == parent:
-            poll.poll()
-            if inbox.take():
+            poll.poll(_LOOK_AGAIN if self._unswept else None)
+            if inbox.take() or self._unswept:
                 self._reap()
             for message, _ in self._channel.receive():
                 if "fork" in message:
@@ -124,8 +127,8 @@ class Template:
         wake = self._spec.wakes[pool.name]
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
-        except OSError as error:
-            self._channel.send({"unforked": incarnation, "error": error.strerror})
+        except Exception as error:
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
             return
         _enlarge(writer)
         try:
@@ -134,8 +137,9 @@ class Template:
                 role="worker",
                 keep=(wake, self._spec.news, writer),
             )
-        except OSError as error:
-            self._channel.send({"unforked": incarnation, "error": error.strerror})
+        except Exception as error:
+            # Whatever a module has done to our process at its import: the pool shall say what.
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
             os.close(reader)
         else:
             self._workers[pid] = incarnation
@@ -147,7 +151,7 @@ class Template:
         """Kill a worker of which the supervisor could not take the descriptors."""
         for pid, worker in self._workers.items():
             if worker == incarnation:
-                os.kill(pid, signal.SIGKILL)  # our own unreaped child
+                ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
     def _become_worker(
         self,
@@ -190,9 +194,9 @@ class Template:
             if incarnation is not None:
                 ended = True
                 self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
-        if ended:
-            # What the dead worker's handlers had started is ours now.
-            kernel.kill_children(spare=frozenset(self._workers))
+        if ended or self._unswept:
+            # What the dead worker's handlers had started is ours now. Where nobody can tell who that is, look again.
+            self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
 
     def _database(self) -> Path | None:
         folder = self._engine.watched
@@ -279,6 +283,13 @@ def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
         os.set_inheritable(descriptor, True)
     line = str(lifeline.keep_over_exec())
     os.execv(sys.executable, [sys.executable, "-m", "supervisor.processes.spawned", str(file), line])  # noqa: S606
+
+
+def _reason(error: Exception) -> str:
+    """Why no worker can be forked, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shortened(f"{type(error).__name__}: {error}")
 
 
 def _enlarge(pipe: int) -> None:

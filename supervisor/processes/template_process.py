@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from supervisor.domain.text import shortened
 from supervisor.processes.template import Template, TemplateSpec
 from supervisor.store.base import Engine
-from supervisor.system import child, kernel, signals
+from supervisor.system import child, ending, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
@@ -50,6 +50,7 @@ class TemplateProcess:
         self.status: int | None = None
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
+        self._tried_out: dict[str, float] = {}  # pools that wait for its image alone, and since when
 
         def become(channel: Channel) -> int:
             return Template(spec, engine, channel, board).run()
@@ -95,6 +96,20 @@ class TemplateProcess:
         }
         self._channel.send({"fork": worker})
 
+    def try_out(self, pool: str, now: float) -> None:
+        """A pool wants to know whether the image can be loaded, and no worker of it."""
+        if not self.ready:
+            self._tried_out[pool] = now
+
+    def is_tried_out(self, pool: str) -> bool:
+        """Whether that is still to be seen."""
+        return pool in self._tried_out
+
+    def take_tried_out(self) -> list[str]:
+        """The pools that wait for that: it is known now."""
+        found, self._tried_out = list(self._tried_out), {}
+        return found
+
     def hear(self, listener: Listener) -> None:
         """Pass on what the template says."""
         self._channel.flush()
@@ -120,6 +135,7 @@ class TemplateProcess:
             listener.unforked(self, message["unforked"], message["error"])
         elif "ready" in message:
             self.ready = True
+            self.take_tried_out()
             self._answered()
         elif "broken" in message:
             self.why_broken = shortened(str(message["broken"]))
@@ -148,6 +164,8 @@ class TemplateProcess:
 
     def overdue(self, now: float, startup_timeout: float) -> bool:
         """Whether a request has waited for longer than a healthy template needs."""
+        if any(now - since > startup_timeout for since in self._tried_out.values()):
+            return True
         for incarnation, since in self.asked.items():
             if since == 0.0:
                 self.asked[incarnation] = now
@@ -157,7 +175,7 @@ class TemplateProcess:
 
     def kill(self) -> None:
         if self.pidfd >= 0:
-            kernel.send_signal(self.pidfd, signal.SIGKILL)
+            ending.send_signal(self.pidfd, signal.SIGKILL)
 
     def dismiss(self) -> None:
         """Let the template end; we shall see it go."""

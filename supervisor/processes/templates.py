@@ -72,6 +72,10 @@ class Templates:
                 return template
         return None
 
+    def trying(self, pool: str) -> bool:
+        """Whether it is still to be seen if a sleeping pool's new code can be loaded."""
+        return any(template.is_tried_out(pool) for template in self._templates)
+
     def supersede(self) -> None:
         """After a reload. Those that no worker was ever ready of are of no use."""
         for template in self._templates:
@@ -89,7 +93,7 @@ class Templates:
                     self._release(template, worker.pool)
 
     def forget(self, pool: str) -> None:
-        """The pool is no longer in the configuration."""
+        """The pool needs none of those that there are: it is no longer in the configuration, or it sleeps."""
         for template in self._templates:
             self._release(template, pool)
 

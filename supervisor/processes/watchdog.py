@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from supervisor.domain.liveness import Signs, Verdict, judge
+from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.processes import exit_reason
 from supervisor.processes.pool import OVER_MEMORY, Pool
 from supervisor.processes.termination import Step
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.system import kernel, signals
-from supervisor.system.slot import Cancel, State
+from supervisor.system.slot import Cancel, Snapshot, State
+from supervisor.telemetry import events
 
 _MEMORY_TICK = 10.0  # seconds between two measurements of a worker that has worked and seems to have its old size
 _GROWN = 1.05  # times as large as at the last one: then it is measured at once
@@ -24,14 +25,13 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     if now - slot.beat < settings.heartbeat_timeout:
         worker.late = None
         return
-    cpu, state = kernel.cpu_and_state(worker.pid)
-    signs = Signs(now, slot.beat, cpu, state)
+    signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.pid))
     # A set-up may read a model from a slow disk with the interpreter's lock held: no beat, and no CPU used.
-    worker.late = None if starting else worker.late or signs
+    worker.late = None if starting else first_late(worker.late, signs)
     verdict = judge(signs, worker.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:
-        worker.signal(signals.DUMP_STACKS)
+        worker.dump_stacks(now)
         worker.kill(exit_reason.STUCK, run)
     elif verdict is Verdict.STOPPED:
         worker.kill(exit_reason.STOPPED, run)
@@ -46,13 +46,27 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     ladder = worker.ladder
     step = ladder.next_step(slot, now)
     if step is Step.INTERRUPT:
-        worker.signal(signals.DUMP_STACKS)
+        _tell_interrupted(worker, slot)
+        worker.dump_stacks(now)
         worker.slot.request_cancel(slot.job, slot.token, ladder.reason)
         worker.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
         worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)
     return ladder.due(slot)
+
+
+def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:
+    late = worker.ladder.reason is Cancel.TIMEOUT
+    fields = {"limit_seconds": round(slot.deadline - slot.started, 3)} if late else {"why": "cancelled"}
+    events(process="supervisor").warning(
+        "job_timed_out" if late else "job_interrupted",
+        pool=worker.pool,
+        worker=worker.name,
+        job=slot.job,
+        **({"batch": slot.batch} if slot.batch > 1 else {}),
+        **fields,
+    )
 
 
 def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:

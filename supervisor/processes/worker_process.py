@@ -14,7 +14,7 @@ from supervisor.processes.exit_reason import Circumstances, ExitReport, Kill, ex
 from supervisor.processes.template_process import TemplateProcess
 from supervisor.processes.termination import NO_RUN, Run, TerminationLadder
 from supervisor.processes.worker_output import WorkerOutput
-from supervisor.system import kernel, signals
+from supervisor.system import ending, signals
 from supervisor.system.slot import Slot, Snapshot, State
 
 STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
@@ -166,9 +166,15 @@ class WorkerProcess:
         self.slot.clear()
         return self.number
 
+    def dump_stacks(self, now: float) -> None:
+        """Have it write where all its threads are; that is kept for its job."""
+        if self.output is not None:
+            self.output.expect_stacks(now)
+        self.signal(signals.DUMP_STACKS)
+
     def signal(self, number: int) -> None:
         if self.pidfd >= 0:
-            kernel.send_signal(self.pidfd, number)
+            ending.send_signal(self.pidfd, number)
 
     def close(self) -> None:
         if self.pidfd >= 0:

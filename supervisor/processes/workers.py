@@ -20,10 +20,10 @@ from supervisor.processes.slots import Slots
 from supervisor.processes.supervised import SupervisedProcess
 from supervisor.processes.template_process import TemplateProcess
 from supervisor.processes.templates import Templates
-from supervisor.processes.worker_output import WorkerOutput
+from supervisor.processes.worker_output import Outputs, WorkerOutput
 from supervisor.processes.worker_process import WorkerProcess
 from supervisor.store.base import Engine
-from supervisor.system import kernel
+from supervisor.system import ending, kernel
 from supervisor.system.oom import OomKiller
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -65,9 +65,10 @@ class Workers:
         self._oom = OomKiller()
         self._look_at = 0.0
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._inherited = frozenset(kernel.children(os.getpid()))  # somebody's who became us by exec
+        self._inherited = frozenset(kernel.children(os.getpid()) or ())  # somebody's who became us by exec
         self._orphans_until = 0.0
         self.templates = Templates(supervisor, engine, board, reactor, self._news)
+        self.outputs = Outputs(reactor, lambda: [w.output for w in self._workers.values() if w.output is not None])
         self.finished_jobs = 0  # by workers that have ended
         reactor.watch(self._news, self._take_news)
 
@@ -93,6 +94,8 @@ class Workers:
     def staff(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool]) -> None:
         """Ask for what a pool lacks, let go what it has too many. `sharing` are the pools with the same image."""
         now = time.monotonic()
+        if pool.untried and pool.asleep:
+            self._try_out(pool, settings, sharing, now)
         before = self.templates.before(pool.name)
         missing = pool.missing(now, unproven=before is not None)
         for _ in range(missing.new):
@@ -109,6 +112,20 @@ class Workers:
                 break
         for worker in pool.leavers():
             worker.drain()
+
+    def _try_out(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> None:
+        """After a reload load the new code of a pool that sleeps: whoever reloads is told whether it can be loaded.
+
+        The old code goes. There is no worker that it would have to replace until the new one has proved itself.
+        """
+        pool.untried = False
+        self.templates.forget(pool.name)
+        if pool.closing:
+            return
+        try:
+            self.templates.current(pool, settings, sharing, now).try_out(pool.name, now)
+        except OSError as error:
+            self._back_off(pool, _UNFORKED.format(what="template", why=error.strerror))
 
     def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
         """Ask a template for one more worker; False if there is no room for it."""
@@ -143,7 +160,10 @@ class Workers:
             self._forget_pending(incarnation)
 
     def renew(self) -> None:
-        """After a reload: every worker gets a successor from a new image."""
+        """After a reload: every worker gets a successor from a new image. A pool without workers needs no old one."""
+        for pool in self._pools.values():
+            if pool.asleep:
+                self.templates.forget(pool.name)
         self.templates.supersede()
         for worker in self._workers.values():
             worker.stale = worker.stale or "reload"
@@ -156,9 +176,7 @@ class Workers:
             self._look_at = now + 1.0
             self._oom.look()
         self.templates.spare_memory(self._workers.values(), self._pools, now)
-        for worker in self._workers.values():
-            if worker.output is not None:
-                worker.output.tell_dropped(now)
+        self.outputs.tell_dropped(now)
         for template in self.templates.stuck(now):
             self.broken(template, template.why_broken)
 
@@ -174,13 +192,14 @@ class Workers:
     def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None:
         worker = self._workers.get(incarnation)
         if worker is None:  # given up in the meantime
-            kernel.send_signal(pidfd, 9)
+            ending.send_signal(pidfd, 9)
             os.close(pidfd)
             os.close(stderr)
             return
-        worker.forked(pid, pidfd, WorkerOutput(stderr, worker.name, self._outlet), time.monotonic())
+        output = WorkerOutput(stderr, worker.name, self._outlet, lambda: worker.slot.run)
+        worker.forked(pid, pidfd, output, time.monotonic())
         self._reactor.watch(pidfd, partial(self._notice_end, worker))
-        self._reactor.watch(stderr, partial(self._read_output, worker))
+        self.outputs.watch(output)
 
     def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None:
         worker = self._workers.get(incarnation)
@@ -202,6 +221,9 @@ class Workers:
         for incarnation in list(template.asked):
             worker = self._workers.get(incarnation)
             self._lose_pending(incarnation, why if worker is None else template.why_broken_for(worker.pool))
+        for name in template.take_tried_out():
+            if name in self._pools:
+                self._back_off(self._pools[name], template.why_broken_for(name))
 
     def reap(self) -> None:
         """Our own children: maintainers, admin processes and templates, and workers whose template died before them."""
@@ -223,34 +245,16 @@ class Workers:
         """Kill what the workers of a dead template had started: they come to us one after another, as our children."""
         ours = {process.pid for process in self._supervised} | {worker.pid for worker in self._workers.values()}
         ours.update(self.templates.pids())
-        for pid in set(kernel.children(os.getpid())) - ours - self._inherited:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # our own unreaped child
+        for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
+            ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
     def _notice_end(self, worker: WorkerProcess) -> None:
         worker.end(time.monotonic())
         self._reactor.unwatch(worker.pidfd)  # it stays readable for ever; one look is enough
 
-    def _read_output(self, worker: WorkerProcess) -> None:
-        """A flood is looked at again a little later; whoever wrote it waits meanwhile."""
-        output = worker.output
-        if output is not None and (not output.read(time.monotonic()) or output.flooded):
-            self._reactor.unwatch(output.descriptor)
-
-    def floods(self) -> list[float | None]:
-        """When to look at them again."""
-        return [worker.output.resume_at for worker in self._workers.values() if worker.output is not None]
-
-    def read_floods(self, now: float) -> None:
-        for worker in self._workers.values():
-            output = worker.output
-            if output is None or output.resume_at is None or now < output.resume_at:
-                continue
-            if output.read(now) and not output.flooded:
-                self._reactor.watch(output.descriptor, partial(self._read_output, worker))
-
     def _take_news(self) -> None:
-        os.eventfd_read(self._news)
+        with contextlib.suppress(BlockingIOError):  # whoever has the descriptor, a handler too, may have read it
+            os.eventfd_read(self._news)
 
     def _lose_template(self, template: TemplateProcess) -> None:
         """Its workers die with it. No job is charged, unless the pool is isolated because that happens again and again

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from supervisor.system import failpoints, lifeline, signals
+from supervisor.system import failpoints, lifeline, signals, standard
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
 
@@ -28,8 +28,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
     """
     kept = {*STANDARD, *keep, *lifeline.inherited()}
     parent = os.getpid()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    standard.flush()
     signals.block_all()
     try:
         failpoints.reach(f"fork_{role}.before")
@@ -87,8 +86,9 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
         gc.freeze()  # what is shared with the parent stays shared
         code = run()
     except BaseException:
-        # The last resort of a child: say why on stderr, whatever it was, and leave.
-        traceback.print_exc()
+        # The last resort of a child: say why on stderr, whatever it was, and leave. A handler may have closed that.
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
     leave(code)
 
 
@@ -99,9 +99,5 @@ def close_all_but(kept: set[int]) -> None:
 
 def leave(code: int) -> NoReturn:
     """End without the interpreter's teardown, which belongs to the process that was forked."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue
+    standard.flush()
     os._exit(code)

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -19,8 +20,8 @@ _HUGE = 2 << 20  # bytes of a huge page
 _WORTH = 16 << 20  # bytes: smaller mappings are copied fast enough, and written to more
 _FULL = 0.95  # of a mapping that is there: what is not would have to be filled
 
-KILL_PATIENCE = 5.0  # seconds for killed processes to be gone
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
+# What says nothing about a process: this one may open no more files, or the kernel is short of memory.
+_NO_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -58,15 +59,6 @@ def trim_heap() -> None:
         _libc.malloc_trim(ctypes.c_size_t(0))
 
 
-def send_signal(pidfd: int, number: int) -> bool:
-    """Signal the very process that the descriptor stands for. False if it has ended."""
-    try:
-        signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def file_ids() -> tuple[int, int]:
     """The user and the group as whom this process meets files; setting them to -1 changes nothing and tells."""
     return _libc.setfsuid(-1), _libc.setfsgid(-1)
@@ -94,53 +86,30 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def children(pid: int) -> list[int]:
-    """The direct children of a process, zombies included."""
+def children(pid: int) -> list[int] | None:
+    """The direct children of a process, zombies included; None if that cannot be told now."""
     found: list[int] = []
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return found
-    for task in tasks:
-        with contextlib.suppress(OSError):
-            found += [int(word) for word in (task / "children").read_text(errors="replace").split()]
+        for task in tasks:
+            found += [int(word) for word in _text(task / "children").split()]
+    except OSError as error:
+        return None if error.errno in _NO_MEANS else found
     return found
 
 
-def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PATIENCE) -> int:
-    """Kill and reap our children but these, again until none is left: killing one orphans its own to us.
-
-    Returns how many were killed. Never waits for a process that is not killed yet, and for `patience` seconds at
-    most for those that are: one that waits for a disk or a network ends when that answers.
-    """
-    killed: set[int] = set()
-    until = time.monotonic() + patience
-    pause = _SHORTEST_PAUSE
-    while True:
-        targets = [pid for pid in children(os.getpid()) if pid not in spare]
-        if not targets or time.monotonic() > until:
-            return len(killed)
-        for pid in targets:
-            # Our own unreaped children: their numbers cannot belong to a stranger.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-        gone = [_reaped(pid) for pid in targets]
-        if not any(gone):
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
-
-def _reaped(pid: int) -> bool:
-    """Whether a child of ours has ended, and is gone now."""
+def _text(file: Path) -> str:
+    """What a file in /proc says; "" if its process is gone. Raises OSError if that cannot be told now."""
     try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
+        return file.read_text(errors="replace")
+    except OSError as error:
+        if error.errno in _NO_MEANS:
+            raise
+        return ""
 
 
 def memory_of(pid: int) -> int:
-    """The unique set size in bytes, what ending the process would free; 0 for a process that is gone."""
+    """The unique set size in bytes, what ending the process would free; 0 if it is gone, or nobody can tell."""
     unique = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
@@ -153,8 +122,8 @@ def memory_of(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process."""
-    return cpu_and_state(pid)[1] in ("T", "t")
+    """Whether a signal or a debugger has stopped the process, as far as can be told."""
+    return cpu_and_state(pid).state in ("T", "t")
 
 
 def memory_of_family(pid: int) -> int:
@@ -212,7 +181,7 @@ def _family(pid: int) -> Iterator[int]:
     while ahead:
         member = ahead.pop()
         yield member
-        ahead += children(member)
+        ahead += children(member) or ()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -235,18 +204,32 @@ def _stat(pid: int) -> list[str]:
 
     A process chooses its own name, which the kernel may cut in the middle of a character.
     """
+    with contextlib.suppress(OSError):
+        return _read_stat(pid)
+    return []
+
+
+def _read_stat(pid: int) -> list[str]:
+    """The same. Raises OSError if that cannot be told now."""
+    return _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+
+
+class Activity(NamedTuple):
+    """CPU seconds used and the letter of its state: 0 and "" of a process that is gone, None if nobody can tell."""
+
+    cpu: float | None
+    state: str | None
+
+
+def cpu_and_state(pid: int) -> Activity:
+    """What a process does."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = _read_stat(pid)
     except OSError:
-        return []
-
-
-def cpu_and_state(pid: int) -> tuple[float, str]:
-    """(CPU seconds used, state letter) of a process; (0, "") if it is gone."""
-    fields = _stat(pid)
+        return Activity(None, None)
     if not fields:
-        return 0.0, ""
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
+        return Activity(0.0, "")
+    return Activity((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0])
 
 
 def ancestry(pid: int) -> list[int]:

@@ -20,7 +20,8 @@ class OomKiller:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._file = next((file for file in _counters(root) if _count(file) is not None), None)
-        self._before = self._latest = self._now()
+        self._before = self._latest = 0
+        self.forget()
 
     def look(self) -> None:
         self._before, self._latest = self._latest, self._now()
@@ -32,7 +33,9 @@ class OomKiller:
         return self._now() > self._before
 
     def _now(self) -> int:
-        return (_count(self._file) or 0) if self._file is not None else 0
+        """The count; the latest that was seen where it cannot be read now."""
+        count = None if self._file is None else _count(self._file)
+        return self._latest if count is None else count
 
 
 def _count(file: Path) -> int | None:

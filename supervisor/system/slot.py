@@ -65,8 +65,10 @@ _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it shall leave
+_BUSY_SINCE = 67
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
+_MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
 
 
@@ -89,6 +91,7 @@ class Snapshot(NamedTuple):
     last_token: int
     worn: Worn
     lost: bool
+    busy_since: float  # when it last took jobs after having none
     incarnation: str
     name: str
     text: str
@@ -152,7 +155,11 @@ class Slot:
         return bool(self._ints[_WATCHED])
 
     def state(self, state: State) -> None:
-        self._ints[_STATE] = state
+        """What the worker does from now on. Called after a claim with BUSY, whether it was busy before or not."""
+        ints = self._ints
+        if state == State.BUSY and ints[_STATE] != State.BUSY:
+            self._floats[_BUSY_SINCE] = time.monotonic()
+        ints[_STATE] = state
 
     def hold(self, claims: int) -> None:
         """Claims taken and not yet settled."""
@@ -227,7 +234,8 @@ class Slot:
 
         Several jobs of a batch may be asked for at the same time.
         """
-        ints, made = self._ints, self._ints[_CANCELS]
+        ints = self._ints
+        made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
         at = self._find_cancel(job, token)
         new = at is None
         if at is None:
@@ -257,6 +265,12 @@ class Slot:
         return self._ints[_STATE] == State.IDLE
 
     @property
+    def run(self) -> tuple[int, int]:
+        """The job that runs now and the token of its claim, 0 and 0 for none."""
+        job = self._ints[_JOB]
+        return (job, self._ints[_TOKEN]) if job else (0, 0)
+
+    @property
     def name(self) -> str:
         return self._read(_NAME)
 
@@ -280,6 +294,7 @@ class Slot:
             last_token=ints[_LAST_TOKEN],
             worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
             lost=bool(ints[_LOST]),
+            busy_since=floats[_BUSY_SINCE],
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
             text=self._read(_TEXT),

@@ -21,10 +21,26 @@ def make_safe(*, keep_open: bool = False) -> None:
         except OSError:
             _open_nothing(number)
     for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
-        if getattr(sys, name) is None:
+        if not _usable(getattr(sys, name, None)):
             stream = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
         forgive(getattr(sys, name), keep_open=keep_open)
+
+
+def flush() -> None:
+    """Before a fork or an end. No error matters: handlers close these streams, remove them, or put others there."""
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(BaseException):
+            getattr(sys, name).flush()
+
+
+def _usable(stream: TextIO | None) -> bool:
+    """Whether one can write there. Whatever else somebody has put there is none of our business."""
+    if stream is None:
+        return False
+    with contextlib.suppress(Exception):
+        return not stream.closed
+    return True
 
 
 def _open_nothing(number: int) -> None:

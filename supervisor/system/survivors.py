@@ -7,9 +7,9 @@ import select
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from supervisor.system import kernel
+from supervisor.system import ending, kernel
 
 Processes = Mapping[int, int]  # pid to start_ticks
 
@@ -17,9 +17,9 @@ Processes = Mapping[int, int]  # pid to start_ticks
 def resume(processes: Processes) -> None:
     """Let those go on that are stopped."""
     for pid, started in processes.items():
-        with _opened(pid, started) as pidfd, suppress(PermissionError):
+        with _opened(pid, started) as pidfd:
             if pidfd is not None:
-                kernel.send_signal(pidfd, signal.SIGCONT)
+                ending.send_signal(pidfd, signal.SIGCONT)
 
 
 def end(processes: Processes, patience: float) -> Processes:
@@ -41,12 +41,7 @@ def wait(processes: Processes, patience: float) -> Processes:
 def _kill(pid: int, started: int) -> bool:
     """Whether it may still be there."""
     with _opened(pid, started) as pidfd:
-        if pidfd is None:
-            return False
-        try:
-            return kernel.send_signal(pidfd, signal.SIGKILL)
-        except PermissionError:
-            return True
+        return pidfd is not None and ending.send_signal(pidfd, signal.SIGKILL) is not ending.Sent.GONE
 
 
 def _ended(pidfd: int, seconds: float) -> bool:

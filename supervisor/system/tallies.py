@@ -86,8 +86,7 @@ class Row:
         self._ints = self._bytes.cast("q")
         self._floats = self._bytes.cast("d")
         self._lock = threading.Lock()
-        used = range(self._ints[_USED])
-        self._entries = {_name(self._bytes, number): _entry(number) for number in used}
+        self._entries = {_name(self._bytes, number): _entry(number) for number in range(_used(self._ints))}
 
     def detach(self) -> None:
         """In a process that a handler has forked: the row is the worker's, and ours from now on nobody's."""
@@ -128,7 +127,7 @@ class Row:
 
     def _enter(self, type_: str) -> int:
         """Where a type has its numbers, from now on."""
-        number = self._ints[_USED]
+        number = _used(self._ints)
         if number >= MOST_TYPES:
             return self._entries.setdefault(type_, _entry(MOST_TYPES))
         data = type_.encode("utf-8", "replace")[:_NAME_BYTES]
@@ -166,7 +165,7 @@ def read(path: Path) -> Tallies:
 def _read_row(memory: memoryview) -> Tallies:
     ints, floats = memory.cast("q"), memory.cast("d")
     found = Tallies(store_busy=ints[_BUSY], locks_reclaimed=ints[_RECLAIMED])
-    used = min(max(0, ints[_USED]), MOST_TYPES)
+    used = _used(ints)
     numbers = [*range(used), MOST_TYPES] if used == MOST_TYPES else range(used)
     for number in numbers:
         at = _entry(number)
@@ -180,6 +179,11 @@ def _read_row(memory: memoryview) -> Tallies:
         )
         found.types.setdefault(_name(memory, number), Tally()).add(tally)
     return found
+
+
+def _used(ints: memoryview) -> int:
+    """How many entries there are. A handler's native code may have written anything there."""
+    return int(min(max(0, ints[_USED]), MOST_TYPES))
 
 
 def _entry(number: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.domain.duration import human_size
-from supervisor.system import child, kernel, signals
+from supervisor.system import child, ending, kernel, signals
 from supervisor.worker.environment import REPLIES
 
 _PIPE_BYTES = 1 << 20  # so that a program writes on for a while when nobody reads
@@ -30,8 +30,11 @@ class Ending(NamedTuple):
     signal: str | None = None
     peak_memory: int | None = None
     out_of_memory: bool = False  # the kernel has killed it for that
+    lives: bool = False  # it could not be ended
 
     def __str__(self) -> str:
+        if self.lives:
+            return "could not be killed"
         if self.out_of_memory:
             return "was killed by the kernel because it was out of memory"
         if self.signal is not None:
@@ -55,7 +58,7 @@ class Program:
 
     def __init__(self, file: str, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         """Start `file` with `command` as its arguments, in `folder`. Raises OSError if it cannot be."""
-        self._spared = frozenset(kernel.children(os.getpid()))
+        self._spared = frozenset(kernel.children(os.getpid()) or ())
         stdin, self.requests = os.pipe2(os.O_CLOEXEC)
         self.replies, replies = os.pipe2(os.O_CLOEXEC)
         self.output, output = os.pipe2(os.O_CLOEXEC)
@@ -95,21 +98,24 @@ class Program:
     def end(self, grace: float) -> Ending:
         """TERM to its group, KILL after `grace`, and to all that it has left behind. Returns how it ended."""
         if self._ending is None:
-            if grace and not self.wait(0):
-                self._signal(signal.SIGTERM)
+            if grace and not self.wait(0) and self._signal(signal.SIGTERM) is ending.Sent.SENT:
                 self.wait(grace)
             # Not reaped yet, so neither its number nor its group's can belong to a stranger. Even when it
             # has ended: its group may live on.
-            self._signal(signal.SIGKILL)
-            self._ending = self._reap()
-            kernel.kill_children(spare=self._spared)
+            refused = self._signal(signal.SIGKILL) is ending.Sent.REFUSED
+            if refused:
+                self.close_requests()  # nothing else may tell it to end
+            self._ending = self._reap(0 if refused else ending.KILL_PATIENCE)
+            ending.kill_children(spare=self._spared)
         return self._ending
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)  # our own unreaped child
+    def _signal(self, number: int) -> ending.Sent:
+        return ending.signal_group(self.pid, number)  # our own unreaped child
 
-    def _reap(self) -> Ending:
+    def _reap(self, patience: float) -> Ending:
+        """One that cannot be killed, or hangs in the kernel, is not waited for: how it ends nobody will know."""
+        if not self.wait(patience):
+            return Ending(lives=True)
         try:
             _, status, usage = os.wait4(self.pid, 0)
         except ChildProcessError:

@@ -122,10 +122,10 @@ def children(supervisor: int, site: Site) -> tuple[psutil.Process, psutil.Proces
 
 
 @contextlib.contextmanager
-def no_more_files(pid: int) -> Iterator[None]:
-    """A process may open nothing more than it has open."""
+def no_more_files(pid: int, *, room: int = 0) -> Iterator[None]:
+    """A process may open nothing more than it has open, or so many more at a time."""
     used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    free = next(number for number in range(len(used) + 1) if number not in used)
+    free = [number for number in range(len(used) + 1 + room) if number not in used][room]
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
     try:

@@ -41,7 +41,7 @@ def test_a_stranger_with_the_pid_of_a_dead_worker_gets_no_signal(tmp_path: Path)
 @pytest.mark.fault(16)
 def test_signals_go_through_descriptors_that_stand_for_one_process_only() -> None:
     """By number only oneself is signalled, and children of one's own that nobody has reaped: their pid is theirs."""
-    by_number = re.compile(r"\bos\.kill(pg)?\(|\.terminate\(|(?<!kernel)\.send_signal\(")
+    by_number = re.compile(r"\bos\.kill(pg)?\(|\.terminate\(|(?<!ending)\.send_signal\(|\bsignal_(child|group)\(")
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for package in ("supervisor", "handlers")

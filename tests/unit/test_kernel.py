@@ -70,3 +70,22 @@ print(before - psutil.Process().memory_info().rss)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(told.stdout) > 50e6
+
+
+@pytest.mark.fault(30)
+def test_what_cannot_be_read_for_want_of_descriptors_is_unknown_and_not_nothing() -> None:
+    program = """
+import os, resource, subprocess
+from supervisor.system import ending, kernel
+
+child = subprocess.Popen(["sleep", "600"])
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
+print(kernel.children(os.getpid()), *kernel.cpu_and_state(child.pid), ending.kill_children())
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+state = kernel.cpu_and_state(child.pid).state
+print(kernel.children(os.getpid()) == [child.pid], state in "RSD", ending.kill_children())
+print(*kernel.cpu_and_state(child.pid))
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["None None None None", "True True 1", "0.0 "]

@@ -77,3 +77,17 @@ def test_what_was_before_can_be_forgotten(machine: Machine) -> None:
 
 def test_without_any_count_nobody_is_accused(tmp_path: Path) -> None:
     assert not OomKiller(tmp_path / "nothing").struck()
+
+
+@pytest.mark.fault(30)
+def test_a_count_that_cannot_be_read_for_a_while_is_no_kill_afterwards(machine: Machine) -> None:
+    file = machine.write("proc/vmstat", "oom_kill 3\n")
+    killer = OomKiller(machine.root)
+    file.unlink()
+    killer.look()
+    killer.look()
+    assert not killer.struck()
+    machine.write("proc/vmstat", "oom_kill 3\n")
+    assert not killer.struck()
+    machine.write("proc/vmstat", "oom_kill 4\n")
+    assert killer.struck()

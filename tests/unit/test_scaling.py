@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.scaling import Load, ScalingPolicy, decide
+from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 
 POLICY = ScalingPolicy(min_workers=1, max_workers=8, scale_down_delay=30)
 IDLE = Load(due=0, busy=0, size=1, target=1, now=1000, needed_at=0, shrunk_at=0)
@@ -119,3 +119,17 @@ def test_whatever_the_load_the_target_keeps_to_the_bounds(load: Load, policy: Sc
     if decision.target < min(load.target, policy.max_workers) and policy.memory_budget is None:
         assert decision.target == load.target - 1 or load.target > policy.max_workers
         assert decision.target >= load.busy
+
+
+@pytest.mark.parametrize(
+    ("due", "taken", "left"),
+    [
+        (1, [], 1),
+        (1, [Taken(since=10.5, jobs=1)], 0),  # it is the one that was due
+        (1, [Taken(since=9.5, jobs=1)], 1),  # it was busy when somebody looked
+        (8, [Taken(since=10.5, jobs=4), Taken(since=10.6, jobs=0)], 3),
+        (1, [Taken(since=10.5, jobs=4)], 0),
+    ],
+)
+def test_a_job_that_was_taken_since_somebody_looked_is_not_due(due: int, taken: list[Taken], left: int) -> None:
+    assert still_due(due, 10.0, taken) == left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,15 @@ def test_without_room_for_the_file_a_worker_counts_for_itself(tmp_path: Path) ->
     row.ran("tag", 0.5, 0.5)
 
     assert read(tmp_path / "nowhere" / "tallies").types == {}
+
+
+@pytest.mark.fault(69)
+@pytest.mark.parametrize("written", [1 << 62, -1])
+def test_a_count_that_native_code_has_written_costs_a_successor_nothing(path: Path, written: int) -> None:
+    shared(path, 1)._ints[0] = written
+    began = time.monotonic()
+    row = shared(path, 1)
+    row.ran("tag", 0.5, 0.5)
+
+    assert time.monotonic() - began < 1
+    assert sum(tally.done for tally in read(path).types.values()) == 1

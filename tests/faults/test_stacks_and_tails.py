@@ -1,0 +1,72 @@
+"""What a worker writes to stderr at its end stands with the job that is charged, and no stack in the service's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+HANDLERS = """
+import os, sys, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    print(payload.get("says", "said"), file=sys.stderr, flush=True)
+    if payload.get("ends"):
+        os._exit(3)
+    while payload.get("hangs"):
+        try:
+            time.sleep(60)
+        except BaseException:
+            if not payload.get("deaf"):
+                raise
+    record("end", ctx)
+"""
+POOL = """
+[pools.work]
+handler = "jobs:work"
+workers = 1
+timeout = "300ms"
+max_crashes = 1
+retry = { max_attempts = 1 }
+"""
+HEAD = "most recent call first"
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_job_at_its_time_limit_is_one_event_and_no_stack_in_the_log(make_site: MakeSite, deaf: bool) -> None:
+    site = make_site(POOL, HANDLERS)
+    site.start()
+    job = site.queue.enqueue("work", {"hangs": True, "deaf": deaf})
+    assert site.queue.wait(job, timeout=20).status is Status.FAILED
+    [(kind, traceback, stderr)] = site.rows("SELECT kind, traceback, stderr FROM job_errors WHERE job_id = ?", job)
+    assert kind == "timeout"
+    assert HEAD in stderr if deaf else "in work" in traceback
+    event = site.event("job_timed_out")
+    assert event is not None
+    assert (event["pool"], event["worker"], event["job"]) == ("work", "work-1", job)
+    assert event["limit_seconds"] == 0.3
+    site.done(site.queue.enqueue("work", {"says": "afterwards"}))
+    text = site.log.read_text()
+    assert HEAD not in text
+    assert "in work" not in text
+    assert "said" in text
+
+
+@pytest.mark.fault(37)
+def test_the_tail_kept_for_a_crash_is_that_of_its_own_job(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLERS)
+    site.start()
+    for number in range(3):
+        site.done(site.queue.enqueue("work", {"says": f"other {number}"}))
+    wait_for(lambda: "other 2" in site.log.read_text(), "what was said before to be read")
+    job = site.queue.enqueue("work", {"says": "its own words", "ends": True})
+    assert site.queue.wait(job, timeout=20).status is Status.QUARANTINED
+    [(stderr,)] = site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job)
+    assert stderr == "its own words\n"

@@ -1,0 +1,85 @@
+"""What a handler's module does at its import to the image that workers are forked from: their jobs run all the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from supervisor.system import child, standard
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
+HANDLERS = """
+import os, sys
+from ledger import record
+
+class Bad:
+    def write(self, text): raise RuntimeError("no writing")
+    def flush(self): raise SystemExit("no flushing")
+
+HABIT
+
+def work(payload, ctx):
+    record("start", ctx)
+    print("printed")
+    print("and told", file=sys.stderr)
+    record("end", ctx)
+    return "done"
+"""
+HABITS = {
+    "closes": "sys.stdout.close(); sys.stderr.close()",
+    "closes the descriptors": "os.closerange(0, 3)",
+    "removes": "del sys.stdout, sys.stderr",
+    "none": "sys.stdout = sys.stderr = None",
+    "opens and closes": "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+}
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_module_that_does_away_with_its_streams_at_import_ends_no_template(make_site: MakeSite, habit: str) -> None:
+    site = make_site(POOL, HANDLERS.replace("HABIT", HABITS[habit]))
+    site.start()
+    for _ in range(3):
+        assert site.done(site.queue.enqueue("work")).result == "done"
+    assert not site.event("template_died")
+    site.verdict()
+
+
+@pytest.mark.fault(45)
+def test_whatever_a_flush_raises_workers_are_forked(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLERS.replace("HABIT", "sys.stdout = Bad()").replace('print("printed")', ""))
+    site.start()
+    assert site.done(site.queue.enqueue("work")).result == "done"
+    assert not site.event("template_died")
+
+
+@pytest.mark.fault(45)
+def test_a_fork_that_a_module_makes_impossible_is_told_and_kills_no_template(make_site: MakeSite) -> None:
+    broken = "def fork(): raise ValueError('not today')\nos.fork = fork"
+    site = make_site(f'{POOL}[pools.other]\nhandler = "other:work"\nworkers = 1\n', HANDLERS.replace("HABIT", broken))
+    (site.folder / "other.py").write_text(HANDLERS.replace("HABIT", ""))
+    site.start()
+    problem = "no worker can be forked: ValueError: not today"
+    wait_for(lambda: site.event("pool_broken", pool="work", problem=problem), "the reason")
+    assert site.done(site.queue.enqueue("other")).result == "done"
+    assert not site.event("template_died")
+    assert not site.event("pool_isolated")
+
+
+@pytest.mark.fault(45)
+def test_a_child_that_cannot_say_why_it_fails_still_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise ValueError
+
+    monkeypatch.setattr(sys, "stderr", open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    sys.stderr.close()
+    pid, pidfd = child.fork(fails, role="program", keep=())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    os.close(pidfd)
+    monkeypatch.delattr(sys, "stderr")
+    standard.flush()

@@ -1,0 +1,136 @@
+"""Pools without workers: they wake for what is due and no more, and a reload reaches them, too."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+POOL = """
+[pools.work]
+handler = "jobs:work"
+min_workers = 0
+max_workers = 4
+scale_down_delay = "50ms"
+"""
+JOBS = """
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx); record("end", ctx)
+    return VERSION
+
+VERSION = 1
+"""
+
+
+RELOAD = [sys.executable, "-m", "supervisor", "reload", "--wait", "-c"]
+
+
+def asleep(site: Site) -> bool:
+    return not site.workers("work")
+
+
+def test_one_job_wakes_one_worker(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    site.start()
+    for seconds in (0, 0, 0, 0.3, 0.3):
+        site.done(site.queue.enqueue("work", {"seconds": seconds}))
+        wait_for(lambda: asleep(site), "the pool to be asleep")
+    scaled = [(e["before"], e["target"], e["why"]) for e in site.events() if e.get("event") == "pool_scaled"]
+    assert [one for one in scaled if one[1] > 1] == []
+
+
+def reload(site: Site) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RELOAD, str(site.config)], capture_output=True, text=True, check=False, cwd=site.folder, timeout=60
+    )
+
+
+def version(site: Site, number: int, more: str = "") -> None:
+    (site.folder / "jobs.py").write_text(JOBS.replace("VERSION = 1", f"VERSION = {number}") + more)
+
+
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_after_a_reload_a_pool_that_slept_runs_the_new_code_only(make_site: MakeSite, start: str) -> None:
+    site = make_site(f'{POOL}start = "{start}"\n', JOBS)
+    supervisor = site.start()
+    assert site.done(site.queue.enqueue("work")).result == 1
+    for number in range(2, 6):
+        wait_for(lambda: asleep(site), "the pool to be asleep")
+        version(site, number)
+        if number % 2:
+            told = reload(site)
+            assert (told.returncode, "has reloaded" in told.stdout) == (0, True), told
+        else:
+            supervisor.send_signal(signal.SIGHUP)
+            wait_for(lambda n=number: _reloads(site) == n - 1, "the reload")
+        jobs = site.queue.enqueue_many("work", [{}] * 3)
+        assert [site.done(job).result for job in jobs] == [number] * 3
+    site.verdict()
+
+
+def _reloads(site: Site) -> int:
+    return len([event for event in site.events() if event.get("event") == "reloaded"])
+
+
+@pytest.mark.fault(54)
+def test_a_pool_that_falls_asleep_after_a_reload_wakes_with_the_new_code_only(make_site: MakeSite) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    gate = site.folder / "gate"
+    slow = JOBS.replace("return", f"\n    while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n    return")
+    (site.folder / "jobs.py").write_text("import os, time\n" + slow)
+    job = site.queue.enqueue("work")
+    site.running_pid(job)
+    version(site, 2, "import time; time.sleep(1)\n")  # not ready before the pool sleeps
+    with subprocess.Popen([*RELOAD, str(site.config)], stdout=subprocess.DEVNULL, cwd=site.folder) as waiting:
+        wait_for(lambda: _reloads(site) == 1, "the reload")
+        gate.touch()
+        assert site.done(job).result == 1
+        assert waiting.wait(30) == 0
+    assert [site.done(job).result for job in site.queue.enqueue_many("work", [{}] * 4)] == [2] * 4
+
+
+@pytest.mark.fault(54)
+@pytest.mark.parametrize("broken", ["this is no Python\n", "import os; os._exit(3)\n"])
+def test_whoever_reloads_is_told_of_code_that_a_sleeping_pool_could_not_load(make_site: MakeSite, broken: str) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    site.done(site.queue.enqueue("work"))
+    wait_for(lambda: asleep(site), "the pool to be asleep")
+    version(site, 2, broken)
+    told = reload(site)
+    assert (told.returncode, "cannot load all of" in told.stdout) == (1, True), told
+    assert "work: " in told.stdout
+    job = site.queue.enqueue("work")
+    version(site, 3)
+    assert reload(site).returncode == 0
+    assert site.done(job).result == 3
+    assert not site.event("template_died")
+
+
+@pytest.mark.fault(54)
+def test_new_code_of_a_sleeping_pool_that_does_not_end_loading_is_told(make_site: MakeSite) -> None:
+    site = make_site(f'{POOL}startup_timeout = "1s"\n', JOBS)
+    site.start()
+    version(site, 2, "import time; time.sleep(600)\n")
+    told = reload(site)
+    assert (told.returncode, "startup_timeout" in told.stdout) == (1, True), told
+
+
+@pytest.mark.fault(54)
+def test_whoever_reloads_is_told_of_a_new_pool_that_sleeps_and_cannot_be_loaded(make_site: MakeSite) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    (site.folder / "other.py").write_text("this is no Python\n")
+    site.configure(POOL + POOL.replace("pools.work", "pools.other").replace("jobs:work", "other:work"))
+    told = reload(site)
+    assert (told.returncode, "other: " in told.stdout) == (1, True), told
