@@ -39,9 +39,9 @@ class Fitness:
         if settlement.failure is not None or always or (usage and (usage.duration or 0.0) >= SLOW):
             self.look(done)
 
-    def look(self, done: int) -> bool:
+    def look(self, done: int, *, closely: bool = False) -> bool:
         """Put back what handlers have changed. Whether something could not be put back. Raises Ruined."""
-        changes = self._check.look(done)
+        changes = self._check.look(done, closely=closely)
         self.leftovers.look()
         if not self._report(changes) and self._check.leaking:
             self.wear_out(Worn.LEAKY)

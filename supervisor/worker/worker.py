@@ -132,17 +132,16 @@ class Worker:
     def _work(self) -> None:
         while not self._draining and self._done < self._pool.max_jobs_per_worker:
             claims = self._exchange(self._want())
-            if not claims:
+            if not claims and not self._check.seen(self._done):
+                self._fitness.look(self._done, closely=True)
+            if not claims and not self._draining:
                 self._slot.state(State.IDLE)
-                # A job may have come between the look and the word "idle": look once more.
+                # A job may have come between the question and the word "idle": ask once more.
                 claims = self._exchange(self._want())
             if claims:
                 self._execute(claims)
             elif not self._draining:
-                if not self._check.seen(self._done):
-                    self._fitness.look(self._done)
-                else:
-                    self._sleep()
+                self._sleep()
         self._slot.state(State.DRAINING)
         self._pulse.cease()
         while self._hand:
