@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # By name, as in the executor: a handler that replaces them must not reach the loop.
 from time import monotonic, time
@@ -52,6 +52,7 @@ class Worker:
     `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
     its slot has changed. `recorder` keeps what runs use and say, `row` counts them. A `cautious` one claims a single
     job at a time, and looks at its process and commits before the next, so that a death tells which job it was.
+    `now_and_then` is called every few seconds, by another thread.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Worker:
         handler: AnyHandler | None = None,
         device: str | None = None,
         cautious: bool = False,
+        now_and_then: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -79,6 +81,7 @@ class Worker:
         self._row = row
         self._counter = Counter(row, pool.types)
         self._cautious = cautious
+        self._now_and_then = now_and_then
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
@@ -104,7 +107,9 @@ class Worker:
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
         self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._log)
-        pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
+        pulse = self._pulse = Pulse(
+            self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
+        )
         pulse.start()
         try:
             self._set_up()
