@@ -13,7 +13,7 @@ from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.hand import Hand
 
-_AT_ONCE = 32  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
+_AT_ONCE = 16  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
 
 Settle = Callable[[Sequence[Settlement], float], "Exchange | None"]
 """Settles on a store of the caller's thread; None where this process must not use one any more."""

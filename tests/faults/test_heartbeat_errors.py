@@ -62,7 +62,7 @@ exchange = claims.SqliteClaims.exchange
 
 def slowly(self, owner, settlements, *arguments):
     if threading.current_thread() is not threading.main_thread():
-        time.sleep(0.05 * len(settlements))
+        time.sleep(0.1 * len(settlements))
     return exchange(self, owner, settlements, *arguments)
 
 claims.SqliteClaims.exchange = slowly
@@ -78,7 +78,7 @@ def work(payload, ctx):
 @pytest.mark.fault(69)
 def test_a_worker_that_settles_slowly_beside_a_job_is_not_taken_for_stuck(make_site: MakeSite) -> None:
     site = make_site(POOL.replace('"1s"', '"2s"'), SLOW)
-    jobs = site.queue.enqueue_many("work", [{}] * 30 + [{"seconds": 4.5}] + [{}] * 33)
+    jobs = site.queue.enqueue_many("work", [{}] * 30 + [{"seconds": 7}] + [{}] * 33)
     site.start()
     site.verdict()
     assert len({site.job(job).result for job in jobs}) == 1
