@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 # By name: what tidies up must not be what a handler has replaced.
-from asyncio import AbstractEventLoop, Future, Handle, all_tasks, ensure_future, gather, new_event_loop, sleep, wait
+from asyncio import (
+    AbstractEventLoop,
+    Future,
+    Handle,
+    all_tasks,
+    ensure_future,
+    gather,
+    new_event_loop,
+    sleep,
+    tasks,
+    wait,
+)
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -71,7 +82,8 @@ class EventLoop:
             while not task.done():
                 self._run_forever(self._loop)
         finally:
-            task.remove_done_callback(self._stop)
+            if not task.done():
+                task.remove_done_callback(self._stop)
         return task.result()
 
     def _stop(self, task: Future[Any]) -> None:
@@ -158,7 +170,7 @@ class _Found:
             or self._is_broken()
             or any(map(_left, self._ready))
             or any(map(_left, self._scheduled))
-            or bool(self.left_tasks())
+            or (_may_have_tasks() and bool(self.left_tasks()))
         )
 
     def _is_broken(self) -> bool:
@@ -206,6 +218,12 @@ class _Found:
 
     def left_timers(self) -> list[Handle]:
         return [handle for handle in self._scheduled if _left(handle)]
+
+
+def _may_have_tasks() -> bool:
+    """False where Python's own set of all tasks is empty, which is quicker to see than to list them."""
+    found = getattr(tasks, "_scheduled_tasks", getattr(tasks, "_all_tasks", None))
+    return found is None or len(found) > 0
 
 
 def _left(handle: Handle) -> bool:
