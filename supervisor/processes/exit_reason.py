@@ -80,8 +80,9 @@ class ExitReport:
     """`expected` ends are no news; `reason` is one word for logs, `message` a sentence for people.
 
     `run` is what had begun, or what is accused though it had ended; `batch` is how many jobs that were.
-    `uncommitted` is how many runs had ended whose outcomes are lost, the last of them `last_job`; `early` says
-    that nothing at all was ever committed.
+    `uncommitted` is how many runs had ended whose outcomes are lost, the last of them `last_job`; a run that is not
+    charged because others may have ended it counts among them, as the last. `early` says that nothing at all was ever
+    committed.
     """
 
     reason: str
@@ -111,7 +112,12 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     run, accused = _run(slot, known, charge)
     if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
         charge = "nothing"  # what it was meant for had ended in the meantime
+    doubted = charge == "crash" and _in_doubt(slot, known, cause)
+    if doubted:
+        charge = "nothing"
+        message += "; the first time it is not charged, because earlier jobs had left threads or processes behind"
     blamed = slot.job == 0 and run != NO_RUN
+    none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
     if accused:
         message += "; its last job had just ended, and its outcome was not committed"
     return ExitReport(
@@ -120,8 +126,8 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
         charge,
         run,
         batch=slot.batch if slot.job else 1,
-        uncommitted=0 if blamed or (known.kill is not None and cause not in _LEFT_OPEN) else slot.unsettled,
-        last_job=slot.last_job,
+        uncommitted=max(slot.unsettled, 1) if doubted else 0 if none_lost else slot.unsettled,
+        last_job=slot.job if doubted else slot.last_job,
         early=_early(slot),
         expected=cause == SHUTDOWN,
         failure={
@@ -134,6 +140,14 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
             "duration": known.ran,
         },
     )
+
+
+def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
+    """Whether what earlier jobs had left behind may have ended the run. Not a second time: what was left the first
+    time has ended with that worker.
+    """
+    sure = cause in (ALONE, HELD_DATABASE) or slot.batch > 1
+    return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
 
 
 def _early(slot: Snapshot) -> bool:

@@ -22,10 +22,11 @@ from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import shortened
 from supervisor.processes.image import load_image
+from supervisor.processes.worker_output import BYTES_A_SECOND
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, ending, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
-from supervisor.system.outlet import Outlet
+from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
@@ -247,8 +248,10 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     standard.make_safe(keep_open=True)
     recorder = Recorder()
     recorder.attach(tape.shared(board.tapes, record.slot))
-    events_to = cast("TextIO", Outlet(spec.log))
-    configure(template.log.format, template.log.level, events_to, keep=recorder.tape.line)
+    log = Outlet(spec.log)
+    ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
+    events_to = cast("TextIO", log)
+    configure(template.log.format, template.log.level, events_to, keep=recorder.tape.line, theirs=ration)
     if pool.command:
         from supervisor.worker.bridge import Bridge  # only where there is a program
 
@@ -265,8 +268,13 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler=handler,
         device=spec.device,
         cautious=spec.cautious,
+        now_and_then=ration.tell_dropped,
     )
     return worker.run()
+
+
+def _tell_dropped(worker: str, size: int) -> None:
+    events(process="worker").warning("output_dropped", worker=worker, bytes=size, of="the log")
 
 
 def _ask_to_leave(slot: Slot) -> None:

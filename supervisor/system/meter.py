@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import resource
 
+# By name: what a worker calls between a handler's end and its own look at the process.
+from os import close, fstat, pread, write
+from resource import getrusage
+
 _FORGET_PEAK = b"5"  # to clear_refs: the peak is from now on that of what follows; nothing else is touched
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -16,7 +20,7 @@ class Meter:
         self._stat = _opened(f"/proc/{pid}/stat", os.O_RDONLY)
         self._status = _opened(f"/proc/{pid}/status", os.O_RDONLY)
         self._clear = _opened(f"/proc/{pid}/clear_refs", os.O_WRONLY)
-        self._file = os.fstat(self._clear) if self._clear >= 0 else None
+        self._file = _identity(self._clear)
         self._before = 0
 
     def cpu(self) -> float:
@@ -30,13 +34,10 @@ class Meter:
     def restart(self) -> None:
         """Forget the peak, as far as the kernel lets us."""
         try:
-            # A handler may have closed it, and have got the number for a file of its own.
-            if self._file is not None and os.path.samestat(os.fstat(self._clear), self._file):
-                os.write(self._clear, _FORGET_PEAK)
-                return
+            if _identity(self._clear) == self._file:  # and no file that a handler has opened in its place
+                write(self._clear, _FORGET_PEAK)
         except OSError:  # /proc is read-only, or the process is gone
-            pass
-        self._before = self._high_water()
+            self._before = self._high_water()
 
     def peak(self) -> int | None:
         """The most bytes that were resident at once since `restart`; None for a process that is gone.
@@ -53,13 +54,13 @@ class Meter:
     def close(self) -> None:
         for descriptor in (self._stat, self._status, self._clear):
             if descriptor >= 0:
-                os.close(descriptor)
+                close(descriptor)
         self._stat = self._status = self._clear = -1
 
 
 def own_cpu() -> float:
     """Seconds of CPU, user and system, of this process and the children that it has reaped."""
-    own, reaped = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own, reaped = getrusage(resource.RUSAGE_SELF), getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + reaped.ru_utime + reaped.ru_stime
 
 
@@ -70,8 +71,16 @@ def _opened(path: str, flags: int) -> int:
         return -1
 
 
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _read(descriptor: int) -> bytes:
     try:
-        return os.pread(descriptor, 4096, 0)
+        return pread(descriptor, 4096, 0)
     except OSError:  # ESRCH: the process is gone
         return b""

@@ -8,6 +8,7 @@ import select
 import socket
 import stat
 from collections.abc import Callable
+from time import monotonic
 
 BACKLOG_BYTES = 1 << 20  # kept for a reader that is slow; of more, the newest is dropped
 _ATOMIC = select.PIPE_BUF
@@ -75,6 +76,40 @@ class Outlet:
             return 0
         lost, self._lost = self._lost, 0
         return lost
+
+
+class Ration:
+    """Lets so many bytes a second through to a stream. Of more, whole texts are dropped, and told of once a second at
+    most: `tell` is called with how many bytes those had.
+    """
+
+    def __init__(self, stream: Outlet, bytes_a_second: int, tell: Callable[[int], object]) -> None:
+        self._stream = stream
+        self._most = bytes_a_second
+        self._tell = tell
+        self._second = monotonic()  # when the present one began
+        self._passed = self._dropped = 0
+
+    def write(self, text: str) -> None:
+        self.tell_dropped()
+        size = len(text.encode("utf-8", "replace"))
+        if self._passed + size > self._most:
+            self._dropped += size
+            return
+        self._passed += size
+        self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def tell_dropped(self) -> None:
+        """Call it now and then, too: who floods may fall silent."""
+        now = monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._passed = now, 0
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                self._tell(dropped)
 
 
 def _writer(descriptor: int) -> _Write:

@@ -66,6 +66,7 @@ _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it shall leave
 _BUSY_SINCE = 67
+_DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -95,6 +96,7 @@ class Snapshot(NamedTuple):
     incarnation: str
     name: str
     text: str
+    doubtful: bool = False  # the run began beside what earlier jobs had just left behind
 
 
 class Slot:
@@ -165,13 +167,17 @@ class Slot:
         """Claims taken and not yet settled."""
         self._ints[_CLAIMS] = claims
 
-    def begin(self, job: int, token: int, started: float, deadline: float, batch: int = 1) -> None:
+    def begin(
+        self, job: int, token: int, started: float, deadline: float, batch: int = 1, *, doubtful: bool = False
+    ) -> None:
         """A handler is about to run, with one job or with a `batch` of so many, of which this is the first.
-        The id is written last: it makes the rest count.
+        `doubtful`: threads or processes that earlier jobs have left may be what ends it. The id is written last: it
+        makes the rest count.
         """
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
         ints[_BATCH] = batch
+        ints[_DOUBTFUL] = doubtful
         floats[_STARTED] = started
         floats[_DEADLINE] = deadline
         ints[_JOB] = job
@@ -298,6 +304,7 @@ class Slot:
             incarnation=self._read(_INCARNATION),
             name=self._read(_NAME),
             text=self._read(_TEXT),
+            doubtful=bool(ints[_DOUBTFUL]),
         )
 
     def _write(self, field: tuple[int, int], text: str) -> None:

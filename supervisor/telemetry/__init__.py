@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TextIO, cast
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol, TextIO, cast
 
 from supervisor.domain.printable import clean, clean_lines
 
@@ -21,7 +22,7 @@ finally:
     if _rich_missing:
         del sys.modules["rich"]
 
-__all__ = ["configure", "events"]
+__all__ = ["configure", "events", "unconfigure"]
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -36,31 +37,107 @@ def configure(
     stream: TextIO | None = None,
     *,
     keep: Callable[[str], None] | None = None,
+    theirs: Stream | None = None,
 ) -> None:
     """Set structlog up for this process and those forked from it.
 
     `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` gets what a handler
-    logs through loggers of its own, as lines.
+    logs through loggers of its own, as lines; `theirs` is where that and what it logs through `ctx.log` goes, if not
+    to the `stream` of our own events.
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
     renderer: Any = structlog.processors.JSONRenderer()
     if console:
         renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    processors = (
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not console),
+        structlog.processors.format_exc_info,
+        *((_printable,) if console else ()),
+        renderer,
+    )
+    wrapper = structlog.make_filtering_bound_logger(_LEVELS[level])
+    _ours.configure(processors, wrapper, out, theirs or out)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             *(() if keep is None else (_keeper(keep),)),
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=not console),
-            structlog.processors.format_exc_info,
-            *((_printable,) if console else ()),
-            renderer,
+            *processors,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Forgiving(out))),
+        wrapper_class=wrapper,
+        logger_factory=structlog.WriteLoggerFactory(_forgiving(theirs or out)),
         cache_logger_on_first_use=False,
     )
+
+
+def unconfigure() -> None:
+    """Leave structlog as if `configure` had never been called."""
+    _ours.processors = []
+    structlog.reset_defaults()
+
+
+class Stream(Protocol):
+    """What an event needs of a stream."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+class _Ours:
+    """How events are written that are ours or go through `ctx.log`, as `configure` has said. What a handler configures
+    for loggers of its own reaches neither.
+    """
+
+    def __init__(self) -> None:
+        self.processors: list[structlog.typing.Processor] = []
+        self._wrapper: Any = None
+        self._logger = self._theirs = structlog.WriteLogger(_forgiving(sys.stderr))
+
+    def configure(self, processors: Sequence[Any], wrapper: Any, out: Stream, theirs: Stream) -> None:
+        self.processors = list(processors)
+        self._wrapper = wrapper
+        self._logger, self._theirs = (structlog.WriteLogger(_forgiving(stream)) for stream in (out, theirs))
+
+    def logger(self, fields: Mapping[str, Any]) -> Any:
+        return self._wrapped(self._logger, self.processors, _never_raising(self._wrapper), fields)
+
+    def logger_of_job(self, first: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+        return self._wrapped(self._theirs, [*first, *self.processors], self._wrapper, fields)
+
+    def _wrapped(self, logger: Any, processors: list[Any], wrapper: Any, fields: Mapping[str, Any]) -> Any:
+        return structlog.wrap_logger(
+            logger,
+            processors=processors,
+            wrapper_class=wrapper,
+            context_class=dict,
+            cache_logger_on_first_use=False,
+            **fields,
+        )
+
+
+class _Events:
+    """Our own events with these fields. They are written as `configure` has said last, also if that came later."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        logger = _ours.logger(self._fields) if _ours.processors else structlog.get_logger(**self._fields)
+        return getattr(logger, name)
+
+
+@functools.cache
+def _never_raising(wrapper: type[Any]) -> type[Any]:
+    """Our own code goes on, whatever becomes of what it says: a handler may have replaced what that takes."""
+
+    class Sure(wrapper):  # type: ignore[misc]
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: Any, **fields: Any) -> Any:
+            with contextlib.suppress(Exception):
+                return super()._proxy_to_logger(method_name, event, *args, **fields)
+
+    return Sure
 
 
 def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
@@ -88,29 +165,42 @@ class _Forgiving:
     not end the process that it tells of.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             self._stream.write(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             self._stream.flush()
 
 
+def _forgiving(stream: Stream) -> TextIO:
+    return cast("TextIO", _Forgiving(stream))
+
+
+_ours = _Ours()
+
+
 def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
-    """A logger with these fields on every event. `keep` gets each event, too, as a line without them."""
+    """A logger with these fields on every event. `keep` makes it a job's, and gets each event, too, as a line without
+    the fields.
+
+    In a program that has not called `configure`, it writes as that program has configured structlog.
+    """
     if keep is None:
-        return structlog.get_logger(**fields)
+        return _Events(fields)
 
     def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         keep(_line(level, event, fields))
         return event
 
-    processors = [structlog.contextvars.merge_contextvars, kept, *structlog.get_config()["processors"]]
-    return structlog.wrap_logger(None, processors=processors, **fields)
+    first = [structlog.contextvars.merge_contextvars, kept]
+    if _ours.processors:
+        return _ours.logger_of_job(first, fields)
+    return structlog.wrap_logger(None, processors=[*first, *structlog.get_config()["processors"]], **fields)
 
 
 def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -81,16 +81,17 @@ class BatchWorker(Worker):
         return len(batch)
 
     def _run_batch(self, batch: list[Claim]) -> None:
-        self._begin(batch[0], len(batch))
         try:
+            self._begin(batch[0], len(batch))
             settlements = self._executor.run_batch(batch)
             self._running = None
         except JobInterrupted as error:
-            # Raised in the instant after the handler had returned.
+            # Raised in the instant before the handler was called, or after it had returned.
             settlements = self._executor.batch_failed(batch, error, time())
             self._running = None
         self._done += len(batch)
         self._slot.finish(self._done)
         for settlement in settlements:
             self._hand.finish(settlement)
-        self._look_after(settlements[0])
+        self._fitness.after(settlements[0], self._done, always=self._cautious)
+        self._fitness.see_handler()

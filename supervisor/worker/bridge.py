@@ -29,6 +29,7 @@ from supervisor.worker.context import Context, JobInterrupted
 from supervisor.worker.loader import HandlerError
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
+from supervisor.worker.process_state import Changes
 from supervisor.worker.program import Ending, Program
 from supervisor.worker.protocol import Conversation, Error, Extend, Hello, Log, Progress, Result, Violation
 from supervisor.worker.recorder import Recorder
@@ -55,6 +56,8 @@ class Bridge:
     `leave` asks the worker to leave after the job at hand; `lost` notes, in a sentence, that the program
     died or was killed through its own fault. `recorder` is told what runs, and what that prints.
     """
+
+    changes: Changes | None = None  # what its program keeps ends with that
 
     def __init__(
         self,

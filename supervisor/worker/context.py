@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from supervisor.domain.duration import seconds
-from supervisor.domain.errors import ContextClosed
+from supervisor.domain.duration import human_size, seconds
+from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Claim, NewJob
+
+MAX_CHILDREN = 10_000  # jobs that one run may enqueue
+MAX_CHILDREN_BYTES = 64 << 20  # of their payloads together: all of them are inserted in one transaction
 
 
 class JobInterrupted(BaseException):
@@ -44,6 +47,26 @@ class Board(Protocol):
     def meta(self, job: int) -> Any: ...
 
 
+class Enqueued:
+    """How much one run has enqueued so far: what is inserted in one transaction must not keep others from writing."""
+
+    __slots__ = ("_bytes", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs = self._bytes = 0
+
+    def add(self, child: NewJob) -> None:
+        """Raises InvalidJob if that would be too much."""
+        size = self._bytes + len(child.payload.encode())
+        if self._jobs >= MAX_CHILDREN:
+            raise InvalidJob("enqueue", f"a run may enqueue {MAX_CHILDREN:,} jobs; let these enqueue more")
+        if size > MAX_CHILDREN_BYTES:
+            most = human_size(MAX_CHILDREN_BYTES)
+            raise InvalidJob("payload", f"the jobs that a run enqueues may have {most} of payloads together")
+        self._jobs += 1
+        self._bytes = size
+
+
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
 
@@ -59,6 +82,7 @@ class Context:
     __slots__ = (
         "_board",
         "_children",
+        "_enqueued",
         "_log",
         "_meta",
         "_reported",
@@ -90,6 +114,7 @@ class Context:
         self.options = options
         self.device = device
         self._children: list[NewJob] = []
+        self._enqueued: Enqueued | None = None
         self._reported: float | None = None
 
     @property
@@ -162,7 +187,8 @@ class Context:
     ) -> None:
         """Enqueue a job that exists if and only if this one's completion is recorded.
 
-        Validated at once (raises InvalidJob), inserted with the completion; so it has no id yet.
+        Validated at once (raises InvalidJob), inserted with the completion; so it has no id yet. A run may enqueue
+        10,000 jobs with 64 MiB of payloads together; one more raises InvalidJob.
         """
         self._board.check("enqueue")
         child = new_job(
@@ -175,6 +201,9 @@ class Context:
             max_attempts=max_attempts,
             unique_key=unique_key,
         )
+        if self._enqueued is None:
+            self._enqueued = Enqueued()
+        self._enqueued.add(child)
         children = self._children
         children.append(child)
         if self._board is RUN_ENDED:
@@ -206,6 +235,9 @@ class BatchContext(Context):
 
     def __init__(self, board: Board, jobs: Sequence[Context]) -> None:
         super().__init__(board, capabilities=jobs[0].capabilities, options=jobs[0].options)
+        together = Enqueued()  # they are committed together
+        for job in jobs:
+            job._enqueued = together
         self.jobs = tuple(jobs)
         types = {job.type for job in jobs}
         self.type = types.pop() if len(types) == 1 else ""

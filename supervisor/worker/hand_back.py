@@ -13,6 +13,8 @@ from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.hand import Hand
 
+_AT_ONCE = 16  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
+
 Settle = Callable[[Sequence[Settlement], float], "Exchange | None"]
 """Settles on a store of the caller's thread; None where this process must not use one any more."""
 
@@ -38,28 +40,31 @@ class HandBack:
             self._counter.flush()
             self._hand.release()
             settlements, runs = self._hand.collect()
-            if settlements:
-                self._commit(settlements, runs, busy_for)
+            try:
+                while settlements and (exchange := self._write(settlements[:_AT_ONCE], now := time())):
+                    written, settlements = settlements[:_AT_ONCE], settlements[_AT_ONCE:]
+                    ended, runs = min(runs, _AT_ONCE), max(0, runs - _AT_ONCE)
+                    self._note(exchange, written, ended, now - busy_for)
+            finally:
+                self._hand.put_back(settlements, runs)
         finally:
             self.active = False
 
-    def _commit(self, settlements: list[Settlement], runs: int, busy_for: float) -> None:
-        now = time()
-        exchange = None
+    def _write(self, settlements: list[Settlement], now: float) -> Exchange | None:
+        """None if it could not be written."""
+        self._slot.beat()
         try:
-            exchange = self._settle(settlements, now)
+            return self._settle(settlements, now)
         except StoreError as error:
             self._counter.store_failed(error)
             self._log.warning("hand_back_failed", error=str(error))
-        finally:
-            if exchange is None:
-                self._hand.put_back(settlements, runs)
-        if exchange is None:
-            return
+            return None
+
+    def _note(self, exchange: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
+        """`ended_by` is when the slow one began: the last of these was over then."""
         self._settled += runs
         self._slot.settle_aside(self._settled)
-        # The last of them was over when the slow one began.
-        self._counter.settled(settlements, exchange.lost, now - busy_for)
+        self._counter.settled(written, exchange.lost, ended_by)
         report_lost(exchange.lost, self._log)
         report_refused(exchange.refused, self._log)
         self._slot.hold(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from supervisor.worker.context import Context
+from supervisor.worker.event_loop import EventLoop
+from supervisor.worker.process_state import Changes
 
 Handle = Callable[[Any, Context], Any]
 HandleBatch = Callable[[list[Any], Context], Any]
@@ -20,7 +21,12 @@ class HandlerError(Exception):
 
 
 class AnyHandler(Protocol):
-    """What a worker needs of a handler, be it a function, a class or a program."""
+    """What a worker needs of a handler, be it a function, a class or a program.
+
+    `changes` is what jobs have changed in what it keeps for all of them: whoever has seen it sets it to None.
+    """
+
+    changes: Changes | None
 
     def setup(self, ctx: Context) -> None: ...
 
@@ -34,6 +40,7 @@ class Handler:
 
     Made from a function, or from a class with those methods (only `handle` is needed, or `handle_batch`,
     which serves for single jobs, too). `async def` is run on one event loop that lasts as long as the worker.
+    What jobs leave on it ends with them, what `setup` has started there goes on.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -51,7 +58,8 @@ class Handler:
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
         self._is_set_up = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: EventLoop | None = None
+        self.changes: Changes | None = None
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
 
     def setup(self, ctx: Context) -> None:
@@ -99,20 +107,22 @@ class Handler:
 
     def _finish(self, value: Any) -> None:
         if inspect.isawaitable(value):
-            self._run(value)
+            self._on_loop().run(value)
 
     def _run(self, awaitable: Awaitable[Any]) -> Any:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        task = asyncio.ensure_future(awaitable, loop=self._loop)
+        loop = self._on_loop()
         try:
-            return self._loop.run_until_complete(task)
-        except BaseException:
-            # An interrupted job must not go on in the loop while the next one runs.
-            if not task.done():
-                task.cancel()
-                self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
-            raise
+            return loop.run_job(awaitable)
+        finally:
+            if loop.changes is not None:
+                self.changes, loop.changes = loop.changes, None
+                if loop.lost:
+                    self._loop = None
+
+    def _on_loop(self) -> EventLoop:
+        if self._loop is None:
+            self._loop = EventLoop()
+        return self._loop
 
 
 def load(name: str, *, batches: bool = False) -> Handler:

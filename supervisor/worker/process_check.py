@@ -42,7 +42,7 @@ class ProcessCheck:
     def set_up(self, own: dict[int, Callable[..., Any]], wakeup: int) -> None:
         """What the process is like now is what every job finds. Raises Ruined."""
         self._state = ProcessState(own, wakeup)
-        self.look(0)
+        self.look(0, closely=True)
 
     def due(self, done: int, now: float) -> bool:
         """Whether quick jobs have been run for so long that a look is due."""
@@ -52,12 +52,12 @@ class ProcessCheck:
         """Whether nothing has been run since the last look."""
         return done == self._done
 
-    def look(self, done: int) -> Changes:
+    def look(self, done: int, *, closely: bool = False) -> Changes:
         """Put back what handlers have changed. Raises Ruined."""
         number = self._descriptors.changed()
         if number is not None:
             raise Ruined(f"a handler has closed or replaced descriptor {number}, which is the worker's own")
-        changes = self._state.restore() if self._state is not None else Changes()
+        changes = self._state.restore(closely=closely) if self._state is not None else Changes()
         self._looked, self._done = monotonic(), done
         self.leaking = self._descriptors.leaking()
         return changes

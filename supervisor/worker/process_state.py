@@ -10,7 +10,6 @@ import _locale  # without the tables of `locale`, which few programs need
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which would cost more than all the rest
 import builtins
 import faulthandler
-import gc
 import json
 import os
 import resource
@@ -19,18 +18,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from supervisor.system import kernel, signals
+from supervisor.system import kernel, privileges, signals
+from supervisor.worker.interpreter_state import Difference, InterpreterState
 
 # By name: what restores must not be what a handler has replaced.
-_getsignal, _set_signal, _sigmask = _signal.getsignal, signal.signal, _signal.pthread_sigmask
+_getsignal, _set_signal, _sigmask = _signal.getsignal, _signal.signal, _signal.pthread_sigmask
 _getitimer, _setitimer = signal.getitimer, signal.setitimer
 _getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.umask, os.getpriority, os.setpriority
 _getresuid, _setresuid, _getresgid, _setresgid = os.getresuid, os.setresuid, os.getresgid, os.setresgid
+_getaffinity, _setaffinity = os.sched_getaffinity, os.sched_setaffinity
+_getscheduler, _setscheduler, _getparam = os.sched_getscheduler, os.sched_setscheduler, os.sched_getparam
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
 
+CLOSELY = 0.1  # seconds between two close looks
 _LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it is there, whatever the stubs say
 _STDERR = 2
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -79,7 +83,11 @@ class ProcessState:
         self._builtins = dict(vars(builtins))
         self._functions = [(module, name, getattr(module, name)) for module, name in _FUNCTIONS]
         self._socket_timeout = _socket_timeout()
-        self._collects = gc.isenabled()
+        self._interpreter = InterpreterState()
+        self._processors, self._schedule = _getaffinity(0), _scheduling()
+        self._capabilities, self._restrictions = privileges.capabilities(), privileges.restrictions()
+        self._place, self._oom_score = privileges.place(), privileges.oom_score()
+        self._looked_closely = monotonic()
         self.take_signals()
 
     def take_signals(self) -> None:
@@ -89,14 +97,17 @@ class ProcessState:
         faulthandler.register(signals.DUMP_STACKS, file=_STDERR, all_threads=True)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
-    def restore(self) -> Changes:
-        """Put back what differs. Costs some thirty microseconds if nothing does."""
+    def restore(self, *, closely: bool = False) -> Changes:
+        """Put back what differs. Costs some forty microseconds if nothing does, and a close look as much again: that
+        is taken every 0.1 seconds, or when it is asked for.
+        """
+        closely = closely or monotonic() - self._looked_closely >= CLOSELY
         if sys.getrecursionlimit() != self._recursion:  # first: all else needs room
             sys.setrecursionlimit(self._recursion)
         self.take_signals()
         restored: list[str] = []
         lasting: list[str] = []
-        for what, put_back in self._differences():
+        for what, put_back in self._differences(closely):
             try:
                 put_back()
             except (OSError, ValueError, _LOCALE_ERROR):
@@ -105,24 +116,28 @@ class ProcessState:
                 restored.append(what)
         return Changes(tuple(restored), tuple(lasting)) if restored or lasting else _NONE
 
-    def _differences(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _differences(self, closely: bool) -> Iterator[Difference]:
         if builtins.__dict__ != self._builtins:
             yield from self._differences_of_builtins()
         for module, name, function in self._functions:
             if getattr(module, name, None) is not function:
                 yield f"{module.__name__}.{name}", partial(setattr, module, name, function)
         yield from self._differences_of_signals()
+        yield from self._differences_of_rights()
         yield from self._differences_of_process()
         yield from self._differences_of_interpreter()
+        if closely:
+            self._looked_closely = monotonic()
+            yield from self._differences_on_a_close_look()
 
-    def _differences_of_builtins(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _differences_of_builtins(self) -> Iterator[Difference]:
         """None of these calls one of them. Names that a handler has added may stay: `gettext.install` adds one."""
         found = builtins.__dict__
         for name, value in self._builtins.items():
             if found.get(name) is not value and name != "_":
                 yield name, partial(found.__setitem__, name, value)
 
-    def _differences_of_signals(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _differences_of_signals(self) -> Iterator[Difference]:
         for number, handler in self._handlers:
             if _getsignal(number) is not handler and _getsignal(number) != handler:
                 yield f"the handler of {signals.name_of(number)}", partial(_set_handler, number, handler)
@@ -132,7 +147,7 @@ class ProcessState:
             if not interval and any(_getitimer(timer)):
                 yield "a timer", partial(_setitimer, timer, 0)
 
-    def _differences_of_process(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _differences_of_process(self) -> Iterator[Difference]:
         if _umask(self._umask) != self._umask:
             yield "the umask", partial(_umask, self._umask)
         if self._cwd_differs():
@@ -140,16 +155,35 @@ class ProcessState:
         for number, limits in self._limits:
             if _getrlimit(number) != limits:
                 yield f"the limit {_limit_name(number)}", partial(_setrlimit, number, limits)
+        if _getpriority(os.PRIO_PROCESS, 0) != self._nice:
+            yield "the nice value", partial(_setpriority, os.PRIO_PROCESS, 0, self._nice)
+        if _scheduling() != self._schedule:
+            yield "the scheduling policy", partial(_setscheduler, 0, *self._schedule)
+        if _getaffinity(0) != self._processors:
+            yield "the processors", partial(_setaffinity, 0, self._processors)
+
+    def _differences_of_rights(self) -> Iterator[Difference]:
+        """Those of the user first: with them others may come back."""
         if _getresuid() != self._users:
             yield "the user", partial(_setresuid, *self._users)
         if _getresgid() != self._groups:
             yield "the group", partial(_setresgid, *self._groups)
         if kernel.file_ids() != self._file_ids:
             yield "the user of files", partial(kernel.set_file_ids, *self._file_ids)
-        if _getpriority(os.PRIO_PROCESS, 0) != self._nice:
-            yield "the nice value", partial(_setpriority, os.PRIO_PROCESS, 0, self._nice)
+        if privileges.capabilities() != self._capabilities:
+            yield "the capabilities", partial(privileges.set_capabilities, self._capabilities)
+        if privileges.restrictions() != self._restrictions:
+            yield "what programs may gain or call", _cannot_be_put_back
 
-    def _differences_of_interpreter(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _differences_on_a_close_look(self) -> Iterator[Difference]:
+        """What costs as much as all the rest."""
+        yield from self._interpreter.differences_of_modules()
+        if privileges.oom_score() != self._oom_score and self._oom_score is not None:
+            yield "the score for the kernel's choice", partial(privileges.set_oom_score, self._oom_score)
+        if privileges.place() != self._place:
+            yield "the root folder or a namespace", _cannot_be_put_back
+
+    def _differences_of_interpreter(self) -> Iterator[Difference]:
         if os.environ is not self._environ or _raw_environment() != self._environment:
             yield "the environment", self._put_environment_back
         if sys.path is not self._path or sys.path != self._path_items:
@@ -158,10 +192,9 @@ class ProcessState:
             yield "a standard stream", self._put_streams_back
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
             yield "the locale", partial(_locale.setlocale, _locale.LC_ALL, self._locale)
-        if gc.isenabled() is not self._collects:
-            yield "garbage collection", gc.enable if self._collects else gc.disable
         if _socket_timeout() != self._socket_timeout:
             yield "the sockets' default timeout", partial(_set_socket_timeout, self._socket_timeout)
+        yield from self._interpreter.differences()
 
     def _cwd_differs(self) -> bool:
         try:
@@ -191,6 +224,14 @@ def _raw_environment() -> dict[bytes, bytes]:
 def _set_handler(number: int, handler: Any) -> None:
     # None: C code's own, which Python cannot set again. The system's default is the best that is left.
     _set_signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _scheduling() -> tuple[int, os.sched_param]:
+    return _getscheduler(0), _getparam(0)
+
+
+def _cannot_be_put_back() -> None:
+    raise PermissionError
 
 
 def _limit_name(number: int) -> str:

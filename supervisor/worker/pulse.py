@@ -19,14 +19,21 @@ class Pulse(threading.Thread):
     """Beats every `interval` seconds. When a job outlasts PATIENCE it calls `hand_back` with the seconds so far.
 
     While batches come in it looks every PATIENCE seconds; when none has come for REST it sleeps from
-    beat to beat, so that an idle worker costs next to nothing.
+    beat to beat, so that an idle worker costs next to nothing. `besides` is called with every beat.
     """
 
-    def __init__(self, slot: Slot, interval: float, hand_back: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        interval: float,
+        hand_back: Callable[[float], None],
+        besides: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name="pulse", daemon=True)
         self._slot = slot
         self._interval = interval
         self._hand_back = hand_back
+        self._besides = besides
         self._wake = threading.Event()
         self._last_batch = 0.0
         self._batch_began = 0.0
@@ -70,6 +77,7 @@ class Pulse(threading.Thread):
 
     def _beat(self) -> None:
         self._slot.beat()
+        self._besides()
         now = monotonic()
         began = self._batch_began
         if began and now - began >= PATIENCE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # By name, as in the executor: a handler that replaces them must not reach the loop.
 from time import monotonic, time
@@ -24,12 +24,13 @@ from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
+from supervisor.worker.fitness import Fitness
 from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
 from supervisor.worker.hand_back import HandBack, report_lost, report_refused
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
-from supervisor.worker.process_check import SLOW, ProcessCheck, Ruined, leave_ruined
+from supervisor.worker.process_check import ProcessCheck, Ruined, leave_ruined
 from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 SAFETY_NET = 5.0  # seconds after which an idle worker looks for itself
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to get a successor ready
+_MANY_CHILDREN = 1000  # jobs that the runs of one hand may enqueue together before what they did is committed
 EXIT_LEFT, EXIT_BROKEN = 0, 70
 
 
@@ -50,6 +52,7 @@ class Worker:
     `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
     its slot has changed. `recorder` keeps what runs use and say, `row` counts them. A `cautious` one claims a single
     job at a time, and looks at its process and commits before the next, so that a death tells which job it was.
+    `now_and_then` is called every few seconds, by another thread.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Worker:
         handler: AnyHandler | None = None,
         device: str | None = None,
         cautious: bool = False,
+        now_and_then: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -77,6 +81,7 @@ class Worker:
         self._row = row
         self._counter = Counter(row, pool.types)
         self._cautious = cautious
+        self._now_and_then = now_and_then
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
@@ -86,6 +91,7 @@ class Worker:
         self._hand = Hand()
         self._done = 0
         self._settled = 0  # of these: committed, by the main thread
+        self._enqueued = 0  # jobs, by those of the present hand
         self._draining = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
@@ -101,7 +107,9 @@ class Worker:
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
         self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._log)
-        pulse = self._pulse = Pulse(self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back)
+        pulse = self._pulse = Pulse(
+            self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
+        )
         pulse.start()
         try:
             self._set_up()
@@ -129,17 +137,16 @@ class Worker:
     def _work(self) -> None:
         while not self._draining and self._done < self._pool.max_jobs_per_worker:
             claims = self._exchange(self._want())
-            if not claims:
+            if not claims and not self._check.seen(self._done):
+                self._fitness.look(self._done, closely=True)
+            if not claims and not self._draining:
                 self._slot.state(State.IDLE)
-                # A job may have come between the look and the word "idle": look once more.
+                # A job may have come between the question and the word "idle": ask once more.
                 claims = self._exchange(self._want())
             if claims:
                 self._execute(claims)
             elif not self._draining:
-                if not self._check.seen(self._done):
-                    self._look()
-                else:
-                    self._sleep()
+                self._sleep()
         self._slot.state(State.DRAINING)
         self._pulse.cease()
         while self._hand:
@@ -166,7 +173,7 @@ class Worker:
         except StoreError as error:
             self._hand.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
-            if self._look():  # it may be our own process that cannot use it
+            if self._fitness.look(self._done):  # it may be our own process that cannot use it
                 raise Ruined(f"a handler has changed the process for good, and {error}") from None
             self._wait_out(error)
             return []
@@ -202,12 +209,15 @@ class Worker:
         return claims + [claim for claim in held if claim.job_id not in known]
 
     def _execute(self, claims: list[Claim]) -> None:
+        if self._cautious and (seconds := self._fitness.leftovers.dangerous_for(monotonic())):
+            self._wakeups.pause(seconds)  # what was left behind shall do its harm while no job runs
         slot, hand, pulse = self._slot, self._hand, self._pulse
         slot.state(State.BUSY)
         began = monotonic()
         if len(claims) > 1:
             pulse.batch(began)
         self._recorder.hand(began)
+        self._enqueued = 0
         hand.take(claims)
         count = 0
         if slot.drain_requested:  # between claim and start
@@ -220,79 +230,58 @@ class Worker:
         now = monotonic()
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
-            self._wear_out(Worn.OLD)
+            self._fitness.wear_out(Worn.OLD)
         elif self._growth.beyond_limit(began, now):
-            self._wear_out(Worn.LARGE)
+            self._fitness.wear_out(Worn.LARGE)
         if self._check.due(self._done, now):
-            self._look()
-
-    def _wear_out(self, why: Worn) -> None:
-        """Ask for a successor; we go on until it is ready."""
-        if self._slot.wear_out(why):
-            os.eventfd_write(self._news, 1)
+            self._fitness.look(self._done)
 
     def _run_next(self) -> int:
         """Run what comes next in hand. Returns how many jobs that were."""
         claim = self._hand.next()
         if claim is None:
             return 0
-        self._hand.finish(self._run_one(claim))
+        settlement = self._run_one(claim)
+        self._hand.finish(settlement)
+        if settlement.children:
+            self._commit_many(len(settlement.children))
         return 1
+
+    def _commit_many(self, children: int) -> None:
+        """What the runs of a hand enqueue must not add up to a transaction that keeps others from writing."""
+        self._enqueued += children
+        if self._enqueued >= _MANY_CHILDREN:
+            self._exchange(0)
+            self._slot.hold(self._hand.waiting)
 
     def _begin(self, claim: Claim, batch: int = 1) -> None:
         """Show that a run begins: of a job, or of a batch of so many whose first it is."""
         started = monotonic()
         self._slot.forget_progress()
-        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch)
+        doubtful = self._fitness.leftovers.new(started)
+        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch, doubtful=doubtful)
         self._pulse.job(started)
         self._running = claim
 
     def _run_one(self, claim: Claim) -> Settlement:
-        self._begin(claim)
         try:
+            self._begin(claim)
             settlement = self._executor.run(claim)
             self._running = None
         except JobInterrupted as error:
-            # Raised in the instant after the handler had returned.
+            # Raised in the instant before the handler was called, or after it had returned.
             settlement = self._executor.interrupted(claim, error, time())
             self._running = None
         self._done += 1
         self._slot.finish(self._done)
         if settlement.failure is not None or settlement.usage is not None or self._cautious:
-            self._look_after(settlement)
+            self._fitness.after(settlement, self._done, always=self._cautious)
+        self._fitness.see_handler()
         return settlement
-
-    def _look_after(self, settlement: Settlement) -> None:
-        """Look at the process after a run that may have harmed it, or that took so long that it costs little."""
-        usage = settlement.usage
-        if settlement.failure is not None or self._cautious or (usage and (usage.duration or 0.0) >= SLOW):
-            self._look()
-
-    def _look(self) -> bool:
-        """Put back what handlers have changed. Whether something could not be put back. Raises Ruined."""
-        changes = self._check.look(self._done)
-        if changes.restored:
-            self._log.warning("process_restored", what=", ".join(changes.restored))
-        if changes.lasting:
-            self._log.warning("process_changed", what=", ".join(changes.lasting), hint="the worker is replaced")
-            self._wear_out(Worn.CHANGED)
-            self._leave_soon()
-        elif self._check.leaking:
-            self._wear_out(Worn.LEAKY)
-        return bool(changes.lasting)
 
     def _leave_soon(self) -> None:
         self._draining = True
         self._hand.release()
-
-    def _out_of_files(self, error: BaseException) -> bool:
-        """Whether an error is owed to descriptors that earlier jobs have left open: then a fresh worker takes over."""
-        if not self._check.out_of_files(error, self._done):
-            return False
-        self._log.warning("descriptors_exhausted", hint="the worker is replaced, its job runs again uncharged")
-        self._wear_out(Worn.LEAKY)
-        self._leave_soon()
-        return True
 
     def _exchange_aside(self, settlements: Sequence[Settlement], now: float) -> Exchange | None:
         """For the pulse's thread, which has a store of its own. None: the main thread will see why, and leave."""
@@ -337,6 +326,7 @@ class Worker:
         self._store = registered(self._engine, self._record, self._outage, lambda: self._slot.drain_requested)
         self._check = ProcessCheck()
         self._closed = self._check.closed
+        self._fitness = Fitness(self._check, self._slot, self._news, self._log, self._leave_soon)
         handler = self._handler or load(self._pool.handler)
         if self._pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
@@ -349,8 +339,8 @@ class Worker:
             device=self._device,
             timeout=self._pool.timeout,
             timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
-            exhausted=self._make_room,
-            out_of_files=self._out_of_files,
+            exhausted=self._fitness.out_of_memory,
+            out_of_files=lambda error: self._fitness.out_of_files(error, self._done),
             mark=self._mark,
             max_crashes=self._pool.max_crashes,
             recorder=self._recorder,
@@ -364,15 +354,11 @@ class Worker:
         failpoints.reach("set_up")
         check_memory(self._pool.max_memory)
         self._check.set_up(self._wakeups.handlers, self._wakeups.descriptor)
+        self._fitness.set_up(handler)
         self._wakeups.wait_to_be_watched()
         self._obey()
         self._slot.state(State.IDLE)
         os.eventfd_write(self._news, 1)
-
-    def _make_room(self) -> None:
-        """A handler has met the limit of this process's memory: a fresh one takes its place."""
-        self._log.warning("memory_exhausted", hint="the worker is replaced")
-        self._leave_soon()
 
     def _broken(self, why: str) -> int:
         self._slot.give_up(why)

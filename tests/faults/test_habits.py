@@ -14,7 +14,7 @@ from tests.site_under_test import Site, wait_for
 MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
-import faulthandler, gc, locale, os, resource, signal, socket, sys, time
+import decimal, faulthandler, gc, locale, logging, os, resource, signal, socket, sys, threading, time, warnings
 from ledger import record
 
 KEPT = []
@@ -28,8 +28,20 @@ def state():
         "handlers": [str(signal.getsignal(number))[:20] for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)],
         "timer": signal.getitimer(signal.ITIMER_REAL), "gc": gc.isenabled(),
         "fsize": resource.getrlimit(resource.RLIMIT_FSIZE), "cpu": resource.getrlimit(resource.RLIMIT_CPU),
-        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0), "modules": sys.modules["json"] is json,
+        "finders": repr(sys.meta_path), "hooks": repr(sys.path_hooks), "filters": repr(warnings.filters),
+        "decimal": repr(decimal.getcontext()).partition("flags")[0], "traps": repr(decimal.getcontext().traps),
+        "digits": sys.get_int_max_str_digits(), "switch": sys.getswitchinterval(), "threshold": gc.get_threshold(),
+        "logging": logging.root.manager.disable, "trace": [sys.gettrace(), sys.getprofile(), threading.gettrace()],
+        "processors": sorted(os.sched_getaffinity(0)), "policy": os.sched_getscheduler(0), "zone": time.tzname,
+        "oom": open("/proc/self/oom_score_adj").read(), "imports": imports(),
     }
+
+def imports():
+    import asyncio, json
+    return [asyncio._get_running_loop(), json.dumps({})]
+
+import json
 
 def umask():
     now = os.umask(0)
@@ -69,12 +81,29 @@ HABITS = {
     "fsize": lambda: soft(resource.RLIMIT_FSIZE, 0), "cpu": lambda: soft(resource.RLIMIT_CPU, 100_000),
     "files": lambda: soft(resource.RLIMIT_NOFILE, 5),
     "nice": lambda: os.nice(1),
+    "no module": lambda: sys.modules.update(json=None, re=None), "other module": lambda: sys.modules.update(json=os),
+    "gone module": lambda: sys.modules.pop("json"), "other modules": lambda: setattr(sys, "modules", {}),
+    "finders": lambda: sys.meta_path.clear(), "new finders": lambda: setattr(sys, "meta_path", []),
+    "hooks": lambda: sys.path_hooks.clear(), "filters": lambda: warnings.simplefilter("error"),
+    "decimal": lambda: setattr(decimal.getcontext(), "prec", 3), "digits": lambda: sys.set_int_max_str_digits(640),
+    "traps": lambda: decimal.setcontext(decimal.Context(traps=[decimal.Inexact], rounding=decimal.ROUND_UP)),
+    "switch": lambda: sys.setswitchinterval(5), "threshold": lambda: gc.set_threshold(1),
+    "logging": lambda: logging.disable(logging.CRITICAL), "trace": lambda: sys.settrace(other),
+    "profile": lambda: sys.setprofile(other), "traces": lambda: threading.settrace(other),
+    "processors": lambda: os.sched_setaffinity(0, [max(os.sched_getaffinity(0))]),
+    "idle": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
+    "zone": lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),
+    "oom": lambda: open("/proc/self/oom_score_adj", "w").write("900"),
+    "loop": lambda: __import__("asyncio")._set_running_loop(object()),
     "streams": lambda: (sys.stdout.close(), sys.stderr.close()),
 }
 """
 RESTORED = [
     "cwd", "no cwd", "umask", "environ", "new environ", "recursion", "locale", "path", "stdout", "timeout", "gc",
     "mask", "handlers", "ignored", "faulthandler", "timer", "alarm", "fsize", "cpu", "files", "streams",
+    "no module", "other module", "gone module", "other modules", "finders", "new finders", "hooks", "filters",
+    "decimal", "traps", "digits", "switch", "threshold", "logging", "trace", "profile", "traces", "processors", "idle",
+    "zone", "oom", "loop",
 ]  # fmt: skip
 
 
@@ -123,6 +152,42 @@ def unprivileged():
     after = site.done(site.queue.enqueue("work", [])).result
     assert after["state"] == before["state"]
     assert after["pid"] != before["pid"]
+    assert site.event("process_changed")
+    site.verdict()
+    assert not site.event("worker_died")
+
+
+GIVES_UP = """
+import ctypes, os, time
+from ledger import record
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+def work(payload, ctx):
+    record("start", ctx)
+    record("end", ctx)
+    if payload:
+        time.sleep(0.12)
+        assert HABITS[payload]() in (0, None), os.strerror(ctypes.get_errno())
+    return os.getpid()
+
+HABITS = {
+    "privileges": lambda: LIBC.prctl(38, 1, 0, 0, 0),
+    "mounts": lambda: LIBC.unshare(0x00020000), "network": lambda: LIBC.unshare(0x40000000),
+    "processes": lambda: LIBC.unshare(0x20000000),
+}
+"""
+
+
+@pytest.mark.fault(50)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can")
+@pytest.mark.parametrize("what", ["privileges", "mounts", "network", "processes"])
+def test_a_worker_that_a_job_has_moved_elsewhere_runs_no_other(make_site: MakeSite, what: str) -> None:
+    site = make_site(POOL, GIVES_UP)
+    site.start()
+    first = site.done(site.queue.enqueue("work")).result
+    assert site.done(site.queue.enqueue("work", what)).result == first
+    assert site.done(site.queue.enqueue("work")).result != first
     assert site.event("process_changed")
     site.verdict()
     assert not site.event("worker_died")

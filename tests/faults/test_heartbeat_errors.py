@@ -51,3 +51,35 @@ def test_what_the_heartbeat_thread_holds_when_its_worker_leaves_is_committed_fir
     assert site.stop(supervisor) == 0
     started = [job for job in jobs if site.runs("start", job)]
     site.verdict(pending=[job for job in jobs if job not in started])
+
+
+SLOW = """
+import os, threading, time
+from ledger import record
+import supervisor.store.sqlite.claims as claims
+
+exchange = claims.SqliteClaims.exchange
+
+def slowly(self, owner, settlements, *arguments):
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(0.1 * len(settlements))
+    return exchange(self, owner, settlements, *arguments)
+
+claims.SqliteClaims.exchange = slowly
+
+def work(payload, ctx):
+    record("start", ctx)
+    time.sleep(payload.get("seconds", 0))
+    record("end", ctx)
+    return os.getpid()
+"""
+
+
+@pytest.mark.fault(69)
+def test_a_worker_that_settles_slowly_beside_a_job_is_not_taken_for_stuck(make_site: MakeSite) -> None:
+    site = make_site(POOL.replace('"1s"', '"2s"'), SLOW)
+    jobs = site.queue.enqueue_many("work", [{}] * 30 + [{"seconds": 7}] + [{}] * 33)
+    site.start()
+    site.verdict()
+    assert len({site.job(job).result for job in jobs}) == 1
+    assert not site.event("worker_died")

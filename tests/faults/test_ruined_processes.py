@@ -20,6 +20,7 @@ from ledger import record
 
 def work(payload, ctx):
     record("start", ctx)
+    time.sleep(payload.get("seconds", 0))
     if "how" in payload:
         RUINS[payload["how"]]()
     else:
@@ -110,6 +111,19 @@ def test_what_can_be_put_back_ruins_nothing(site: Site, how: str) -> None:
     code, slot = worker.drain()
     assert (code, slot.unsettled, slot.done) == (0, 0, 4)
     assert wait_for(lambda: site.event("process_restored"), "the log to say so")
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("how", [*RUINOUS, "replaces functions", "replaces builtins"])
+def test_what_a_run_has_used_is_measured_without_harm_in_a_process_that_it_has_ruined(site: Site, how: str) -> None:
+    worker = LoneWorker(site, cautious=True)
+    job = site.queue.enqueue("work", {"how": how, "seconds": 0.02})
+    if how in RUINOUS:
+        assert worker.ended()[0] == EXIT_RUINED
+        assert not [name for name in site.folder.glob("other*") if name.read_bytes() not in (b"", b"mine")]
+    else:
+        site.done(job)
+        assert worker.drain()[0] == 0
 
 
 @pytest.mark.fault(45)

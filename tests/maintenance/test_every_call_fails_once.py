@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 import supervisor.maintenance.maintainer  # noqa: F401 - all duties that there are
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
@@ -45,7 +44,7 @@ from supervisor.store.base import Wanted
 from supervisor.system import tallies
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
-from supervisor.telemetry import configure
+from supervisor.telemetry import configure, unconfigure
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
 ERRORS: dict[str, Callable[[], Exception]] = {
@@ -230,7 +229,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(isolation, "FIRST_PAUSE", 0.0)
     configure("json", "error", io.StringIO())
     yield
-    structlog.reset_defaults()
+    unconfigure()
 
 
 def outcome(prepared: Path, folder: Path, fail_at: int, error: Callable[[], Exception]) -> tuple[Calls, list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from supervisor.telemetry import configure, events
+from supervisor.telemetry import configure, events, unconfigure
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def stream() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure("json", "info", stream)
     yield stream
-    structlog.reset_defaults()
+    unconfigure()
 
 
 def test_an_event_is_kept_as_a_line_and_goes_to_the_log_as_it_was(stream: io.StringIO) -> None:

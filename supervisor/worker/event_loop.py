@@ -1,0 +1,230 @@
+"""The event loop of a worker's async handlers: one for the worker's whole life, and each job finds it as it was."""
+
+from __future__ import annotations
+
+# By name: what tidies up must not be what a handler has replaced.
+from asyncio import (
+    AbstractEventLoop,
+    Future,
+    Handle,
+    all_tasks,
+    ensure_future,
+    gather,
+    new_event_loop,
+    sleep,
+    tasks,
+    wait,
+)
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+from supervisor.worker.context import JobInterrupted
+from supervisor.worker.process_state import Changes
+
+_MOMENT = 1.0  # seconds in which tasks that a job has left behind must end when they are cancelled
+_ROUNDS = 3  # what ends may leave something behind in its turn
+_EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
+
+_OF_A_JOB: ContextVar[bool] = ContextVar("of_a_job", default=False)
+"""True for all that a job begins on the loop. What the set-up began, and what that begins, has no such mark."""
+
+
+class EventLoop:
+    """Runs one awaitable after the other. `changes` says what jobs have changed since it was last set to None.
+
+    What a job has left on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
+    stays. A loop that cannot be made as it was is closed: `lost`.
+    """
+
+    def __init__(self) -> None:
+        self._loop = new_event_loop()
+        self._run_forever, self._stop_it = type(self._loop).run_forever, type(self._loop).stop
+        self._found: _Found | None = None
+        self.changes: Changes | None = None
+        self.lost = False
+
+    def run(self, awaitable: Awaitable[Any]) -> Any:
+        """For the set-up and the teardown: what is left on the loop stays there."""
+        return self._finish(ensure_future(awaitable, loop=self._loop))
+
+    def run_job(self, awaitable: Awaitable[Any]) -> Any:
+        """Run it, and have the loop as the first job has found it."""
+        if self._found is None:
+            self._found = _Found(self._loop)
+        mark = _OF_A_JOB.set(True)
+        try:
+            return self._finish(ensure_future(awaitable, loop=self._loop))
+        finally:
+            _OF_A_JOB.reset(mark)
+            if self._found.differs():
+                self._tidy(self._found)
+
+    def close(self) -> None:
+        with suppress(Exception):  # a handler may have taken it to pieces
+            type(self._loop).close(self._loop)
+
+    def _finish(self, task: Future[Any]) -> Any:
+        try:
+            return self._until_done(task)
+        except BaseException:
+            # An interrupted job must not go on in the loop while the next one runs.
+            if not task.done():
+                task.cancel()
+                self._until_done(gather(task, return_exceptions=True))
+            raise
+
+    def _until_done(self, task: Future[Any]) -> Any:
+        """Like `run_until_complete`, but whoever stops the loop meanwhile ends nobody else's run."""
+        task.add_done_callback(self._stop)
+        try:
+            while not task.done():
+                self._run_forever(self._loop)
+        finally:
+            if not task.done():
+                task.remove_done_callback(self._stop)
+        return task.result()
+
+    def _stop(self, task: Future[Any]) -> None:
+        self._stop_it(self._loop)
+
+    def _tidy(self, found: _Found) -> None:
+        """Put back what a job has changed, and end what it has left."""
+        try:
+            restored = [*found.put_back(), *self._end_leftovers(found)]
+            whole = not found.differs()
+        except JobInterrupted:  # what it has left does not let go
+            self._give_up()
+            raise
+        except BaseException:
+            whole = False
+        if not whole:
+            self._give_up()
+        elif restored:
+            self.changes = Changes(restored=tuple(restored))
+
+    def _give_up(self) -> None:
+        self.changes = Changes(lasting=("the event loop",))
+        self.lost = True
+        self.close()
+
+    def _end_leftovers(self, found: _Found) -> Iterator[str]:
+        self._let_run(())  # connections that are being closed need a turn or two
+        for _ in range(_ROUNDS):
+            tasks, timers = found.left_tasks(), found.left_timers()
+            if not tasks and not timers:
+                break
+            if tasks:
+                yield "a task that was left on the event loop"
+            for timer in timers:
+                timer.cancel()
+            for task in tasks:
+                task.cancel()
+            self._let_run(tasks)
+
+    def _let_run(self, tasks: Iterable[Future[Any]]) -> None:
+        """Until these have ended, for a moment at most."""
+        turns = ensure_future(_turns(tasks), loop=self._loop)
+        for _ in range(_EXITS):
+            try:
+                self._until_done(turns)
+                break
+            except JobInterrupted:
+                raise
+            except BaseException:  # noqa: S112 - a leftover's, which has no reader
+                continue
+
+
+async def _turns(tasks: Iterable[Future[Any]]) -> None:
+    if tasks:
+        await wait(tasks, timeout=_MOMENT)
+    for _ in range(3):
+        await sleep(0)
+
+
+class _Found:
+    """What a loop was like when the first job came, and how it differs from that now.
+
+    Of loops that are not Python's own less can be seen, and what cannot be seen is taken to be as it was.
+    """
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready, self._scheduled = getattr(loop, "_ready", ()), getattr(loop, "_scheduled", ())
+        self._selector = getattr(loop, "_selector", None)
+        self._attributes: dict[str, Any] = getattr(loop, "__dict__", {})
+        self._names = set(self._attributes)
+        self._tasks = all_tasks(loop)
+        self._factory, self._handler = loop.get_task_factory(), loop.get_exception_handler()
+        self._debug = loop.get_debug()
+
+    def differs(self) -> bool:
+        """Costs a few microseconds."""
+        loop = self._loop
+        return (
+            loop.get_task_factory() is not self._factory
+            or loop.get_exception_handler() is not self._handler
+            or loop.get_debug() is not self._debug
+            or len(self._attributes) != len(self._names)
+            or self._is_broken()
+            or any(map(_left, self._ready))
+            or any(map(_left, self._scheduled))
+            or (_may_have_tasks() and bool(self.left_tasks()))
+        )
+
+    def _is_broken(self) -> bool:
+        """Whether something is gone that cannot be put back."""
+        loop = self._loop
+        return (
+            loop.is_closed()
+            or getattr(loop, "_executor_shutdown_called", False)
+            or getattr(getattr(loop, "_default_executor", None), "_shutdown", False)
+            or getattr(loop, "_ready", self._ready) is not self._ready
+            or getattr(loop, "_scheduled", self._scheduled) is not self._scheduled
+            or getattr(loop, "_selector", None) is not self._selector
+            or any(task.cancelled() for task in self._tasks)
+        )
+
+    def put_back(self) -> Iterator[str]:
+        loop = self._loop
+        for name in [name for name in self._attributes if name not in self._names]:
+            if hasattr(type(loop), name):
+                del self._attributes[name]
+                yield f"the event loop's {name}"
+            else:
+                self._names.add(name)  # harmless: some versions of Python note things there when they run first
+        if loop.get_task_factory() is not self._factory:
+            loop.set_task_factory(self._factory)
+            yield "the event loop's task factory"
+        if loop.get_exception_handler() is not self._handler:
+            loop.set_exception_handler(self._handler)
+            yield "the event loop's exception handler"
+        if loop.get_debug() is not self._debug:
+            loop.set_debug(self._debug)
+            yield "the event loop's debug mode"
+
+    def left_tasks(self) -> list[Future[Any]]:
+        """Those of jobs. One that a task of the set-up has begun in the meantime belongs to that."""
+        return [task for task in all_tasks(self._loop) if task not in self._tasks and self._is_of_a_job(task)]
+
+    def _is_of_a_job(self, task: Future[Any]) -> bool:
+        """By the context that it runs in. Before Python 3.12 only the future that it waits for tells that."""
+        if hasattr(task, "get_context"):
+            return bool(task.get_context().get(_OF_A_JOB))
+        callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None)
+        # One that waits for nothing runs with the next turn; then it has ended, or waits.
+        return any(context.get(_OF_A_JOB) for _, context in callbacks) if callbacks else not self._tasks
+
+    def left_timers(self) -> list[Handle]:
+        return [handle for handle in self._scheduled if _left(handle)]
+
+
+def _may_have_tasks() -> bool:
+    """False where Python's own set of all tasks is empty, which is quicker to see than to list them."""
+    found = getattr(tasks, "_scheduled_tasks", getattr(tasks, "_all_tasks", None))
+    return found is None or len(found) > 0
+
+
+def _left(handle: Handle) -> bool:
+    return handle._context.get(_OF_A_JOB, False) and not handle._cancelled  # type: ignore[attr-defined]
