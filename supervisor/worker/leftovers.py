@@ -25,7 +25,7 @@ class Leftovers:
     """Made when the handler is set up: what there is by then is no job's. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._threads, self._children = _thread._count(), _children()
+        self._threads, self._children = _thread._count(), _children() or frozenset()
         self._all_threads = _all_threads()
         self._came = -NEW
         self._listed = 0.0
@@ -55,9 +55,12 @@ class Leftovers:
 
     def _list_children(self, now: float) -> None:
         children = _children()
+        self._listed = now
+        if children is None:
+            return
         if children - self._children:
             self._came = now
-        self._children, self._listed = children, now
+        self._children = children
 
 
 def _has_children() -> bool:
@@ -69,8 +72,10 @@ def _has_children() -> bool:
     return True
 
 
-def _children() -> frozenset[int]:
-    return frozenset(kernel.children(getpid())) if _has_children() else frozenset()
+def _children() -> frozenset[int] | None:
+    """None where the system does not tell."""
+    found = kernel.children(getpid()) if _has_children() else []
+    return None if found is None else frozenset(found)
 
 
 def _all_threads() -> int:
