@@ -69,7 +69,8 @@ def _reclaim(desk: Desk, owner: str) -> bool:
 
 
 CASES: dict[str, Write] = {
-    "insert_job@2": lambda desk: desk.intake.enqueue([NewJob("tag", "{}")] * 3),
+    "insert_job@2": lambda desk: desk.intake.enqueue([NewJob("tag", "{}", unique_key=key) for key in "abc"]),
+    "insert_plain": lambda desk: desk.intake.enqueue([NewJob("tag", "{}")] * 3),
     "register_worker": lambda desk: desk.claims.register(worker_record("w2", name="tag-2")),
     "register_supervisor": lambda desk: desk.chores.register(supervisor_record("s2", desk.engine, "/nowhere")),
     "claim_group": lambda desk: desk.claim(want=2),
