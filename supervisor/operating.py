@@ -161,10 +161,7 @@ def pause(
 
 
 def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
-    known = set(configured)
-    for record in living(operations):
-        for pool in _pools_of(record).values():
-            known.update(pool.get("types", ()))
+    known = {*configured, *types_taken(operations)}
     if type_ in known or operations.jobs(status=None, type=type_, before=None, limit=1):
         return
     known.update(name for name, _, _ in operations.open_counts() if isinstance(name, str))
@@ -188,6 +185,12 @@ def types_of(operations: Operations, pool: str) -> list[str]:
     for record in living(operations):
         found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
     return list(found)
+
+
+def types_taken(operations: Operations) -> set[str]:
+    """The types that any pool of a living supervisor takes."""
+    pools = [pool for record in living(operations) for pool in _pools_of(record).values()]
+    return {type_ for pool in pools for type_ in pool.get("types", ())}
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:

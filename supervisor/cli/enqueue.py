@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs, warn_of_type
 from supervisor.cli.output import compact, document, line, note
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def enqueue(
         if not as_json:
             for job_id in ids:
                 line(str(job_id))
+        if ids:
+            warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
     finally:
         queue.close()

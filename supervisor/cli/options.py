@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +66,11 @@ class Target:
         return locate(self.config)
 
     def settings(self) -> Settings:
-        """Raises ConfigError."""
+        """Read once. Raises ConfigError."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> Settings:
         from supervisor.config import load
 
         return load(self.config_path, database=self.database)
@@ -132,3 +137,20 @@ def warn_if_nobody_runs(operations: Operations) -> None:
     """Waiting for a job that nobody runs would take for ever, silently."""
     if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
+
+
+def warn_of_type(target: Target, type_: str) -> None:
+    """A slip in a type would leave its jobs waiting for ever. Without a configuration nobody can tell."""
+    from supervisor.domain.text import like
+    from supervisor.operating import types_taken
+
+    settings = target.settings_if_any()
+    if settings is None:
+        return
+    known = {each for pool in settings.pools.values() for each in pool.types}
+    if type_ in known:
+        return
+    with target.operations() as operations:
+        known |= types_taken(operations)
+    if type_ not in known:
+        note(f"warning: no pool takes the type {type_}{like(type_, sorted(known))}")

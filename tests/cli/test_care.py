@@ -106,6 +106,22 @@ def test_check_finds_handlers_that_nobody_could_call(cli: Run, project: Path) ->
     ]
 
 
+def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Path) -> None:
+    with (project / "supervisor.toml").open("a") as file:
+        file.write(
+            "[[schedules]]\nname = 'nightly'\ntype = 'gret'\nevery = '1h'\n"
+            "[[schedules]]\nname = 'daily'\ntype = 'greet'\nevery = '1d'\n"
+        )
+    ran = cli("check")
+    sentence = "no pool takes the type gret of the schedule nightly; did you mean greet?"
+    assert (ran.code, ran.out) == (0, "supervisor.toml: good; pools: greet\n")
+    assert ran.err == f"warning: supervisor.toml: {sentence}\n"
+    assert cli("check", "--json").document["warnings"] == [sentence]
+    run = command("run", "--burst", "--pool", "greet", cwd=project)
+    assert run.returncode == 0
+    assert sentence in run.stderr
+
+
 def test_an_import_that_fails_names_file_and_line(cli: Run, project: Path) -> None:
     (project / "jobs.py").write_text("import helper\ndef greet(payload, ctx): ...\n")
     for text, what in (

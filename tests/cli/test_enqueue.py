@@ -141,3 +141,12 @@ def finished_at_once(database: Path, status: str, *, result: str | None = None, 
         f"CREATE TRIGGER finisher AFTER INSERT ON jobs BEGIN UPDATE jobs SET status = '{status}', "
         f"result = {stored}, last_error = '{error}' WHERE id = NEW.id; END",
     )
+
+
+def test_a_type_that_no_pool_takes_is_told_and_enqueued_all_the_same(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "gret", "{}")
+    assert (ran.code, ran.out, ran.err) == (0, "1\n", "warning: no pool takes the type gret; did you mean greet?\n")
+    assert cli("enqueue", "qqq").err == "warning: no pool takes the type qqq\n"
+    assert cli("enqueue", "greet").err == ""
+    assert cli("enqueue", "gret", "--json").document == {"id": 4}
+    assert cli("enqueue", "gret", "--database", f"sqlite:///{database}").err == ""  # no configuration to ask

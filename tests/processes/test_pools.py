@@ -159,12 +159,10 @@ def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_befo
     site = make_site(config, "def noctx(payload): return 1\n")
     jobs = [site.queue.enqueue(type_, {}) for type_ in ("mail", "noctx")]
     site.start()
-    problems = {
-        "mail": "options.hots: there is no such option; did you mean host?",
-        "noctx": "jobs:noctx: it must take (payload, ctx)",
-    }
-    for pool, problem in problems.items():
-        wait_for(lambda: site.event("worker_died", pool=pool, reason="setup_failed", detail=problem), problem)
+    unknown = "options.hots: there is no such option; did you mean host?"
+    wait_for(lambda: site.event("worker_died", pool="mail", reason="setup_failed", detail=unknown))
+    wrong = "jobs:noctx: it must take (payload, ctx)"
+    wait_for(lambda: site.event("worker_died", pool="noctx", reason="setup_failed", detail=wrong))
     assert [site.job(job).attempts for job in jobs] == [0, 0]
 
 
