@@ -12,10 +12,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.duration import human
 from supervisor.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from supervisor.config.reader import Survey
 
 Faults = list[tuple[tuple[str, ...], str]]
 """Keys of a pool's table, as paths, and what is wrong there."""
@@ -26,23 +30,38 @@ _TAIL = 300  # characters of what a child wrote before it died
 def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
     from supervisor import access
-    from supervisor.config import admin, cores
-    from supervisor.config.programs import report_missing
+    from supervisor.config import admin
     from supervisor.config.reader import survey
 
     found = survey(path, database)
-    report_missing(found.settings, found.report, ())
-    cores.report_absent(found.settings, found.report, ())
     admin.report_uninstalled(found.settings, found.report)
     for key, problem in access.problems(found.settings).items():
         found.report.add(("admin", key), problem)
-    for name, faults in broken_handlers(found.settings).items():
-        for at, text in faults:
-            found.report.add(("pools", name, *at), text)
+    _look_at_pools(found)
     problems = found.problems()
     if problems:
         raise ConfigError(problems)
     return found.settings
+
+
+def problems_of_pools(path: Path, database: str | None) -> list[str]:
+    """The faults of the pools' handlers and programs, of a file that can be loaded."""
+    from supervisor.config.reader import survey
+
+    found = survey(path, database)
+    _look_at_pools(found)
+    return found.problems()
+
+
+def _look_at_pools(found: Survey) -> None:
+    from supervisor.config import cores
+    from supervisor.config.programs import report_missing
+
+    report_missing(found.settings, found.report, ())
+    cores.report_absent(found.settings, found.report, ())
+    for name, faults in broken_handlers(found.settings).items():
+        for at, text in faults:
+            found.report.add(("pools", name, *at), text)
 
 
 def broken_handlers(settings: Settings) -> dict[str, Faults]:
