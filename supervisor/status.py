@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Status
@@ -43,6 +43,7 @@ __all__ = [
     "MOST_SCHEDULES",
     "AdminView",
     "Costs",
+    "Doing",
     "DutyView",
     "Overview",
     "PoolView",
@@ -51,6 +52,7 @@ __all__ = [
     "TypeView",
     "WorkerView",
     "gather",
+    "running",
     "text_of",
 ]
 
@@ -69,6 +71,28 @@ class Costs:
     closed: Sparing[list[tuple[str, Status, int]]] = field(default_factory=lambda: Sparing(40))
     failures: Sparing[dict[str, int]] = field(default_factory=lambda: Sparing(200))
     speeds: Sparing[list[TypeSpeed]] = field(default_factory=lambda: Sparing(200))
+
+
+class Doing(NamedTuple):
+    """What the worker that runs a job shows of it."""
+
+    worker: str
+    progress: float | None
+    text: str
+
+
+def running(operations: Operations) -> dict[int, Doing]:
+    """The jobs that living workers run now, by id, as far as this user may see their scoreboards."""
+    found = {}
+    for record in operations.supervisors():
+        board = None if operations.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
+        if board is None:
+            continue
+        for number in range(1, board.highest + 1):
+            slot = board.slot(number).read()
+            if slot.job and slot.state in PRESENT:
+                found[slot.job] = Doing(slot.name, slot.progress, slot.text)
+    return found
 
 
 def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -94,6 +95,8 @@ def show(
     """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
+    from supervisor.status import running
+    from supervisor.timeline import trials
 
     with Target.of(context, config, database).operations() as operations:
         job = operations.job(job_id)
@@ -101,11 +104,15 @@ def show(
             raise JobNotFound(job_id)
         attempts = operations.attempts(job_id)
         runs = operations.runs(job_id)
+        doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
+        worker = operations.worker_name(job.locked_by) if job.locked_by else None
+    if doing is not None and doing.progress is not None:
+        job = replace(job, progress=doing.progress)
     if as_json:
         kept = {"errors": [attempt.as_json() for attempt in attempts], "runs": [run.as_json() for run in runs]}
-        document(job.as_json() | kept)
+        document(job.as_json() | {"worker": worker} | kept)
         return
-    tables.job(job, time.time())
+    tables.job(job, time.time(), trials(runs, attempts), worker=worker, doing="" if doing is None else doing.text)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)

@@ -11,6 +11,7 @@ from supervisor.cli import output
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, VALUE, clean
+from supervisor.timeline import Trial, steps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -114,8 +115,8 @@ def _since(job: Job, now: float) -> float | None:
     return None if job.started_at is None else now - job.started_at
 
 
-def job(found: Job, now: float) -> None:
-    """One job with everything that is known of it."""
+def job(found: Job, now: float, tried: Sequence[Trial], *, worker: str | None, doing: str) -> None:
+    """One job with everything that is known of it: `worker` has claimed it, and says what it is `doing`."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -125,7 +126,7 @@ def job(found: Job, now: float) -> None:
         ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
-        ("progress", percent(found.progress)),
+        ("progress", f"{percent(found.progress)} {doing}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]
@@ -134,29 +135,20 @@ def job(found: Job, now: float) -> None:
     if found.last_error:
         fields.append(("last error", found.last_error))
     if found.locked_by:
-        fields.append(("claimed by", f"{found.locked_by} (token {found.claim_token})"))
+        fields.append(("claimed by", f"{worker or found.locked_by} (token {found.claim_token})"))
         fields.append(("lock expires", when(found.lock_expires_at)))
     show(
         table(("field", "value"), fields, wrap=True),
         heading("Timeline"),
-        table(("time", "after>", "event"), _timeline(found, now), wrap=True),
+        table(("time", "after>", "event"), _timeline(found, tried, now), wrap=True),
     )
 
 
-def _timeline(found: Job, now: float) -> list[tuple[str, str, str]]:
-    moments: list[tuple[object, str]] = [(found.created_at, "created")]
-    if not isinstance(found.created_at, (int, float)) or found.scheduled_at > found.created_at + 0.001:
-        moments.append((found.scheduled_at, "due"))
-    moments.append((found.started_at, "started"))
-    moments.append((found.cancel_requested_at, "asked to stop"))
-    moments.append((found.completed_at, str(found.status)))
-    # A retried job is due after its last start.
-    known = [(at, word) for at, word in moments if isinstance(at, (int, float))]
-    known.sort(key=lambda moment: moment[0])
+def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str, str, str]]:
     rows, before = [], None
-    for at, word in known:
-        rows.append((when(at), NOTHING if before is None else f"+{span(at - before)}", word))
-        before = at
+    for step in steps(found, tried):
+        rows.append((when(step.at), NOTHING if before is None else f"+{span(step.at - before)}", step.what))
+        before = step.at
     if found.status == "running" and found.started_at is not None:
         rows.append((when(now), f"+{span(now - found.started_at)}", "still running"))
     return rows
@@ -212,7 +204,8 @@ def _attempt(attempt: Attempt) -> None:
         how.append(f"after {span(attempt.duration)}")
     if attempt.worker:
         how.append(f"in {clean(attempt.worker, limit=CELL)}")
-    show(heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {', '.join(how)}"))
+    began = Trial(None, attempt).began
+    show(heading(f"Attempt {attempt.attempt}, {when(began)}: {', '.join(how)}"))
     text = attempt.traceback or attempt.message
     output.lines(text.rstrip())  # never wrapped: paths and code are there to be copied
     if attempt.stderr:

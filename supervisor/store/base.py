@@ -240,13 +240,7 @@ class Operations(Protocol):
     """People look at jobs and change their fate."""
 
     def jobs(
-        self,
-        *,
-        status: Status | None,
-        type: str | None,
-        before: int | None,
-        limit: int,
-        tags: tuple[str, ...] = (),
+        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
     ) -> list[Job]: ...
 
     def job(self, job_id: int) -> Job | None: ...
@@ -254,6 +248,8 @@ class Operations(Protocol):
     def attempts(self, job_id: int) -> list[Attempt]: ...
 
     def runs(self, job_id: int) -> list[Run]: ...
+
+    def worker_name(self, incarnation: str) -> str | None: ...
 
     def ids(self, which: Filter) -> list[int]: ...
 

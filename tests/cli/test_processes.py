@@ -99,6 +99,12 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     view = wait_for(lambda: next((w for w in status(project)["workers"] if w["job"] == job), None))
     assert (view["pool"], view["state"], view["progress"]) == ("greet", "busy", 0.5)
     assert view["memory"] > 1 << 20
+    of_job = command("jobs", "show", str(job), cwd=project).stdout
+    assert re.search(r"^progress +50% half$", of_job, re.MULTILINE)
+    assert re.search(r"^claimed by +greet-1 \(token 1\)$", of_job, re.MULTILINE)
+    assert "attempt 1 began" in of_job
+    document = json.loads(command("jobs", "show", str(job), "--json", cwd=project).stdout)
+    assert (document["progress"], document["worker"]) == (0.5, "greet-1")
     assert view["beat_age"] < 10
 
     shown = command("status", cwd=project, env=os.environ | {"COLUMNS": "80"}).stdout

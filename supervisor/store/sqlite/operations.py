@@ -58,6 +58,11 @@ class SqliteOperations:
         """The runs that are worth a row, in their order."""
         return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
 
+    def worker_name(self, incarnation: str) -> str | None:
+        """The name of the worker that a claim is of; None for another program's, and where it is gone."""
+        row = self._connection.row(QUERIES.worker, {"incarnation": incarnation})
+        return None if row is None else shown(row[3])
+
     def ids(self, which: Filter) -> list[int]:
         """All jobs that are meant, the earliest first."""
         return listing.ids(self._connection, which)
