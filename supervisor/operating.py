@@ -9,10 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from supervisor.domain.capability import covers
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
 from supervisor.domain.intake import checked_type
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Status
+from supervisor.domain.text import like
 from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
@@ -243,6 +245,31 @@ def _reload_outcome(operations: Operations, record: SupervisorRecord, number: in
     news = board.bulletin().get("reload") or {}
     told = (news.get("number") or 0) >= number and news["state"] != "running"
     return {key: news[key] for key in ("state", "problems", "pools")} if told else None
+
+
+def why_waiting(operations: Operations, job: Job, now: float) -> str:
+    """What keeps a pending job from being run, beside workers that are busy; "" where nothing does."""
+    if job.status is not Status.PENDING:
+        return ""
+    if job.scheduled_at > now:
+        return "it is not due yet"
+    records = living(operations)
+    if not records:
+        return "no supervisor is running"
+    if job.type in operations.controls().paused:
+        return f"its type is paused; `supervisor resume {job.type}` lets it go on"
+    pools = [pool for record in records for pool in _pools_of(record).items()]
+    if not pools:
+        return ""  # this user may not see them
+    taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
+    if not taking:
+        known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
+        return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
+    able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
+    if not able:
+        return f"no pool that takes its type has what it requires: {job.requires}"
+    broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
+    return broken[0] if len(broken) == len(able) else ""
 
 
 def living(operations: Operations) -> list[SupervisorRecord]:

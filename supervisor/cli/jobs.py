@@ -95,6 +95,7 @@ def show(
     """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
+    from supervisor.operating import why_waiting
     from supervisor.status import running
     from supervisor.timeline import trials
 
@@ -106,13 +107,15 @@ def show(
         runs = operations.runs(job_id)
         doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
         worker = operations.worker_name(job.locked_by) if job.locked_by else None
+        waits = why_waiting(operations, job, time.time())
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress)
     if as_json:
         kept = {"errors": [attempt.as_json() for attempt in attempts], "runs": [run.as_json() for run in runs]}
-        document(job.as_json() | {"worker": worker} | kept)
+        document(job.as_json() | {"worker": worker, "waits": waits or None} | kept)
         return
-    tables.job(job, time.time(), trials(runs, attempts), worker=worker, doing="" if doing is None else doing.text)
+    held = tables.Held(worker, "" if doing is None else doing.text, waits)
+    tables.job(job, time.time(), trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.cli import output
 from supervisor.cli.output import compact, line, show
@@ -115,8 +115,16 @@ def _since(job: Job, now: float) -> float | None:
     return None if job.started_at is None else now - job.started_at
 
 
-def job(found: Job, now: float, tried: Sequence[Trial], *, worker: str | None, doing: str) -> None:
-    """One job with everything that is known of it: `worker` has claimed it, and says what it is `doing`."""
+class Held(NamedTuple):
+    """The worker that has claimed a job, what that says it does, and why a job still waits."""
+
+    worker: str | None
+    doing: str
+    waits: str
+
+
+def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
+    """One job with everything that is known of it."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -126,16 +134,18 @@ def job(found: Job, now: float, tried: Sequence[Trial], *, worker: str | None, d
         ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
-        ("progress", f"{percent(found.progress)} {doing}".rstrip()),
+        ("progress", f"{percent(found.progress)} {held.doing}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]
     if found.meta is not None:
         fields.append(("meta", compact(found.meta)))
+    if held.waits:
+        fields.insert(3, ("waits", held.waits))
     if found.last_error:
         fields.append(("last error", found.last_error))
     if found.locked_by:
-        fields.append(("claimed by", f"{worker or found.locked_by} (token {found.claim_token})"))
+        fields.append(("claimed by", f"{held.worker or found.locked_by} (token {found.claim_token})"))
         fields.append(("lock expires", when(found.lock_expires_at)))
     show(
         table(("field", "value"), fields, wrap=True),

@@ -179,6 +179,10 @@ class SqliteOperations:
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
 
+    def requirements(self, now: float) -> list[tuple[str, str]]:
+        """(type, requires) of what due jobs require, each once."""
+        return measuring.requirements(self._connection, now)
+
     def failures(self, since: float) -> list[tuple[str, int]]:
         """Failed attempts since then, by type."""
         return [(shown(row[0]), row[1]) for row in self._connection.rows(QUERIES.failures_by_type, {"since": since})]
