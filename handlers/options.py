@@ -140,7 +140,7 @@ def _fault(model: type[BaseModel], error: Any) -> tuple[tuple[str, ...], str]:
         return key, "there is no such option" + (f"; did you mean {near[0]}?" if near else "")
     if error["type"] in _RULES:
         return key, f"{_RULES[error['type']].format(**error.get('ctx', {}))}, not {error['input']!r}"
-    return key, str(error["msg"])
+    return key, str(error["msg"]).replace("Input should be", "must be", 1)
 
 
 def _known(model: type[BaseModel], tables: Sequence[str]) -> list[str]:

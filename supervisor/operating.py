@@ -128,7 +128,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     living supervisor knows, if one of them can tell.
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
-        raise ConfigError([f"{workers} is no number of workers; it must be from 0 to {MOST_WORKERS}"])
+        raise ConfigError([f"{workers} is not a number of workers; it must be from 0 to {MOST_WORKERS}"])
     known = set(configured)
     for record in living(operations):
         known.update(_pools_of(record))

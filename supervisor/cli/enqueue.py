@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from supervisor.domain.job import Job, NewJob
 
 _STDIN = "-"
+_ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
 def register(app: typer.Typer) -> None:
@@ -161,7 +162,9 @@ def _tell(job: Job) -> None:
     if job.status == "done":
         line(compact(job.result))
         return
-    note(f"error: job {job.id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""))
+    note(
+        f"error: job {job.id} {_ENDED.get(job.status, job.status)}" + (f": {job.last_error}" if job.last_error else "")
+    )
     note(f"hint: supervisor jobs show {job.id}")
 
 

@@ -19,6 +19,7 @@ from supervisor.cli.options import (
     OnlyType,
     Target,
     Yes,
+    as_job_id,
     confirm,
 )
 from supervisor.cli.output import document, line, write
@@ -56,7 +57,7 @@ def list_jobs(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="Only with this one in the tags of its meta; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The greatest number of jobs.")] = 20,
     before: Annotated[
         int | None,
         typer.Option("--before", metavar="ID", min=1, max=2**63 - 1, help="Only older than this.", show_default=False),
@@ -123,9 +124,7 @@ def show(
 
 def retry(
     context: typer.Context,
-    job_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]…", min=1, max=2**63 - 1, show_default=False)
-    ] = None,
+    job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every job with the --status given.")] = False,
     status: Annotated[Unsuccessful | None, typer.Option("--status", help="With --all.", show_default=False)] = None,
     type: OnlyType = None,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from supervisor.cli.errors import DATABASE, FAILED, Stop, wrong_usage
+from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
+from supervisor.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -35,8 +36,17 @@ DatabaseUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however many jobs it changes.")]
-JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1)]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID…", min=1, max=2**63 - 1)]
+
+
+def as_job_id(text: str) -> int:
+    """Raises BadParameter."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
+        raise typer.BadParameter(f"{text!r} is not a job's id")
+    return int(text)
+
+
+JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID…", parser=as_job_id)]
 JobType = Annotated[str, typer.Argument(metavar="TYPE")]
 OnlyType = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)
@@ -82,7 +92,10 @@ class Target:
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
         if self.database is None:
-            return self.settings().database
+            try:
+                return self.settings().database
+            except ConfigError as error:
+                raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
 
         try:

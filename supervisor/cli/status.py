@@ -72,7 +72,7 @@ def _supervisors(overview: Overview) -> None:
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
     for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
-        state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
+        state = f"unavailable: {admin.problem}" if admin.problem else f"at {admin.listen}"
         line(f"admin process {state}")
     for supervisor in overview.supervisors:
         for duty in supervisor.duties:

@@ -86,7 +86,7 @@ def jobs(found: Iterable[Job], now: float) -> None:
     """A list of jobs, a line each."""
     rows = []
     for job in found:
-        tried = f"{job.attempts}" + (f"+{job.crashes}" if job.crashes else "")
+        tried = f"{job.attempts}" + (f", {counted(job.crashes, 'crash', 'crashes')}" if job.crashes else "")
         rows.append((job.id, job.type, job.status, tried, _age(job, now), _remark(job, now)))
     show(table(("id>", "type", "status", "tried>", "age>", "remark"), rows))
 
@@ -183,7 +183,7 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     for run in spoken if whole else spoken[-1:]:
         said = _final(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
-        before = f" ({_counted(hidden)} before: --log)" if hidden else ""
+        before = f" ({counted(hidden, 'line', 'lines')} before: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
         output.lines("\n".join(said[hidden:]))
 
@@ -194,8 +194,8 @@ def _final(text: str | bytes | None) -> str:
     return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
 
-def _counted(number: int) -> str:
-    return f"{number} {'line' if number == 1 else 'lines'}"
+def counted(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def attempts(found: Iterable[Attempt]) -> None:

@@ -29,7 +29,7 @@ def admin(settings: Settings) -> list[Finding]:
         return []
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        advice = "pip install 'job-supervisor[admin]'"
+        advice = "pip install './job-supervisor[admin]'"
         return [fault("admin", f"[admin] is configured, and {', '.join(missing)} cannot be imported", advice)]
     found = [*_remote(settings.admin), *_tokens(settings, settings.admin), *_socket(settings.admin)]
     return [*found, _answer(settings, settings.admin)]

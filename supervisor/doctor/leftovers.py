@@ -32,7 +32,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
         return
     try:
         counts = _counts(operations)
-        yield good("database", f"the schema is current, {counts[Status.PENDING]} jobs are pending")
+        yield good("database", f"the schema is current, {_jobs_that(counts[Status.PENDING], 'is', 'are')} pending")
         supervisors = operations.supervisors()
         living = {record.id: record for record in supervisors if operations.owner_lives(record) is not False}
         left = [*_supervisors(engine, supervisors, living), *_rows(operations, settings, living)]

@@ -101,7 +101,8 @@ def test_waiting_for_a_job_that_does_not_succeed_fails(cli: Run, database: Path,
     ran = cli("enqueue", "greet", "--wait")
 
     assert (ran.code, ran.out) == (1, "1\n")
-    assert f"error: job 1 is {status}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
+    ended = {"failed": "failed"}.get(status, f"was {status}")
+    assert f"error: job 1 {ended}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
 
 
 def test_waiting_with_json_prints_the_job_as_one_document(cli: Run, database: Path) -> None:

@@ -151,7 +151,7 @@ except ImportError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.endswith(f"which is not installed: pip install 'job-supervisor[{extra}]'\n")
+    assert result.stdout.endswith(f"which is not installed: pip install './job-supervisor[{extra}]'\n")
     assert result.stdout.count("\n") == 1
 
 

@@ -90,7 +90,7 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
     try:
         return datetime.datetime.fromisoformat(at)
     except ValueError:
-        raise InvalidJob("at", f"{at!r} is no time; write it like 2027-01-31T08:00:00+01:00") from None
+        raise InvalidJob("at", f"{at!r} is not a time; write it like 2027-01-31T08:00:00+01:00") from None
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
