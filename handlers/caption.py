@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from handlers import picture
 from handlers.extras import require
-from handlers.options import CaptionOptions, TagOptions, read
+from handlers.options import CaptionOptions, TagOptions, checked_by, read
 from handlers.tag import Tagger
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Method(Protocol):
     def describe(self, image: Image) -> dict[str, Any]: ...
 
 
+@checked_by(CaptionOptions)
 class Captioner:
     """`{"path": "cat.jpg"}` → `{"caption": "a cat on a sofa", "method": "model", "model": …}`.
 

@@ -11,7 +11,7 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, *, extra: str) -> Any:
-    """Import `module`, a part of what `pip install 'job-supervisor[extra]'` brings.
+    """Import `module`, a part of what `pip install './job-supervisor[extra]'` brings.
 
     Raises MissingExtraError when its distribution is not installed. A library that is installed but broken
     raises its own error, which says more than we could.
@@ -23,6 +23,6 @@ def require(module: str, *, extra: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise MissingExtraError(
-            f"this handler needs {package}, which is not installed: pip install 'job-supervisor[{extra}]'",
+            f"this handler needs {package}, which is not installed: pip install './job-supervisor[{extra}]'",
             name=package,
         ) from None

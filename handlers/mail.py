@@ -27,7 +27,7 @@ from email.message import EmailMessage
 from email.policy import compat32
 from typing import TYPE_CHECKING, Any
 
-from handlers.options import MailOptions, read
+from handlers.options import MailOptions, checked_by, read
 from supervisor import Fail, Retry
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _MOST_NESTED = 5  # encoded words that come out of encoded words
 _ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
 
 
+@checked_by(MailOptions)
 def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     """`{"to": "a@example.org" or […], "subject": "…", "text": "…"}` → who it was accepted for.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from handlers import batch, inference, picture
 from handlers.extras import require
-from handlers.options import NsfwOptions, read
+from handlers.options import NsfwOptions, checked_by, read
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SIDE = 256  # pixels: the size to which the network's own preparation begins by scaling every picture
 
 
+@checked_by(NsfwOptions)
 class NsfwClassifier:
     """`{"path": "cat.jpg"}` → `{"nsfw": 0.0004, "is_nsfw": false, "model": "open-nsfw"}`.
 

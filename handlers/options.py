@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -88,12 +89,63 @@ class MailOptions(BaseModel):
 
 
 Options = TypeVar("Options", bound=BaseModel)
+Handler = TypeVar("Handler")
+
+_RULES = {
+    "string_type": "must be text in quotes",
+    "string_too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be greater than {gt}",
+}
+
+
+class OptionsError(ValueError):
+    """What is wrong with a pool's options: `faults` has a key, as a path, and a sentence for each."""
+
+    def __init__(self, faults: Sequence[tuple[tuple[str, ...], str]]) -> None:
+        super().__init__("; ".join(f"options.{'.'.join(key)}: {text}" for key, text in faults))
+        self.faults = faults
+
+
+def checked_by(model: type[BaseModel]) -> Callable[[Handler], Handler]:
+    """Give a handler a `check_options`: `supervisor check` calls it, and a worker before its set-up."""
+
+    def mark(handler: Handler) -> Handler:
+        marked: Any = handler
+        marked.check_options = staticmethod(lambda table: read(model, table))
+        return handler
+
+    return mark
 
 
 def read(model: type[Options], table: Mapping[str, Any]) -> Options:
-    """The pool's options as a checked value. Raises ValueError with one line that names every fault."""
+    """The pool's options as a checked value. Raises OptionsError with one line that names every fault."""
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ValueError("the pool's options cannot be used: " + "; ".join(faults)) from None
+        raise OptionsError([_fault(model, fault) for fault in error.errors()]) from None
+
+
+def _fault(model: type[BaseModel], error: Any) -> tuple[tuple[str, ...], str]:
+    key = tuple(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key[-1], _known(model, key[:-1]), n=1)
+        return key, "there is no such option" + (f"; did you mean {near[0]}?" if near else "")
+    if error["type"] in _RULES:
+        return key, f"{_RULES[error['type']].format(**error.get('ctx', {}))}, not {error['input']!r}"
+    return key, str(error["msg"]).replace("Input should be", "must be", 1)
+
+
+def _known(model: type[BaseModel], tables: Sequence[str]) -> list[str]:
+    """The names of the options in a table of tables."""
+    for name in tables:
+        inner: Any = model.model_fields[name].annotation
+        model = inner
+    return list(model.model_fields)

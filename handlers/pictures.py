@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from handlers.caption import Captioner
 from handlers.nsfw import NsfwClassifier
-from handlers.options import PicturesOptions, read
+from handlers.options import PicturesOptions, checked_by, read
 from handlers.tag import Tagger
 from supervisor import Fail
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from supervisor import Context
 
 
+@checked_by(PicturesOptions)
 class Pictures:
     """What `Tagger`, `Captioner` and `NsfwClassifier` do, for jobs of the types `tag`, `caption` and `nsfw`."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from handlers import batch, efficientnet, inference, picture
 from handlers.extras import require
-from handlers.options import TagOptions, read
+from handlers.options import TagOptions, checked_by, read
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CROP = 224 / 256
 
 
+@checked_by(TagOptions)
 class Tagger:
     """`{"path": "cat.jpg"}` → `{"tags": [{"label": "tabby", "score": 0.41}, …], "model": …}`.
 

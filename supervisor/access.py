@@ -41,7 +41,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
 def problems(settings: Settings) -> dict[str, str]:
     """What is wrong with the files of tokens that are there, by key of `[admin]`; none is made."""
     named = () if settings.admin is None else _files(settings.admin)
-    found = {key: _problem(path, make=False) for key, path in named if path.exists()}
+    found = {key: _problem(path, make=False) for key, path in named}
     return {key: problem for key, problem in found.items() if problem}
 
 
@@ -56,7 +56,7 @@ def _problem(path: Path, *, make: bool) -> str:
             _make(path)
         token_in(path)
     except OSError as error:
-        return f"{path}: {error.strerror}"
+        return "" if isinstance(error, FileNotFoundError) and not make else f"{path}: {error.strerror}"
     except ValueError as error:
         return str(error)
     return ""

@@ -13,6 +13,7 @@ from pathlib import Path
 import supervisor
 from supervisor.access import granted
 from supervisor.config import Settings, load
+from supervisor.config.schedules import untaken
 from supervisor.doctor.environment import names
 from supervisor.doctor.place import file_system
 from supervisor.domain.errors import ConfigError, StoreError
@@ -45,13 +46,15 @@ def run(
     """
 
     def read() -> Settings:
-        return only(load(config, database=database, to_run=tuple(pools)), tuple(pools))
+        return load(config, database=database, to_run=tuple(pools))
 
     standard.make_safe()
-    settings = read()
+    whole = read()
+    settings = only(whole, tuple(pools))
     gc.enable()  # the command line starts without
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
+    _warn_of_schedules(whole)
     engine = open_engine(settings.database)
     _look_at_file_system(engine, network)
     if engine.exists() and not engine.look_for_damage(CHECK_SECONDS):
@@ -93,11 +96,18 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(read(), engine.folder),
+        reload=lambda: granted(only(_warn_of_schedules(read()), tuple(pools)), engine.folder),
         serve_admin=serve_admin,
         burst=burst,
         observer=observer,
     ).run()
+
+
+def _warn_of_schedules(settings: Settings) -> Settings:
+    """Name the schedules whose jobs would pile up, unless another supervisor takes them."""
+    for name, problem in untaken(settings).items():
+        events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
+    return settings
 
 
 def _look_at_file_system(engine: Engine, network: bool) -> None:

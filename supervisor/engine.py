@@ -15,4 +15,4 @@ def open_engine(url: str) -> Engine:
         return SqliteEngine(url)
     if scheme in ("postgres", "postgresql"):
         raise StoreError(f"{scheme} databases are not supported yet; use sqlite:///path")
-    raise StoreError(f"{url!r} is no database URL; write sqlite:///relative.db or sqlite:////absolute.db")
+    raise StoreError(f"{url!r} is not a database URL; write sqlite:///relative.db or sqlite:////absolute.db")

@@ -9,10 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from supervisor.domain.capability import covers
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
 from supervisor.domain.intake import checked_type
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Status
+from supervisor.domain.text import like
 from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
@@ -126,7 +128,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     living supervisor knows, if one of them can tell.
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
-        raise ConfigError([f"{workers} is no number of workers; it must be from 0 to {MOST_WORKERS}"])
+        raise ConfigError([f"{workers} is not a number of workers; it must be from 0 to {MOST_WORKERS}"])
     known = set(configured)
     for record in living(operations):
         known.update(_pools_of(record))
@@ -161,10 +163,7 @@ def pause(
 
 
 def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
-    known = set(configured)
-    for record in living(operations):
-        for pool in _pools_of(record).values():
-            known.update(pool.get("types", ()))
+    known = {*configured, *types_taken(operations)}
     if type_ in known or operations.jobs(status=None, type=type_, before=None, limit=1):
         return
     known.update(name for name, _, _ in operations.open_counts() if isinstance(name, str))
@@ -188,6 +187,12 @@ def types_of(operations: Operations, pool: str) -> list[str]:
     for record in living(operations):
         found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
     return list(found)
+
+
+def types_taken(operations: Operations) -> set[str]:
+    """The types that any pool of a living supervisor takes."""
+    pools = [pool for record in living(operations) for pool in _pools_of(record).values()]
+    return {type_ for pool in pools for type_ in pool.get("types", ())}
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
@@ -240,6 +245,31 @@ def _reload_outcome(operations: Operations, record: SupervisorRecord, number: in
     news = board.bulletin().get("reload") or {}
     told = (news.get("number") or 0) >= number and news["state"] != "running"
     return {key: news[key] for key in ("state", "problems", "pools")} if told else None
+
+
+def why_waiting(operations: Operations, job: Job, now: float) -> str:
+    """What keeps a pending job from being run, beside workers that are busy; "" where nothing does."""
+    if job.status is not Status.PENDING:
+        return ""
+    if job.scheduled_at > now:
+        return "it is not due yet"
+    records = living(operations)
+    if not records:
+        return "no supervisor is running"
+    if job.type in operations.controls().paused:
+        return f"its type is paused; `supervisor resume {job.type}` lets it go on"
+    pools = [pool for record in records for pool in _pools_of(record).items()]
+    if not pools:
+        return ""  # this user may not see them
+    taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
+    if not taking:
+        known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
+        return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
+    able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
+    if not able:
+        return f"no pool that takes its type has what it requires: {job.requires}"
+    broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
+    return broken[0] if len(broken) == len(able) else ""
 
 
 def living(operations: Operations) -> list[SupervisorRecord]:

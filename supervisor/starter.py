@@ -40,7 +40,7 @@ workers = 2                     # or let the pool follow the load: min_workers =
 # done = "7d"
 # failed = "30d"
 
-# A dashboard, an HTTP API and metrics, for `pip install 'job-supervisor[admin]'`. The token to log in with is made
+# A dashboard, an HTTP API and metrics, for `pip install './job-supervisor[admin]'`. The token to log in with is made
 # at the start, in the folder jobs.db-supervisor.
 # [admin]
 # listen = "127.0.0.1:8787"     # or a Unix socket: "unix:admin.sock"

@@ -9,10 +9,12 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from supervisor.domain.capability import covers
 from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Status
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
@@ -43,6 +45,7 @@ __all__ = [
     "MOST_SCHEDULES",
     "AdminView",
     "Costs",
+    "Doing",
     "DutyView",
     "Overview",
     "PoolView",
@@ -51,10 +54,12 @@ __all__ = [
     "TypeView",
     "WorkerView",
     "gather",
+    "running",
     "text_of",
 ]
 
 HOUR = 3600.0
+_MOST_SLOW = 10  # types among the slowest
 
 Named = TypeVar("Named")
 
@@ -69,6 +74,28 @@ class Costs:
     closed: Sparing[list[tuple[str, Status, int]]] = field(default_factory=lambda: Sparing(40))
     failures: Sparing[dict[str, int]] = field(default_factory=lambda: Sparing(200))
     speeds: Sparing[list[TypeSpeed]] = field(default_factory=lambda: Sparing(200))
+
+
+class Doing(NamedTuple):
+    """What the worker that runs a job shows of it."""
+
+    worker: str
+    progress: float | None
+    text: str
+
+
+def running(operations: Operations) -> dict[int, Doing]:
+    """The jobs that living workers run now, by id, as far as this user may see their scoreboards."""
+    found = {}
+    for record in operations.supervisors():
+        board = None if operations.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
+        if board is None:
+            continue
+        for number in range(1, board.highest + 1):
+            slot = board.slot(number).read()
+            if slot.job and slot.state in PRESENT:
+                found[slot.job] = Doing(slot.name, slot.progress, slot.text)
+    return found
 
 
 def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:
@@ -89,7 +116,21 @@ def gather(engine: Engine, operations: Operations, now: float | None = None, cos
         pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
         workers += own
     handled = {type_ for pool in pools for type_ in pool.types}
-    return _overview(engine, operations, costs, now, supervisors, pools, workers, handled, paused)
+    overview = _overview(engine, operations, costs, now, supervisors, pools, workers, handled, paused)
+    return replace(overview, unmet=_unmet(operations, pools, now))
+
+
+def _unmet(operations: Operations, pools: list[PoolView], now: float) -> list[str]:
+    """What due jobs require and no pool has that takes their type, a sentence each."""
+    capable: dict[str, list[str]] = defaultdict(list)
+    for pool in pools:
+        for type_ in pool.types:
+            capable[type_].append(" ".join(pool.capabilities))
+    return [
+        f"no pool that takes {text_of(type_)} has what some of its jobs require: {text_of(requires)}"
+        for type_, requires in operations.requirements(now)
+        if type_ in capable and not any(covers(words, requires) for words in capable[type_])
+    ][:MOST_NAMED]
 
 
 def _overview(
@@ -147,7 +188,7 @@ def _overview(
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
             {"type": name, "count": speed.count, "mean": _finite(speed.mean), "longest": _finite(speed.longest)}
-            for name, speed in speeds.items()
+            for name, speed in islice(speeds.items(), _MOST_SLOW)
         ],
         schedules=[
             ScheduleView(text_of(s.name), s.next_at - now, _finite(s.last_at), s.last_job)

@@ -73,6 +73,15 @@ class PoolView:
     memory: int
     broken: bool = False
 
+    @property
+    def remark(self) -> str:
+        """The one thing most worth knowing: what is wrong, what is paused, or why it has this size."""
+        if self.problem:
+            return f"BROKEN: {self.problem}" if self.broken else self.problem
+        if not self.paused:
+            return self.why
+        return "paused" if len(self.paused) == len(self.types) else f"paused: {', '.join(self.paused)}"
+
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
@@ -151,7 +160,7 @@ class Overview:
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are added up in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
-    `unhandled_types` is how many types no pool takes.
+    `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has.
     """
 
     database: str
@@ -169,6 +178,7 @@ class Overview:
     unhandled_types: int = 0
     more_types: int = 0
     other_types: TypeView | None = None
+    unmet: list[str] = field(default_factory=list)
 
     @property
     def running(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs
+from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs, warn_of_type
 from supervisor.cli.output import compact, document, line, note
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from supervisor.domain.job import Job, NewJob
 
 _STDIN = "-"
+_ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
 def register(app: typer.Typer) -> None:
@@ -86,6 +87,8 @@ def enqueue(
         if not as_json:
             for job_id in ids:
                 line(str(job_id))
+        if ids:
+            warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
     finally:
         queue.close()
@@ -159,7 +162,9 @@ def _tell(job: Job) -> None:
     if job.status == "done":
         line(compact(job.result))
         return
-    note(f"error: job {job.id} is {job.status}" + (f": {job.last_error}" if job.last_error else ""))
+    note(
+        f"error: job {job.id} {_ENDED.get(job.status, job.status)}" + (f": {job.last_error}" if job.last_error else "")
+    )
     note(f"hint: supervisor jobs show {job.id}")
 
 

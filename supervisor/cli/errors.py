@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from supervisor.cli.output import note
@@ -13,6 +14,15 @@ USAGE = 2
 DATABASE = 3
 CONFLICT = 4
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+
+_OF_PARSER = re.compile(r"Invalid value for '[^']*': (.* is not a job's id)")
+_MEANT = {  # what users of other programs try
+    "No such command 'stop'": "to stop a supervisor, press Ctrl-C or send it SIGTERM",
+    "No such option: --workers": "`workers = 4` in the pool's table, or `supervisor scale POOL 4`",
+    "No such option: --concurrency": "`workers = 4` in the pool's table, or `supervisor scale POOL 4`",
+    "No such option: --retry": "--max-attempts N",
+    "No such option: --retries": "--max-attempts N",
+}
 
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
@@ -35,6 +45,12 @@ class Stop(Exception):
         self.hint = hint
 
 
+class NoDatabase(ConfigError):
+    """The configuration cannot be read, and only the database's address was wanted of it."""
+
+    hint = "--database URL works without a configuration"
+
+
 def wrong_usage(message: str, hint: str = "") -> Stop:
     return Stop(message, code=USAGE, hint=hint)
 
@@ -44,7 +60,7 @@ def report(error: Exception) -> int:
     if isinstance(error, Stop):
         return _say([str(error)], error.code, error.hint)
     if isinstance(error, ConfigError):
-        return _say(error.problems, USAGE)
+        return _say(error.problems, USAGE, error.hint if isinstance(error, NoDatabase) else "")
     for kind, code in _CODES:
         if isinstance(error, kind):
             return _say([str(error)], code)
@@ -58,6 +74,10 @@ def report_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context is not None else ""
     message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
+    if match := _OF_PARSER.fullmatch(message):
+        message = match[1]
+    hint = next((better for word, better in _MEANT.items() if message.startswith(word)), hint)
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from supervisor.cli.options import (
     OnlyType,
     Target,
     Yes,
+    as_job_id,
     confirm,
 )
 from supervisor.cli.output import document, line, write
@@ -55,7 +57,7 @@ def list_jobs(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="Only with this one in the tags of its meta; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The greatest number of jobs.")] = 20,
     before: Annotated[
         int | None,
         typer.Option("--before", metavar="ID", min=1, max=2**63 - 1, help="Only older than this.", show_default=False),
@@ -94,6 +96,9 @@ def show(
     """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
+    from supervisor.operating import why_waiting
+    from supervisor.status import running
+    from supervisor.timeline import trials
 
     with Target.of(context, config, database).operations() as operations:
         job = operations.job(job_id)
@@ -101,11 +106,17 @@ def show(
             raise JobNotFound(job_id)
         attempts = operations.attempts(job_id)
         runs = operations.runs(job_id)
+        doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
+        worker = operations.worker_name(job.locked_by) if job.locked_by else None
+        waits = why_waiting(operations, job, time.time())
+    if doing is not None and doing.progress is not None:
+        job = replace(job, progress=doing.progress)
     if as_json:
         kept = {"errors": [attempt.as_json() for attempt in attempts], "runs": [run.as_json() for run in runs]}
-        document(job.as_json() | kept)
+        document(job.as_json() | {"worker": worker, "waits": waits or None} | kept)
         return
-    tables.job(job, time.time())
+    held = tables.Held(worker, "" if doing is None else doing.text, waits)
+    tables.job(job, time.time(), trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)
@@ -113,9 +124,7 @@ def show(
 
 def retry(
     context: typer.Context,
-    job_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]…", min=1, max=2**63 - 1, show_default=False)
-    ] = None,
+    job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every job with the --status given.")] = False,
     status: Annotated[Unsuccessful | None, typer.Option("--status", help="With --all.", show_default=False)] = None,
     type: OnlyType = None,

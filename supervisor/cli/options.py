@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from supervisor.cli.errors import DATABASE, FAILED, Stop, wrong_usage
+from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
+from supervisor.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -34,8 +36,17 @@ DatabaseUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however many jobs it changes.")]
-JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1)]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID…", min=1, max=2**63 - 1)]
+
+
+def as_job_id(text: str) -> int:
+    """Raises BadParameter."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
+        raise typer.BadParameter(f"{text!r} is not a job's id")
+    return int(text)
+
+
+JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID…", parser=as_job_id)]
 JobType = Annotated[str, typer.Argument(metavar="TYPE")]
 OnlyType = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)
@@ -65,7 +76,11 @@ class Target:
         return locate(self.config)
 
     def settings(self) -> Settings:
-        """Raises ConfigError."""
+        """Read once. Raises ConfigError."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> Settings:
         from supervisor.config import load
 
         return load(self.config_path, database=self.database)
@@ -77,7 +92,10 @@ class Target:
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
         if self.database is None:
-            return self.settings().database
+            try:
+                return self.settings().database
+            except ConfigError as error:
+                raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
 
         try:
@@ -132,3 +150,20 @@ def warn_if_nobody_runs(operations: Operations) -> None:
     """Waiting for a job that nobody runs would take for ever, silently."""
     if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
+
+
+def warn_of_type(target: Target, type_: str) -> None:
+    """A slip in a type would leave its jobs waiting for ever. Without a configuration nobody can tell."""
+    from supervisor.domain.text import like
+    from supervisor.operating import types_taken
+
+    settings = target.settings_if_any()
+    if settings is None:
+        return
+    known = {each for pool in settings.pools.values() for each in pool.types}
+    if type_ in known:
+        return
+    with target.operations() as operations:
+        known |= types_taken(operations)
+    if type_ not in known:
+        note(f"warning: no pool takes the type {type_}{like(type_, sorted(known))}")

@@ -23,9 +23,9 @@ def decoded(text: str, field: str = "payload") -> Any:
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
-        raise InvalidJob(field, f"it is no JSON: {error.msg} (at {place})") from None
+        raise InvalidJob(field, f"it is not valid JSON: {error.msg} (at {place})") from None
     except ValueError as error:
-        raise InvalidJob(field, f"it is no JSON: {error}") from None
+        raise InvalidJob(field, f"it is not valid JSON: {error}") from None
 
 
 def lines_of_stdin() -> Iterator[tuple[int, str]]:
@@ -40,7 +40,7 @@ def lines_of_stdin() -> Iterator[tuple[int, str]]:
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
-            raise InvalidJob("payload", f"line {number} is no UTF-8 text; nothing was enqueued") from None
+            raise InvalidJob("payload", f"line {number} is not UTF-8 text; nothing was enqueued") from None
         if text:
             yield number, text
 
@@ -50,11 +50,11 @@ def moment(text: str) -> datetime.datetime:
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidJob("at", f"{text!r} is no time; write it like 2027-01-31T08:00+01:00") from None
+        raise InvalidJob("at", f"{text!r} is not a time; write it like 2027-01-31T08:00+01:00") from None
     if time.tzinfo is None:
         raise InvalidJob("at", f"{text!r} has no time zone; add Z or an offset like +01:00")
     return time
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from supervisor.cli.errors import Stop
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+
+if TYPE_CHECKING:
+    from supervisor.processes.burst import Progress
+
+_LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,21 +44,30 @@ def run(
     from supervisor import app
 
     target = Target.of(context, config, database)
-    bar = None
+    bar, failed = None, 0
     if burst:
         from supervisor.cli.bar import Bar
 
         bar = Bar.on_terminal()
+
+    def observe(progress: Progress) -> None:
+        nonlocal failed
+        failed = progress.failed
+        if bar is not None:
+            bar.update(progress)
+
     try:
         code = app.run(
             target.config_path,
             database=target.database,
             pools=pool or (),
             burst=burst,
-            observer=None if bar is None else bar.update,
+            observer=observe if burst else None,
             network=allow_network,
         )
     finally:
         if bar is not None:
             bar.finish()
+    if code and failed:
+        raise Stop(f"{failed} {'job' if failed == 1 else 'jobs'} failed", code=code, hint=_LISTED)
     raise typer.Exit(code)

@@ -9,7 +9,7 @@ import typer
 
 from supervisor.cli.errors import FAILED, USAGE
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
-from supervisor.cli.output import document, line
+from supervisor.cli.output import document, line, note
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +45,7 @@ def check(
 
     Validates it, and imports each handler in a process of its own as a worker would.
     """
+    from supervisor.config.schedules import untaken
     from supervisor.doctor.handlers import check_configuration
     from supervisor.domain.errors import ConfigError
 
@@ -57,9 +58,13 @@ def check(
             raise
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
+    warnings = list(untaken(settings).values())
     if as_json:
-        document({"ok": True, "config": str(path), "problems": [], "pools": list(settings.pools)})
+        pools = list(settings.pools)
+        document({"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": pools})
     else:
+        for warning in warnings:
+            note(f"warning: {path}: {warning}")
         line(f"{path}: good; pools: {', '.join(settings.pools)}")
 
 

@@ -10,9 +10,13 @@ from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import document, line
 
 if TYPE_CHECKING:
-    from supervisor.status import Overview, PoolView, SupervisorView
+    from supervisor.status import Overview, SupervisorView
 
 _MOST_NAMED = 20  # types without a pool that get a line each
+_COUNTED = (
+    "done, failed: jobs in the table; done/h, errors/h, wait: runs of the last hour",
+    "mean, longest: of the latest jobs that are done",
+)
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
@@ -52,6 +56,8 @@ def _print(overview: Overview) -> None:
     _schedules(overview)
     for type_ in overview.unhandled[:_MOST_NAMED]:
         line(f"no pool takes {type_}: its jobs wait until one does")
+    for sentence in overview.unmet[:_MOST_NAMED]:
+        line(sentence)
     if (more := overview.unhandled_types - _MOST_NAMED) > 0:
         line(f"nor {more} other types")
 
@@ -66,7 +72,7 @@ def _supervisors(overview: Overview) -> None:
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
     for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
-        state = f"not to be had: {admin.problem}" if admin.problem else f"at {admin.listen}"
+        state = f"unavailable: {admin.problem}" if admin.problem else f"at {admin.listen}"
         line(f"admin process {state}")
     for supervisor in overview.supervisors:
         for duty in supervisor.duties:
@@ -92,16 +98,10 @@ def _pools(overview: Overview) -> None:
     for pool in overview.pools:
         due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
         size = f"{pool.size} of {pool.target}"
-        rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", _why(pool)))
+        rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     if rows:
         columns = ("pool", "size", "due>", "oldest>", "rate>", "why")
         show(heading("Pools"), table(columns, rows, wrap=True))
-
-
-def _why(pool: PoolView) -> str:
-    if pool.problem:
-        return f"BROKEN: {pool.problem}" if pool.broken else pool.problem
-    return pool.why
 
 
 def _workers(overview: Overview) -> None:
@@ -126,7 +126,7 @@ def _workers(overview: Overview) -> None:
         rows.append((worker.name, worker.pid, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
     if rows:
         device = ("device",) if devices else ()
-        columns = ("worker", "pid>", "state", *device, "memory>", "beat>", "done>", "doing")
+        columns = ("worker", "pid>", "state", *device, "memory>", "beat>", "runs>", "doing")
         show(heading("Workers"), table(columns, rows))
 
 
@@ -149,7 +149,7 @@ def _types(overview: Overview) -> None:
                 view.last_hour.done,
                 view.failures_last_hour,
                 span(view.last_hour.mean_wait),
-                span(view.last_hour.mean_run if view.last_hour.mean_run is not None else view.mean_seconds),
+                span(view.mean_seconds),
                 span(view.longest_seconds),
             )
         )
@@ -167,6 +167,8 @@ def _types(overview: Overview) -> None:
             "longest",
         )
         show(heading("Types, slowest first"), table(columns, rows))
+        for counted in _COUNTED:
+            line(counted)
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

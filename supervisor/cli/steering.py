@@ -11,6 +11,8 @@ from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target
 from supervisor.cli.output import document, line
 
+_MANY = 100  # workers; more of them are rather a slip
+
 
 def register(app: typer.Typer) -> None:
     for command in (pause, resume, scale, reload):
@@ -60,13 +62,14 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_js
     elif paused:
         line(f"{type_} is paused" if changed else f"{type_} was paused already")
     else:
-        line(f"{type_} goes on" if changed else f"{type_} was not paused")
+        line(f"type {type_} resumed" if changed else f"{type_} was not paused")
 
 
 def scale(
     context: typer.Context,
     pool: Annotated[str, typer.Argument(metavar="POOL")],
     size: Annotated[str, typer.Argument(metavar="N|auto", help="So many workers; auto gives it back.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also more than 100 workers.")] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
@@ -78,6 +81,8 @@ def scale(
     from supervisor import operating
 
     workers = _workers(size)
+    if workers is not None and workers > _MANY and not yes:
+        raise wrong_usage(f"{workers} workers are more than {_MANY}", "add --yes if that is meant")
     target = Target.of(context, config, database)
     settings = target.settings_if_any()
     with target.operations() as operations:
@@ -104,10 +109,10 @@ def reload(
     wait: Annotated[bool, typer.Option("--wait", help="Until new workers run, or cannot; exit code 1 then.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the configuration read anew.
+    """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. A configuration with faults is refused, and while new
-    code cannot be loaded the old one serves on.
+    code cannot be loaded the old code keeps running.
     """
     from supervisor import operating
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.cli import output
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, VALUE, clean
+from supervisor.timeline import Trial, steps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,7 +86,7 @@ def jobs(found: Iterable[Job], now: float) -> None:
     """A list of jobs, a line each."""
     rows = []
     for job in found:
-        tried = f"{job.attempts}" + (f"+{job.crashes}" if job.crashes else "")
+        tried = f"{job.attempts}" + (f", {counted(job.crashes, 'crash', 'crashes')}" if job.crashes else "")
         rows.append((job.id, job.type, job.status, tried, _age(job, now), _remark(job, now)))
     show(table(("id>", "type", "status", "tried>", "age>", "remark"), rows))
 
@@ -114,7 +115,15 @@ def _since(job: Job, now: float) -> float | None:
     return None if job.started_at is None else now - job.started_at
 
 
-def job(found: Job, now: float) -> None:
+class Held(NamedTuple):
+    """The worker that has claimed a job, what that says it does, and why a job still waits."""
+
+    worker: str | None
+    doing: str
+    waits: str
+
+
+def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
     """One job with everything that is known of it."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
@@ -125,38 +134,31 @@ def job(found: Job, now: float) -> None:
         ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
-        ("progress", percent(found.progress)),
+        ("progress", f"{percent(found.progress)} {held.doing}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]
     if found.meta is not None:
         fields.append(("meta", compact(found.meta)))
+    if held.waits:
+        fields.insert(3, ("waits", held.waits))
     if found.last_error:
         fields.append(("last error", found.last_error))
     if found.locked_by:
-        fields.append(("claimed by", f"{found.locked_by} (token {found.claim_token})"))
+        fields.append(("claimed by", f"{held.worker or found.locked_by} (token {found.claim_token})"))
         fields.append(("lock expires", when(found.lock_expires_at)))
     show(
         table(("field", "value"), fields, wrap=True),
         heading("Timeline"),
-        table(("time", "after>", "event"), _timeline(found, now), wrap=True),
+        table(("time", "after>", "event"), _timeline(found, tried, now), wrap=True),
     )
 
 
-def _timeline(found: Job, now: float) -> list[tuple[str, str, str]]:
-    moments: list[tuple[object, str]] = [(found.created_at, "created")]
-    if not isinstance(found.created_at, (int, float)) or found.scheduled_at > found.created_at + 0.001:
-        moments.append((found.scheduled_at, "due"))
-    moments.append((found.started_at, "started"))
-    moments.append((found.cancel_requested_at, "asked to stop"))
-    moments.append((found.completed_at, str(found.status)))
-    # A retried job is due after its last start.
-    known = [(at, word) for at, word in moments if isinstance(at, (int, float))]
-    known.sort(key=lambda moment: moment[0])
+def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str, str, str]]:
     rows, before = [], None
-    for at, word in known:
-        rows.append((when(at), NOTHING if before is None else f"+{span(at - before)}", word))
-        before = at
+    for step in steps(found, tried):
+        rows.append((when(step.at), NOTHING if before is None else f"+{span(step.at - before)}", step.what))
+        before = step.at
     if found.status == "running" and found.started_at is not None:
         rows.append((when(now), f"+{span(now - found.started_at)}", "still running"))
     return rows
@@ -181,7 +183,7 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     for run in spoken if whole else spoken[-1:]:
         said = _final(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
-        before = f" ({_counted(hidden)} before: --log)" if hidden else ""
+        before = f" ({counted(hidden, 'line', 'lines')} before: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
         output.lines("\n".join(said[hidden:]))
 
@@ -192,8 +194,8 @@ def _final(text: str | bytes | None) -> str:
     return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
 
-def _counted(number: int) -> str:
-    return f"{number} {'line' if number == 1 else 'lines'}"
+def counted(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def attempts(found: Iterable[Attempt]) -> None:
@@ -212,7 +214,8 @@ def _attempt(attempt: Attempt) -> None:
         how.append(f"after {span(attempt.duration)}")
     if attempt.worker:
         how.append(f"in {clean(attempt.worker, limit=CELL)}")
-    show(heading(f"Attempt {attempt.attempt}, {when(attempt.created_at)}: {', '.join(how)}"))
+    began = Trial(None, attempt).began
+    show(heading(f"Attempt {attempt.attempt}, {when(began)}: {', '.join(how)}"))
     text = attempt.traceback or attempt.message
     output.lines(text.rstrip())  # never wrapped: paths and code are there to be copied
     if attempt.stderr:

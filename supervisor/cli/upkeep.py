@@ -111,7 +111,7 @@ def _statements(file: Path) -> list[str]:
     try:
         return [statement.strip() for statement in statements(file.read_text(encoding="utf-8"))]
     except UnicodeDecodeError:
-        raise wrong_usage(f"{file}: it is no UTF-8 text") from None
+        raise wrong_usage(f"{file}: it is not UTF-8 text") from None
     except OSError as error:
         raise wrong_usage(f"{file}: it cannot be read: {error.strerror}") from None
     except ValueError as error:

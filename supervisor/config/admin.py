@@ -75,4 +75,4 @@ def report_uninstalled(settings: Settings, report: Report) -> None:
         return
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        report.add(AT, f"it needs {', '.join(missing)}: pip install 'job-supervisor[admin]'")
+        report.add(AT, f"it needs {', '.join(missing)}: pip install './job-supervisor[admin]'")

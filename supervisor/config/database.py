@@ -20,12 +20,12 @@ def absolute(url: str, folder: Path) -> str:
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("an in-memory database cannot be shared between processes; name a file")
     if not url.startswith(_SCHEME):
-        raise ValueError(f"{_hidden(url)} is no SQLite URL; write it like {_hint(url)}")
+        raise ValueError(f"{_hidden(url)} is not an SQLite URL; write it like {_hint(url)}")
     path = url.removeprefix(_SCHEME)
     if "?" in path or "#" in path:
         raise ValueError("parameters after the file's name are not supported; leave out ? and #")
     if not path.isprintable() or path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
-        raise ValueError(f"{path!r} is no name of a file")
+        raise ValueError(f"{path!r} is not the name of a file")
     return f"{_SCHEME}{folder / path}"
 
 

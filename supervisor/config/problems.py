@@ -24,11 +24,28 @@ _KINDS = {
     "dict_type": "must be a table, like {{ name = … }}",
     "model_type": "must be a table, like {{ name = … }}",
     "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "greater_than": "must be greater than {gt}",
 }
 """Our words for pydantic's kinds of errors; the value found is added to them."""
+
+
+_SYNONYMS = {"concurrency": "workers", "processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
+"""What other job queues call our keys."""
+
+
+def in_words(error: Any) -> str:
+    """One of pydantic's errors as the end of a sentence that begins with the key."""
+    rule = _KINDS.get(error["type"])
+    if rule is None:
+        text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+        return text[:1].lower() + text[1:]
+    return f"{rule.format(like='text', **error.get('ctx', {}))}, not {shown(error['input'])}"
 
 
 class Problem(NamedTuple):
@@ -61,16 +78,15 @@ class Report:
             self.add_unknown(at, known)
         elif error["type"] == "value_error":
             self.add(at, str(error["ctx"]["error"]))
-        elif error["type"] in _KINDS:
-            rule = _KINDS[error["type"]].format(like="text", **error.get("ctx", {}))
-            self.add(at, f"{rule}, not {shown(error['input'])}")
         else:
-            self.add(at, error["msg"])
+            self.add(at, in_words(error))
 
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
         """A key that does not exist there, with the one that was probably meant, or else a hint."""
         name = str(at[-1])
-        near = difflib.get_close_matches(name, list(known), n=1)
+        known = list(known)
+        meant = _SYNONYMS.get(name)
+        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
         if name in self.homes:
             hint = f"it belongs in {self.homes[name]}"
         else:

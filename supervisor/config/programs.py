@@ -27,7 +27,7 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
     if not file.exists():
         raise ValueError(f"there is no program {file}")
     if not file.is_file():
-        raise ValueError(f"{file} is no program: it is no file")
+        raise ValueError(f"{file} is not a program: it is not a file")
     if not os.access(file, os.X_OK):
         raise ValueError(f"{file} may not be executed; chmod +x mends that, or name its interpreter first")
     return str(file)

@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
         raise ConfigError([f"{path}: there is no such file; {hint}"]) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([f"{path}:{line}: the file is no UTF-8 text"]) from None
+        raise ConfigError([f"{path}:{line}: the file is not UTF-8 text"]) from None
     except (OSError, ValueError) as error:  # ValueError: no path can hold a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None
@@ -90,11 +90,11 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         message = str(error)
         place = _PLACE.search(message)
         if place is None:
-            raise ConfigError([f"{path}: this is no TOML: {message}"]) from None
+            raise ConfigError([f"{path}: this is not valid TOML: {message}"]) from None
         line = place[1] or text.count("\n", 0, len(text) - 1) + 1
         where = f" (column {place[2]})" if place[2] else " (at the end of the file)"
         what = message[: place.start()]
-        raise ConfigError([f"{path}:{line}: this is no TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
+        raise ConfigError([f"{path}:{line}: this is not valid TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
 
 
 def _tables(raw: dict[str, Any], report: Report) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:

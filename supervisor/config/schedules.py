@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from supervisor.config.pools import checked
 from supervisor.config.problems import Report, shown
+from supervisor.config.settings import Settings
 from supervisor.config.shape import ScheduleTable
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.text import like
 
 
 def schedules(raw: object, report: Report) -> tuple[Schedule, ...]:
@@ -47,3 +49,14 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
         values.timezone,
         values.misfire,
     )
+
+
+def untaken(settings: Settings) -> dict[str, str]:
+    """The schedules whose jobs no pool of this configuration takes: a sentence each. Another supervisor's may."""
+    types = {type_ for pool in settings.pools.values() for type_ in pool.types}
+    return {
+        schedule.name: f"no pool takes the type {schedule.type} of the schedule {schedule.name}"
+        + like(schedule.type, sorted(types))
+        for schedule in settings.schedules
+        if schedule.type not in types
+    }

@@ -47,7 +47,7 @@ def is_pool_name(name: str) -> bool:
 def _duration(at_least: float = 0.0) -> Callable[[object], float]:
     def validate(value: object) -> float:
         if not isinstance(value, str):  # 500 may be meant as milliseconds as well as seconds
-            raise ValueError(f"{shown(value)} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+            raise ValueError(f"{shown(value)} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
         length = seconds(value)
         if not at_least <= length <= LONGEST:
             raise ValueError(f"{value!r} is out of range; it must be from {human(at_least)} to 36500d")
@@ -67,7 +67,7 @@ def _retention(value: object) -> float | None:
 
 def _memory(value: object) -> int:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is no size; write it like 512MiB or 2GiB")
+        raise ValueError(f"{shown(value)} is not a size; write it like 512MiB or 2GiB")
     limit = size(value)
     if not SMALLEST <= limit < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
@@ -76,7 +76,7 @@ def _memory(value: object) -> int:
 
 def _handler(value: str) -> str:
     if not _HANDLER.fullmatch(value):
-        raise ValueError(f'{value!r} is no handler; write module:attribute, like "jobs:greet"')
+        raise ValueError(f'{value!r} is not a handler; write module:attribute, like "jobs:greet"')
     return value
 
 
@@ -96,13 +96,13 @@ def _type(value: str) -> str:
     try:
         return checked_type(value)
     except InvalidJob:
-        raise ValueError(f"{value!r} is no type; a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -") from None
+        raise ValueError(f"{value!r} is not a type; a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -") from None
 
 
 def _capability(value: str) -> str:
     if not _CAPABILITY.fullmatch(value):
         raise ValueError(
-            f"{value!r} is no capability; one has 1 to 100 printable ASCII characters, no space and no comma"
+            f"{value!r} is not a capability; one has 1 to 100 printable ASCII characters, no space and no comma"
         )
     return value
 
@@ -140,7 +140,7 @@ def _device(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_CORES:
         value = str(value)
     if not isinstance(value, str) or not _DEVICE.fullmatch(value):
-        raise ValueError(f'{shown(value)} is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
+        raise ValueError(f'{shown(value)} is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
     return value
 
 
@@ -158,7 +158,7 @@ def _variable_value(value: str) -> str:
 
 def _schedule_name(value: str) -> str:
     if not _POOL_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name; it has 1 to 100 characters of a-z 0-9 _ . -")
+        raise ValueError(f"{value!r} is not a name; it has 1 to 100 characters of a-z 0-9 _ . -")
     return value
 
 
@@ -173,7 +173,7 @@ def _timezone(value: str) -> str:
     try:
         zoneinfo.ZoneInfo(value)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        raise ValueError(f"{value!r} is no time zone of this machine; write it like Europe/Berlin") from None
+        raise ValueError(f"{value!r} is not a time zone of this machine; write it like Europe/Berlin") from None
     return value
 
 
@@ -189,7 +189,9 @@ def _listen(value: str) -> str:
     except ValueError:
         colon = ""
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise ValueError(f'{value!r} is no address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"')
+        raise ValueError(
+            f'{value!r} is not an address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"'
+        )
     return value
 
 
@@ -201,19 +203,19 @@ def _version_4(host: str) -> str:
 
 def _file(value: str) -> str:
     if not value.strip() or "\0" in value or value.endswith("/"):
-        raise ValueError(f"{value!r} is no name of a file")
+        raise ValueError(f"{value!r} is not the name of a file")
     return value
 
 
 def _host(value: str) -> str:
     if not _HOST.fullmatch(value):
-        raise ValueError(f"{value!r} is no host's name; write it like jobs.example.org, without a scheme or a port")
+        raise ValueError(f"{value!r} is not a host's name; write it like jobs.example.org, without a scheme or a port")
     return value.lower()
 
 
 def _cron(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f'{shown(value)} is no cron line; write it like "30 3 * * *"')
+        raise ValueError(f'{shown(value)} is not a cron line; write it like "30 3 * * *"')
     next(Schedule("", "", "", value, None, "UTC", "once").after(time.time()))
     return value
 

@@ -6,6 +6,7 @@ A finding says what is so and, unless all is well, what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
             found.append(_unloadable(error))
     if settings is not None:
         found.append(good("configuration", f"{settings.path} is valid"))
-        found += _configured(settings)
+        found += _configured(settings, database)
         url = settings.database
     if url is not None:
         try:
@@ -44,19 +45,44 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     return found
 
 
-def _configured(settings: Settings) -> list[Finding]:
+def _configured(settings: Settings, database: str | None) -> list[Finding]:
     """What only a configuration tells to look at."""
     from supervisor.doctor import admin, gpus, limits, memory, place, service
 
-    return [
-        memory.memory(settings),
-        *limits.limits(settings),
-        *gpus.gpus(settings),
-        *place.configuration(settings),
-        *place.runtime_folder(),
-        *admin.admin(settings),
-        *service.service(settings),
-    ]
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "handlers": lambda: _handlers(settings, database),
+        "memory": lambda: [memory.memory(settings)],
+        "limits": lambda: limits.limits(settings),
+        "gpus": lambda: gpus.gpus(settings),
+        "permissions": lambda: [*place.configuration(settings), *place.runtime_folder()],
+        "admin": lambda: admin.admin(settings),
+        "systemd": lambda: service.service(settings),
+    }
+    return [finding for about, look in looks.items() for finding in _looked(about, look)]
+
+
+def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a look finds. What this user may not see is a finding as well."""
+    try:
+        return list(look())
+    except OSError as error:
+        what = error.strerror or str(error)
+        fact = f"{error.filename}: {what}" if error.filename is not None else what
+        return [fault(about, fact, "run the doctor as the user of the service")]
+
+
+def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
+    """The same as `supervisor check` finds."""
+    from supervisor.config.schedules import untaken
+    from supervisor.doctor.handlers import problems_of_pools
+
+    problems = problems_of_pools(settings.path, database)
+    for problem in problems:
+        yield fault("handlers", problem, "correct it, then `supervisor reload`")
+    if not problems:
+        yield good("handlers", f"those of {', '.join(settings.pools)} can be used")
+    for problem in untaken(settings).values():
+        yield warning("schedules", problem, "correct the type, or add a pool; another configuration may have one")
 
 
 def _unloadable(error: ConfigError) -> Finding:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import ipaddress
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from supervisor import access
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.doctor.finding import Finding, fault, good, note, warning
+from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
+from supervisor.operating import living
+from supervisor.system.scoreboard import Scoreboard
 
 _LIBRARIES = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
 _PATIENCE = 2.0  # seconds for an answer
@@ -23,10 +29,10 @@ def admin(settings: Settings) -> list[Finding]:
         return []
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        advice = "pip install 'job-supervisor[admin]'"
+        advice = "pip install './job-supervisor[admin]'"
         return [fault("admin", f"[admin] is configured, and {', '.join(missing)} cannot be imported", advice)]
     found = [*_remote(settings.admin), *_tokens(settings, settings.admin), *_socket(settings.admin)]
-    return [*found, _answer(settings.admin)]
+    return [*found, _answer(settings, settings.admin)]
 
 
 def _remote(admin: AdminSettings) -> Iterator[Finding]:
@@ -47,7 +53,9 @@ def _tokens(settings: Settings, admin: AdminSettings) -> Iterator[Finding]:
         usual = open_engine(settings.database).folder / access.DEFAULT_NAME
         settings = settings._replace(admin=admin._replace(token_file=usual))
     for key, problem in access.problems(settings).items():
-        yield fault("admin", f"{key}: {problem}", "mend the file, then `supervisor reload`")
+        refused = problem.endswith(os.strerror(errno.EACCES))
+        advice = "run the doctor as the user of the service" if refused else "mend the file, then `supervisor reload`"
+        yield fault("admin", f"{key}: {problem}", advice)
 
 
 def _socket(admin: AdminSettings) -> Iterator[Finding]:
@@ -62,8 +70,8 @@ def _socket(admin: AdminSettings) -> Iterator[Finding]:
         yield fault("admin", fact, f"chmod o= {path}")
 
 
-def _answer(admin: AdminSettings) -> Finding:
-    """Whether somebody answers on /healthz."""
+def _answer(settings: Settings, admin: AdminSettings) -> Finding:
+    """Whether somebody answers on /healthz, and whether it is ours."""
     try:
         with contextlib.closing(_connected(admin)) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -76,7 +84,31 @@ def _answer(admin: AdminSettings) -> Finding:
         )
     if status != [b"200"]:
         return warning("admin", f"{admin.listen}: something answers, but not as it should", "see who listens there")
+    if not _served(settings):
+        advice = "see who listens there, or choose another address: listen in [admin]"
+        return warning("admin", f"{admin.listen} answers, but no supervisor of this database listens there", advice)
     return good("admin", f"{admin.listen} answers")
+
+
+def _served(settings: Settings) -> bool:
+    """Whether a living supervisor of this database has an admin process; also where this user may not see it."""
+    engine = open_engine(settings.database)
+    if not engine.exists():
+        return False
+    try:
+        operations = engine.operations()
+    except StoreError:
+        return True  # told elsewhere
+    try:
+        boards = [Scoreboard.open(Path(record.scoreboard)) for record in living(operations)]
+    finally:
+        operations.close()
+    served = [True if board is None else _has_admin(board.bulletin().get("admin")) for board in boards]
+    return any(served)
+
+
+def _has_admin(news: object) -> bool:
+    return isinstance(news, Mapping) and news.get("pid") is not None and not news.get("problem")
 
 
 def _connected(admin: AdminSettings) -> socket.socket:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import supervisor
 from supervisor.config.settings import Settings
@@ -16,6 +17,7 @@ from supervisor.domain.job import Status
 from supervisor.status import text_of
 from supervisor.store.base import Engine, Operations, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.views import SENTENCE
 
 _LATE = 60.0  # seconds after which an expired claim should have been taken back, and clocks should agree
 _MOST_NAMED = 20  # types and pools that a finding names
@@ -30,7 +32,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
         return
     try:
         counts = _counts(operations)
-        yield good("database", f"the schema is current, {counts[Status.PENDING]} jobs are pending")
+        yield good("database", f"the schema is current, {_jobs_that(counts[Status.PENDING], 'is', 'are')} pending")
         supervisors = operations.supervisors()
         living = {record.id: record for record in supervisors if operations.owner_lives(record) is not False}
         left = [*_supervisors(engine, supervisors, living), *_rows(operations, settings, living)]
@@ -80,9 +82,25 @@ def _living(record: SupervisorRecord) -> Iterator[Finding]:
             f"supervisor {record.pid} is of version {text_of(record.version)}, this is {supervisor.__version__}",
             "restart it when it suits you: running jobs may finish",
         )
-    if Scoreboard.open(Path(record.scoreboard)) is None:
+    board = Scoreboard.open(Path(record.scoreboard))
+    if board is None:
         advice = "run this, and `status`, as the user of the service"
         yield note("supervisors", f"supervisor {record.pid} runs, but this user may not see its workers", advice)
+    else:
+        yield from _pools(record.pid, board.bulletin().get("pools", {}))
+
+
+def _pools(supervisor: int, pools: Mapping[str, Any]) -> Iterator[Finding]:
+    """Those of a living supervisor that cannot do their work."""
+    for name, news in pools.items():
+        problem = text_of(news["problem"] or "", SENTENCE)
+        if problem and news.get("broken", True):
+            fact = f"{name} of supervisor {supervisor} cannot start its workers: {problem}"
+            yield fault("pools", fact, "correct it, then `supervisor reload`; until then its jobs wait")
+        elif problem:
+            yield warning(
+                "pools", f"{name} of supervisor {supervisor}: {problem}", "correct it, then `supervisor reload`"
+            )
 
 
 def _stray_files(folder: Path) -> list[Path]:

@@ -119,7 +119,7 @@ def _folder_permissions(folder: Path) -> Iterator[Finding]:
 
 def _file_permissions(database: Path) -> Iterator[Finding]:
     if not database.is_file():
-        yield fault("database", f"{database} is no file", "correct the path")
+        yield fault("database", f"{database} is not a file", "correct the path")
         return
     mode = database.stat().st_mode & 0o777
     if not os.access(database, os.R_OK | os.W_OK):

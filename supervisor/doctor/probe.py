@@ -1,12 +1,14 @@
 """The child that tries one handler: `python -P -m supervisor.doctor.probe FD FOLDER HANDLER one|batch`.
 
-It answers on a descriptor of its own, because what the handler's module prints is not ours.
+The pool's options come pickled on standard input. It answers on a descriptor of its own, because what the handler's
+module prints is not ours.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 
 
@@ -16,12 +18,15 @@ def main() -> int:
     answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     batches = sys.argv[4] == "batch"
     sys.path.insert(0, folder)
+    table = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent has written it
     problem = ""
+    options: list[tuple[list[str], str]] = []
     try:
-        load(handler, batches=batches)
+        load(handler, batches=batches).check_options(table)
     except HandlerError as error:
         problem = " ".join(str(error).split())
-    os.write(answer, json.dumps({"problem": problem}).encode())
+        options = [(list(key), text) for key, text in error.options]
+    os.write(answer, json.dumps({"problem": problem, "options": options}).encode())
     return 0
 
 

@@ -22,9 +22,9 @@ def seconds(value: str | float) -> float:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         number, unit = _as_float(value), 1.0
     else:
-        raise ValueError(f"{value!r} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+        raise ValueError(f"{value!r} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
     if not math.isfinite(number * unit) or number < 0:
-        raise ValueError(f"{value!r} is no duration; it must be finite and not negative")
+        raise ValueError(f"{value!r} is not a duration; it must be finite and not negative")
     return number * unit
 
 
@@ -32,7 +32,7 @@ def size(value: str) -> int:
     """A size in bytes, from text like `512MiB`. Raises ValueError for anything else."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is no size; write it like 512MiB or 2GiB")
+        raise ValueError(f"{value!r} is not a size; write it like 512MiB or 2GiB")
     exact = float(match[1]) * _SIZES[match[2]]
     if not math.isfinite(exact):
         raise ValueError("it is larger than any memory")

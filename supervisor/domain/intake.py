@@ -77,7 +77,7 @@ def encode(field: str, value: object) -> str:
     except RecursionError:
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except (TypeError, ValueError) as error:
-        raise InvalidJob(field, f"it is no JSON: {error}") from None
+        raise InvalidJob(field, f"it is not valid JSON: {error}") from None
     if size > MAX_PAYLOAD_BYTES:
         raise InvalidJob(field, f"it has {size} bytes of JSON; the limit is {MAX_PAYLOAD_BYTES} (1 MiB)")
     # Each level opens a bracket: with no more of them than levels allowed there is nothing to walk.
@@ -102,7 +102,7 @@ def _deeper_than(value: Any, limit: int) -> bool:
 
 def _whole(field: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidJob(field, f"{_short(value)} is no whole number from {low} to {high}")
+        raise InvalidJob(field, f"{_short(value)} is not a whole number from {low} to {high}")
     return value
 
 
@@ -110,10 +110,12 @@ def _requires(value: str | Iterable[str]) -> str:
     try:
         words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
     except TypeError:
-        raise InvalidJob("requires", f"{_short(value)} is no list of capabilities") from None
+        raise InvalidJob("requires", f"{_short(value)} is not a list of capabilities") from None
     for word in words:
         if not isinstance(word, str) or not _CAPABILITY.fullmatch(word):
-            raise InvalidJob("requires", f"{_short(word)} is no capability: 1 to 100 printable characters, no spaces")
+            raise InvalidJob(
+                "requires", f"{_short(word)} is not a capability: 1 to 100 printable characters, no spaces"
+            )
     text = normalise(words)
     if len(text) > MAX_REQUIRES:
         raise InvalidJob("requires", f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
@@ -125,7 +127,7 @@ def _meta(value: object) -> str | None:
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
-        raise InvalidJob("meta", f"{_short(value)} is no mapping of names to values")
+        raise InvalidJob("meta", f"{_short(value)} is not a mapping of names to values")
     text = encode("meta", dict(value))
     size = len(text.encode())
     if size > MAX_META_BYTES:
@@ -163,7 +165,7 @@ def _unique_key(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
-        raise InvalidJob("unique_key", f"{_short(value)} is no text of 1 to {MAX_KEY} characters")
+        raise InvalidJob("unique_key", f"{_short(value)} is not a text of 1 to {MAX_KEY} characters")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

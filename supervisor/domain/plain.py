@@ -20,6 +20,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         return value
     if depth > _DEEPEST:
         return "…"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()  # a value of ours
     if isinstance(value, dict):
         return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
     items = sorted(value) if isinstance(value, (set, frozenset)) else value

@@ -15,6 +15,7 @@ from supervisor.domain.job import Claim, NewJob
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
 MAX_CHILDREN_BYTES = 64 << 20  # of their payloads together: all of them are inserted in one transaction
+_ROUNDING = 1e-6  # by which sums of fractions may be beyond 0 and 1
 
 
 class JobInterrupted(BaseException):
@@ -140,8 +141,14 @@ class Context:
         self._board.keep(line)
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Show how far the job is: `fraction` is 0…1 and clamped to it. Cheap enough for every step."""
-        reported = min(max(float(fraction), 0.0), 1.0)
+        """Show how far the job is: `fraction` is 0…1. Cheap enough for every step. Raises ValueError beyond it; what
+        only rounding has put there is clamped.
+        """
+        reported = float(fraction)
+        if not 0.0 <= reported <= 1.0:
+            if not -_ROUNDING <= reported <= 1.0 + _ROUNDING:
+                raise ValueError(f"progress is a number from 0 to 1, not {fraction}")
+            reported = min(max(reported, 0.0), 1.0)
         self._board.progress(reported, text)
         self._reported = reported
 

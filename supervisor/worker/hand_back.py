@@ -12,6 +12,7 @@ from supervisor.store.base import Exchange
 from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.hand import Hand
+from supervisor.worker.telling import Telling
 
 _AT_ONCE = 16  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
 
@@ -25,11 +26,12 @@ class HandBack:
     While it is `active` it may have settlements that stand nowhere else.
     """
 
-    def __init__(self, settle: Settle, hand: Hand, slot: Slot, counter: Counter, log: Any) -> None:
+    def __init__(self, settle: Settle, hand: Hand, slot: Slot, counter: Counter, tell: Telling, log: Any) -> None:
         self._settle = settle
         self._hand = hand
         self._slot = slot
         self._counter = counter
+        self._tell = tell
         self._log = log
         self._settled = 0  # runs, by this thread
         self.active = False
@@ -65,17 +67,5 @@ class HandBack:
         self._settled += runs
         self._slot.settle_aside(self._settled)
         self._counter.settled(written, exchange.lost, ended_by)
-        report_lost(exchange.lost, self._log)
-        report_refused(exchange.refused, self._log)
+        self._tell(written, exchange)
         self._slot.hold(1)
-
-
-def report_lost(jobs: Sequence[int], log: Any) -> None:
-    for job in jobs:
-        log.warning("claim_lost", job=job, result="discarded")
-
-
-def report_refused(rows: Sequence[tuple[int, str]], log: Any) -> None:
-    """Rows that the database refuses to have claimed or settled."""
-    for job, reason in rows:
-        log.warning("row_refused", job=job, reason=reason, result="quarantined")

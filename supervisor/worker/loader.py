@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from supervisor.worker.context import Context
@@ -17,7 +18,13 @@ HandleBatch = Callable[[list[Any], Context], Any]
 
 
 class HandlerError(Exception):
-    """The handler cannot be used; one sentence says why."""
+    """The handler cannot be used; one sentence says why. Where that is owed to the pool's options, `options` has a
+    key, as a path, and a sentence for each fault.
+    """
+
+    def __init__(self, sentence: str, options: Sequence[tuple[Sequence[str], str]] = ()) -> None:
+        super().__init__(sentence)
+        self.options = options
 
 
 class AnyHandler(Protocol):
@@ -41,6 +48,7 @@ class Handler:
     Made from a function, or from a class with those methods (only `handle` is needed, or `handle_batch`,
     which serves for single jobs, too). `async def` is run on one event loop that lasts as long as the worker.
     What jobs leave on it ends with them, what `setup` has started there goes on.
+    With `check_options` it says by a ValueError what is wrong with the pool's options, before its `setup`.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -57,14 +65,35 @@ class Handler:
         self.name = name
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
+        self._check_options = getattr(target, "check_options", None)
+        self._insist_on_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.changes: Changes | None = None
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
 
     def setup(self, ctx: Context) -> None:
-        if self._setup is not None and not self._is_set_up:
-            self._finish(self._setup(ctx))
+        if not self._is_set_up:
+            self.check_options(ctx.options)
+            if self._setup is not None:
+                self._finish(self._setup(ctx))
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raises HandlerError if the handler says that it cannot work with these."""
+        if self._check_options is None:
+            return
+        try:
+            self._check_options(options)
+        except ValueError as error:
+            raise HandlerError(str(error), getattr(error, "faults", ())) from error
+
+    def _insist_on_parameters(self) -> None:
+        """Raises HandlerError for what could never be called as we call it."""
+        alone = self._handle_batch is None
+        _insist_on(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
+        _insist_on(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
+        _insist_on(self._setup, f"{self.name}.setup", "ctx")
+        _insist_on(self._teardown, f"{self.name}.teardown", "ctx")
 
     def insist_on_batches(self) -> None:
         """Raises HandlerError if it cannot handle several jobs at a time."""
@@ -85,6 +114,7 @@ class Handler:
 
         Raises HandlerError for an async one, whose event loop several processes would share.
         """
+        self.check_options(ctx.options)
         value = None if self._setup is None or _is_async(self._setup) else self._setup(ctx)
         if _is_async(self._setup) or inspect.isawaitable(value):
             if inspect.iscoroutine(value):
@@ -134,10 +164,11 @@ def load(name: str, *, batches: bool = False) -> Handler:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise HandlerError(f"{name}: there is no module {error.name!r} (looked in {sys.path[0]} first)") from error
-        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}") from error
+            raise HandlerError(f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})") from error
+        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}{_place(error)}") from error
     except Exception as error:
-        raise HandlerError(f"{name}: importing it failed: {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}{_place(error)}"
+        raise HandlerError(f"{name}: importing it failed: {why}") from error
     target = module
     for part in attribute.split("."):
         try:
@@ -148,6 +179,41 @@ def load(name: str, *, batches: bool = False) -> Handler:
     if batches:
         handler.insist_on_batches()
     return handler
+
+
+def _looked_in(missing: str) -> str:
+    """Why a module is not found, where another one of its package's name stands in its way."""
+    package = missing.rpartition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if not file or hasattr(sys.modules[package], "__path__"):
+        return f"looked in {sys.path[0]} first"
+    ours = ", which hides the handlers that are shipped; give that file another name"
+    return f"{package} is {file}{ours if package == 'handlers' else ''}"
+
+
+def _place(error: Exception) -> str:
+    """The file and line that raised it, for a sentence. A SyntaxError names its own."""
+    if isinstance(error, SyntaxError):
+        return ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    # The first frame is our own.
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""
+
+
+def _insist_on(function: Any, name: str, *parameters: str) -> None:
+    """Raises HandlerError for a generator, and for a function that does not take so many arguments."""
+    if not callable(function):
+        return
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(f"{name}: it is a generator; it must return its result instead of yielding it")
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # what is not written in Python need not have one
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError:
+        raise HandlerError(f"{name}: it must take ({', '.join(parameters)})") from None
 
 
 def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:

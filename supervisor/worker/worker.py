@@ -27,7 +27,7 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.growth import Growth
 from supervisor.worker.hand import Hand
-from supervisor.worker.hand_back import HandBack, report_lost, report_refused
+from supervisor.worker.hand_back import HandBack
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.place import check_memory
 from supervisor.worker.process_check import ProcessCheck, Ruined, leave_ruined
@@ -35,6 +35,7 @@ from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.store_outage import StoreOutage, registered
+from supervisor.worker.telling import Telling
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Worker:
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
+        self._tell = Telling(pool.retry, self._log)
         self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
         self._growth = Growth(pool.max_memory)
@@ -106,7 +108,7 @@ class Worker:
         self._wakeups = Wakeups(self._slot, self._wake, self._interrupt)
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
-        self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._log)
+        self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._tell, self._log)
         pulse = self._pulse = Pulse(
             self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
         )
@@ -151,6 +153,7 @@ class Worker:
         self._pulse.cease()
         while self._hand:
             self._exchange(0)
+        self._tell.rest()
 
     def _want(self) -> int:
         if self._cautious:
@@ -158,9 +161,7 @@ class Worker:
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
     def _exchange(self, want: int, gathered: int = 0) -> list[Claim]:
-        """Settle what is finished and claim what comes next, beside so many claims `gathered` before. While the
-        database fails, wait and keep all.
-        """
+        """Settle what is finished and claim more, beside so many `gathered` before. Waits while the database fails."""
         if not self._mark[0]:
             forked.end()
         if self._closed():  # else SQLite might write to what a handler has opened in place of its files
@@ -184,9 +185,7 @@ class Worker:
                 self._settled += runs
                 self._slot.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
-            report_lost(exchange.lost, self._log)
-        if exchange.refused:
-            report_refused(exchange.refused, self._log)
+        self._tell(settlements, exchange)
         claims = exchange.claims
         if self._unsure and want and not gathered:  # else nobody would run them
             claims = self._held(claims)

@@ -58,6 +58,88 @@ def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, p
     assert document.document["problems"] == errors
 
 
+def test_check_names_options_that_a_shipped_handler_does_not_know(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(
+        "[pools.m1]\nhandler = 'handlers.mail:send'\noptions = { host = 'mail' }\n"
+        "[pools.m2]\nhandler = 'handlers.mail:send'\noptions = { hots = 'x', port = 0 }\n"
+        "[pools.p]\nhandler = 'handlers.pictures:Pictures'\ntypes = ['tag']\noptions = { tag = { topk = 3 } }\n"
+    )
+    ran = cli("check")
+    assert (ran.code, ran.errors()) == (
+        2,
+        [
+            "supervisor.toml:6: pools.m2.options.port: must be at least 1, not 0",
+            "supervisor.toml:6: pools.m2.options.hots: there is no such option; did you mean host?",
+            "supervisor.toml:10: pools.p.options.tag.topk: there is no such option; did you mean top_k?",
+        ],
+    )
+
+
+def test_check_finds_handlers_that_nobody_could_call(cli: Run, project: Path) -> None:
+    names = ("noctx", "three", "lazy", "slow_lazy", "Setup", "Batch", "good", "Good", "many", "builtin", "Called")
+    (project / "supervisor.toml").write_text(
+        "".join(f"[pools.{n.lower()}{i}]\nhandler='odd:{n}'\n" for i, n in enumerate(names))
+    )
+    (project / "odd.py").write_text(
+        "def noctx(payload): ...\n"
+        "def three(payload, ctx, more): ...\n"
+        "def lazy(payload, ctx): yield 1\n"
+        "async def slow_lazy(payload, ctx): yield 1\n"
+        "class Setup:\n    def setup(self): ...\n    def handle(self, payload, ctx): ...\n"
+        "class Batch:\n    def handle_batch(self, payloads): ...\n"
+        "def good(payload, ctx, more=None): ...\n"
+        "class Good(type('Base', (), {})):\n"
+        "    @staticmethod\n    def handle(payload, ctx): ...\n    def teardown(self, *rest): ...\n"
+        "def many(*arguments, **named): ...\n"
+        "builtin = max\n"
+        "class Callable:\n    def __call__(self, payload, ctx): ...\n"
+        "Called = Callable()\n"
+    )
+    ran = cli("check")
+    assert [error.partition("handler: ")[2] for error in ran.errors()] == [
+        "odd:noctx: it must take (payload, ctx)",
+        "odd:three: it must take (payload, ctx)",
+        "odd:lazy: it is a generator; it must return its result instead of yielding it",
+        "odd:slow_lazy: it is a generator; it must return its result instead of yielding it",
+        "odd:Setup.setup: it must take (ctx)",
+        "odd:Batch.handle_batch: it must take (payloads, ctx)",
+    ]
+
+
+def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Path) -> None:
+    with (project / "supervisor.toml").open("a") as file:
+        file.write(
+            "[[schedules]]\nname = 'nightly'\ntype = 'gret'\nevery = '1h'\n"
+            "[[schedules]]\nname = 'daily'\ntype = 'greet'\nevery = '1d'\n"
+        )
+    ran = cli("check")
+    sentence = "no pool takes the type gret of the schedule nightly; did you mean greet?"
+    assert (ran.code, ran.out) == (0, "supervisor.toml: good; pools: greet\n")
+    assert ran.err == f"warning: supervisor.toml: {sentence}\n"
+    assert cli("check", "--json").document["warnings"] == [sentence]
+    run = command("run", "--burst", "--pool", "greet", cwd=project)
+    assert run.returncode == 0
+    assert sentence in run.stderr
+
+
+def test_an_import_that_fails_names_file_and_line(cli: Run, project: Path) -> None:
+    (project / "jobs.py").write_text("import helper\ndef greet(payload, ctx): ...\n")
+    for text, what in (
+        ("x = 1\n1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("\nimport nix  # of another length\n", "no module named 'nix'"),
+    ):
+        (project / "helper.py").write_text(text)
+        [error] = cli("check").errors()
+        assert error.endswith(f"jobs:greet: importing it failed: {what} ({project}/helper.py:2)")
+
+
+def test_an_own_handlers_module_that_hides_the_shipped_ones_is_named(cli: Run, project: Path) -> None:
+    (project / "handlers.py").write_text("")
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
+    [error] = cli("check").errors()
+    assert f"(handlers is {project}/handlers.py, which hides the handlers that are shipped" in error
+
+
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
     text = (project / "supervisor.toml").read_text()
     (project / "supervisor.toml").write_text(f"{text}[pools.tag]\ncommand = ['./tag', 'x']\n")

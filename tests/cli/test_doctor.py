@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
 import resource
 import socket
 import sqlite3
@@ -20,9 +21,11 @@ from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
 from supervisor.doctor import Finding, admin, clock, environment, gpus, limits, memory, place, service
 from tests.docs.markdown import ROOT
-from tests.site_under_test import Site
+from tests.site_under_test import Site, wait_for
 
 from .conftest import CONFIGURATION, Run
+
+WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 
 def settings_of(folder: Path, more: str = "", text: str = CONFIGURATION) -> Settings:
@@ -432,7 +435,7 @@ class Health(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_admin_that_answers_is_good(tmp_path: Path) -> None:
+def test_somebody_else_who_answers_is_not_taken_for_our_admin_process(tmp_path: Path) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -441,7 +444,59 @@ def test_admin_that_answers_is_good(tmp_path: Path) -> None:
         finally:
             server.shutdown()
             thread.join()
-    assert (found.level, found.fact.endswith("answers")) == ("ok", True)
+    assert found.level == "warning"
+    assert found.fact.endswith("answers, but no supervisor of this database listens there")
+
+
+def test_admin_that_answers_is_good_and_another_projects_is_not(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    site = make_site(f'{WORK}[admin]\nlisten = "127.0.0.1:0"\n')
+    site.start()
+    url = wait_for(lambda: (site.event("admin_listening") or {}).get("url"), "the admin process")
+    listen = url.removeprefix("http://").rstrip("/")
+    ours = load(site.config)
+    assert ours.admin is not None
+    ours = ours._replace(admin=ours.admin._replace(listen=listen))
+    wait_for(lambda: admin.admin(ours)[-1].fact == f"{listen} answers", "its answer")
+    [found] = admin.admin(with_admin(tmp_path, listen=listen))
+    assert (found.level, "no supervisor of this database" in found.fact) == ("warning", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_what_this_user_may_not_see_is_a_finding(tmp_path: Path) -> None:
+    token = tmp_path / "closed" / "token"
+    token.parent.mkdir(mode=0o700)
+    token.write_text("a" * 30)
+    settings = with_admin(tmp_path, token_file=token, listen="127.0.0.1:1")
+    os.seteuid(65534)
+    try:
+        found = admin.admin(settings)
+    finally:
+        os.seteuid(0)
+    assert found[0].level == "fault"
+    assert found[0].fact == f"token_file: {token}: Permission denied"
+    assert found[0].advice == "run the doctor as the user of the service"
+
+
+def test_the_doctor_finds_what_check_finds(cli: Run, database: Path) -> None:
+    with (database.parent / "supervisor.toml").open("a") as file:
+        file.write("[pools.bad]\nhandler = 'jobs:nothing'\n[[schedules]]\nname='n'\ntype='gret'\nevery='1h'\n")
+    assert told(cli, "handlers", "pools.bad.handler: jobs:nothing")["level"] == "fault"
+    assert told(cli, "schedules", "no pool takes the type gret of the schedule n")["level"] == "warning"
+
+
+def test_a_pool_that_cannot_start_its_workers_is_a_fault(make_site: Callable[..., Site], cli: Run) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:nothing"\nworkers = 1\n')
+    process = site.start()
+    wait_for(lambda: site.event("worker_died"), "the first try")
+
+    def told_of_it() -> list[dict[str, str]]:
+        found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
+        return [one for one in found if one["about"] == "pools"]
+
+    [found] = wait_for(told_of_it, "the finding")
+    assert found["level"] == "fault"
+    assert found["fact"].startswith(f"work of supervisor {process.pid} cannot start its workers: ")
+    assert "jobs:nothing" in found["fact"]
 
 
 def test_what_the_doctor_finds_is_for_people_too(cli: Run, database: Path) -> None:

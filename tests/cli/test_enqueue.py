@@ -101,7 +101,8 @@ def test_waiting_for_a_job_that_does_not_succeed_fails(cli: Run, database: Path,
     ran = cli("enqueue", "greet", "--wait")
 
     assert (ran.code, ran.out) == (1, "1\n")
-    assert f"error: job 1 is {status}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
+    ended = {"failed": "failed"}.get(status, f"was {status}")
+    assert f"error: job 1 {ended}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
 
 
 def test_waiting_with_json_prints_the_job_as_one_document(cli: Run, database: Path) -> None:
@@ -141,3 +142,12 @@ def finished_at_once(database: Path, status: str, *, result: str | None = None, 
         f"CREATE TRIGGER finisher AFTER INSERT ON jobs BEGIN UPDATE jobs SET status = '{status}', "
         f"result = {stored}, last_error = '{error}' WHERE id = NEW.id; END",
     )
+
+
+def test_a_type_that_no_pool_takes_is_told_and_enqueued_all_the_same(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "gret", "{}")
+    assert (ran.code, ran.out, ran.err) == (0, "1\n", "warning: no pool takes the type gret; did you mean greet?\n")
+    assert cli("enqueue", "qqq").err == "warning: no pool takes the type qqq\n"
+    assert cli("enqueue", "greet").err == ""
+    assert cli("enqueue", "gret", "--json").document == {"id": 4}
+    assert cli("enqueue", "gret", "--database", f"sqlite:///{database}").err == ""  # no configuration to ask

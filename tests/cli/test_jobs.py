@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pty
 import subprocess
@@ -101,13 +102,51 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
 
     shown = cli("jobs", "show", "1")
 
-    events = [line.split()[2:] for line in shown.out.partition("EVENT\n")[2].splitlines()[:4]]
-    assert events == [["–", "created"], ["+10s", "due"], ["+2s", "started"], ["+3.5s", "failed"]]
-    assert "Attempt 1" in shown.out
+    assert timeline(shown.out) == [
+        "– created",
+        "+10s due",
+        "+2s attempt 1 began in greet-1",
+        "+3.5s attempt 1 ended: exception",
+        "+0ms failed",
+    ]
+    start = datetime.datetime.fromtimestamp(1012).strftime("%Y-%m-%d %H:%M:%S")
+    assert f"Attempt 1, {start}: exception, after 3.5s, in greet-1" in shown.out
     # Indented: no line of a handler's looks like one of ours.
     assert "line [bold]\\x1b[31m\n  ValueError: boom\nstderr:\n  said" in shown.out
     document = cli("jobs", "show", "1", "--json").document
     assert [error["message"] for error in document["errors"]] == ["boom"]
+
+
+def timeline(text: str) -> list[str]:
+    lines = text.partition("EVENT\n")[2].partition("\n\n")[0].splitlines()
+    return [" ".join(line.split()[2:]) for line in lines]
+
+
+def test_nothing_comes_after_a_jobs_end(cli: Run, with_status: Callable[..., list[int]], database: Path) -> None:
+    with_status("cancelled")
+    execute(database, "UPDATE jobs SET created_at = 1000, scheduled_at = 9e9, completed_at = 1001")
+
+    assert timeline(cli("jobs", "show", "1").out) == ["– created", "+1s cancelled"]
+
+
+def test_each_attempt_has_its_place_in_the_timeline(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    """Due again after the first attempt, and done by a second one too short for a row of its own."""
+    with_status("done")
+    execute(database, "UPDATE jobs SET created_at = 1000, scheduled_at = 1010, started_at = 1011, completed_at = 1012")
+    execute(database, "UPDATE jobs SET attempts = 2")
+    sql = "INSERT INTO job_errors (job_id, attempt, kind, message, duration, created_at) VALUES (1, 1, ?, 'm', 2, 1005)"
+    execute(database, sql, "timeout")
+
+    assert timeline(cli("jobs", "show", "1").out) == [
+        "– created",
+        "+3s attempt 1 began",
+        "+2s attempt 1 ended: timeout",
+        "+5s due",
+        "+1s attempt 2 began",
+        "+1s done",
+    ]
 
 
 LOGS = ["tagging\n", None, "".join(f"line {number}\n" for number in range(50)) + "\x1b[2Jdone: 10%\r 100%\r\n"]

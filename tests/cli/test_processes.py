@@ -99,6 +99,12 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     view = wait_for(lambda: next((w for w in status(project)["workers"] if w["job"] == job), None))
     assert (view["pool"], view["state"], view["progress"]) == ("greet", "busy", 0.5)
     assert view["memory"] > 1 << 20
+    of_job = command("jobs", "show", str(job), cwd=project).stdout
+    assert re.search(r"^progress +50% half$", of_job, re.MULTILINE)
+    assert re.search(r"^claimed by +greet-1 \(token 1\)$", of_job, re.MULTILINE)
+    assert "attempt 1 began" in of_job
+    document = json.loads(command("jobs", "show", str(job), "--json", cwd=project).stdout)
+    assert (document["progress"], document["worker"]) == (0.5, "greet-1")
     assert view["beat_age"] < 10
 
     shown = command("status", cwd=project, env=os.environ | {"COLUMNS": "80"}).stdout
@@ -237,3 +243,26 @@ def test_a_python_process_may_be_asked_as_a_module(project: Path) -> None:
     ran = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
 
     assert ran.stdout == "supervisor.toml: good; pools: greet\n"
+
+
+def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
+    def shown(job: int) -> str:
+        return command("jobs", "show", str(job), cwd=project).stdout
+
+    waiting = {type_: int(command("enqueue", type_, cwd=project).stdout) for type_ in ("greet", "gret")}
+    picky = enqueue(project, "{}", "--requires", "gpu")
+    assert re.search("^waits +no supervisor is running$", shown(waiting["greet"]), re.MULTILINE)
+    command("pause", "greet", cwd=project)
+    started("run")
+    wait_for(lambda: status(project)["pools"])
+    assert re.search("^waits +its type is paused; `supervisor resume greet`", shown(waiting["greet"]), re.MULTILINE)
+    assert re.search("^waits +no pool takes the type gret; did you mean greet", shown(waiting["gret"]), re.MULTILINE)
+    assert re.search("^greet .* paused$", command("status", cwd=project).stdout, re.MULTILINE)
+
+    command("resume", "greet", cwd=project)
+    wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs WHERE id = 1") == [("done",)])
+    assert re.search("^waits +no pool that takes its type has what it requires: gpu$", shown(picky), re.MULTILINE)
+    sentence = "no pool that takes greet has what some of its jobs require: gpu"
+    assert sentence in command("status", cwd=project).stdout
+    assert status(project)["unmet"] == [sentence]
+    assert "waits" not in shown(waiting["greet"])

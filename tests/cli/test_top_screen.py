@@ -174,7 +174,7 @@ def test_trouble_of_supervisors_is_told_first() -> None:
     several = [supervisor(1), supervisor(2, trouble="read-only"), supervisor(3, alive=False)]
     assert shown(overview(supervisors=several))[1].startswith("supervisor 2: the database cannot be used")
     admin = AdminView(None, "127.0.0.1:8787", "the address is in use")
-    assert "admin process not to be had: the address" in shown(overview(supervisors=[supervisor(admin=admin)]))[1]
+    assert "admin process unavailable: the address" in shown(overview(supervisors=[supervisor(admin=admin)]))[1]
     assert "no supervisor is running" in shown(overview(supervisors=[], pools=[], workers=[]))[1]
 
 

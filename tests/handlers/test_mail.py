@@ -11,6 +11,7 @@ import pytest
 
 from handlers import mail
 from supervisor import Fail, Retry
+from supervisor.worker.loader import Handler, HandlerError
 
 PAYLOAD = {"to": "b@example.org", "subject": "Grüße", "text": "Hello,\n.\nthe end"}
 
@@ -176,5 +177,20 @@ def test_a_missing_password_or_feature_fails_for_good(
         send(username="a", password_env="MAIL_PASSWORD", allow_plain_login=True)
     with pytest.raises(Fail, match="not supported"):
         send(security="starttls")
-    with pytest.raises(Fail, match="the pool's options cannot be used: security"):
+    with pytest.raises(Fail, match=r"options\.security"):
         send(security="starttsl")
+
+
+def test_options_are_checked_before_the_first_job(context: Callable[..., Any]) -> None:
+    handler = Handler(mail.send, "handlers.mail:send")
+    faults = {
+        "hots": ("x", "options.hots: there is no such option; did you mean host?"),
+        "port": ("25", "options.port: must be a whole number, not '25'"),
+        "security": ("ssl", "options.security: must be 'none', 'starttls' or 'tls', not 'ssl'"),
+        "timeout": (0, "options.timeout: must be greater than 0.0, not 0"),
+    }
+    for key, (value, sentence) in faults.items():
+        with pytest.raises(HandlerError) as caught:
+            handler.setup(context(**{key: value}))
+        assert str(caught.value) == sentence
+    handler.setup(context(host="mail.example.org"))

@@ -201,6 +201,12 @@ def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
     [heading] = [line for line in printed.splitlines() if line.startswith("TYPE ")]
     [row] = [line for line in printed.splitlines() if line.startswith("work ")]
     assert dict(zip(heading.split(), row.split(), strict=True))["DONE/H"] == "17"
+    # Failed attempts, however long, are in neither of the two.
+    site.rows("UPDATE job_history SET run_seconds = 1e6")
+    printed = subprocess.run(words, check=True, capture_output=True, timeout=60, text=True).stdout
+    again = [line for line in printed.splitlines() if line.startswith("work ")]
+    assert [line.split()[-2:] for line in again] == [row.split()[-2:]]
+    assert "mean, longest: of the latest jobs that are done" in printed
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:

@@ -146,6 +146,26 @@ def test_a_burst_waits_for_retries_and_tells_failure_by_its_exit_code(make_site:
     assert site.job(later).status is Status.PENDING
 
 
+def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_before_any_job(make_site: MakeSite) -> None:
+    config = """
+        [pools.mail]
+        handler = "handlers.mail:send"
+        options = { hots = "x" }
+        workers = 1
+        [pools.noctx]
+        handler = "jobs:noctx"
+        workers = 1
+        """
+    site = make_site(config, "def noctx(payload): return 1\n")
+    jobs = [site.queue.enqueue(type_, {}) for type_ in ("mail", "noctx")]
+    site.start()
+    unknown = "options.hots: there is no such option; did you mean host?"
+    wait_for(lambda: site.event("worker_died", pool="mail", reason="setup_failed", detail=unknown))
+    wrong = "jobs:noctx: it must take (payload, ctx)"
+    wait_for(lambda: site.event("worker_died", pool="noctx", reason="setup_failed", detail=wrong))
+    assert [site.job(job).attempts for job in jobs] == [0, 0]
+
+
 def test_a_burst_ends_when_a_handler_cannot_be_set_up(make_site: MakeSite) -> None:
     site = make_site('[pools.missing]\nhandler = "no_such_module:handle"\nworkers = 1\n')
     job = site.queue.enqueue("missing")

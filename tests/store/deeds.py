@@ -221,7 +221,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
             ),
             True,
         ),
-        "look at one": (lambda r: (r.attempts(13), r.runs(6)), True),
+        "look at one": (lambda r: (r.attempts(13), r.runs(6), r.worker_name("nobody")), True),
         "look at all": (
             lambda r: (
                 r.error_groups(0.0, 9),
@@ -238,7 +238,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
             ),
             True,
         ),
-        "backlog": (lambda r: r.backlog(NOW, 9)["mail"], True),
+        "backlog": (lambda r: (r.backlog(NOW, 9)["mail"], r.requirements(NOW)), True),
         "retry": (lambda r: r.retry([13, 14, 1], NOW), False),
         "cancel pending": (lambda r: r.cancel(8, NOW), False),
         "cancel running": (lambda r: r.cancel(1, NOW), True),

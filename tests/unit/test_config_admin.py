@@ -79,7 +79,7 @@ def test_any_other_address_is_refused_unless_it_is_said_to_be_meant(toml: Path, 
         *(
             (
                 f'listen = "{listen}"',
-                f"listen: '{listen}' is no address; "
+                f"listen: '{listen}' is not an address; "
                 'write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"',
             )
             for listen in ("x", "8787", "127.0.0.1", ":80", "::1:80", "127.0.0.1:65536", "127.0.0.1:http", "[::1]")
@@ -89,16 +89,16 @@ def test_any_other_address_is_refused_unless_it_is_said_to_be_meant(toml: Path, 
             "listen: 'unix:' names no file; write it like \"unix:/run/job-supervisor/admin.sock\"",
         ),
         ("listen = 8787", 'listen: must be text in quotes, like "text", not 8787'),
-        ('token_file = ""', "token_file: '' is no name of a file"),
-        ('read_token_file = "x/"', "read_token_file: 'x/' is no name of a file"),
+        ('token_file = ""', "token_file: '' is not the name of a file"),
+        ('read_token_file = "x/"', "read_token_file: 'x/' is not the name of a file"),
         (
             'hosts = ["https://jobs.example.org"]',
-            "hosts[0]: 'https://jobs.example.org' is no host's name; "
+            "hosts[0]: 'https://jobs.example.org' is not a host's name; "
             "write it like jobs.example.org, without a scheme or a port",
         ),
         (
             'hosts = ["jobs.example.org:443"]',
-            "hosts[0]: 'jobs.example.org:443' is no host's name; "
+            "hosts[0]: 'jobs.example.org:443' is not a host's name; "
             "write it like jobs.example.org, without a scheme or a port",
         ),
         ('hosts = ["a", "a"]', "hosts: 'a' is listed twice"),
@@ -147,7 +147,7 @@ def test_whoever_is_about_to_run_it_is_told_what_to_install(toml: Path, monkeypa
     with pytest.raises(ConfigError) as caught:
         load(toml, to_run=())
     assert caught.value.problems == [
-        "supervisor.toml:3: admin: it needs fastapi, uvicorn: pip install 'job-supervisor[admin]'"
+        "supervisor.toml:3: admin: it needs fastapi, uvicorn: pip install './job-supervisor[admin]'"
     ]
     toml.write_text(POOL)
     assert load(toml, to_run=()).admin is None

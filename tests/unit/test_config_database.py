@@ -45,7 +45,7 @@ def test_a_database_of_the_command_line_starts_at_the_current_folder(tmp_path: P
     assert load(path, database="sqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
     with pytest.raises(ConfigError) as caught:
         load(path, database="x.db")
-    assert caught.value.problems == ["--database: 'x.db' is no SQLite URL; write it like sqlite:///x.db"]
+    assert caught.value.problems == ["--database: 'x.db' is not an SQLite URL; write it like sqlite:///x.db"]
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_database_of_the_command_line_starts_at_the_current_folder(tmp_path: P
         ("sqlite:///file:x?mode=memory", "in-memory"),
         ("sqlite://jobs.db", "write it like sqlite:///jobs.db"),
         ("jobs.db", "write it like sqlite:///jobs.db"),
-        ("", "is no SQLite URL"),
-        ("mysql://user:secret@host/db", "'mysql://…@host/db' is no SQLite URL"),
+        ("", "is not an SQLite URL"),
+        ("mysql://user:secret@host/db", "'mysql://…@host/db' is not an SQLite URL"),
         ("sqlite:///jobs.db?mode=ro", "leave out"),
-        ("sqlite:///folder/", "is no name of a file"),
-        ("sqlite:///a\\u0000b", "is no name of a file"),
+        ("sqlite:///folder/", "is not the name of a file"),
+        ("sqlite:///a\\u0000b", "is not the name of a file"),
     ],
 )
 def test_a_database_that_cannot_be_used_is_refused(toml: Path, url: str, words: str) -> None:

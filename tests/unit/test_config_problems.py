@@ -37,7 +37,7 @@ def problems(path: Path, text: str) -> list[str]:
 
 def test_a_fault_names_file_line_and_key(toml: Path) -> None:
     assert problems(toml, f'{POOL}\n# a comment\ntimeout = "5 parsecs"\n') == [
-        "supervisor.toml:5: pools.tag.timeout: '5 parsecs' is no duration; write it like 250ms, 10s, 5m, 2h or 7d"
+        "supervisor.toml:5: pools.tag.timeout: '5 parsecs' is not a duration; write it like 250ms, 10s, 5m, 2h or 7d"
     ]
 
 
@@ -62,16 +62,16 @@ level = "loud"
 
     assert found == [
         "supervisor.toml:1: databse: there is no such key here; did you mean database?",
-        "supervisor.toml:3: pools.tag.handler: 'jobs' is no handler; write module:attribute, like \"jobs:greet\"",
+        "supervisor.toml:3: pools.tag.handler: 'jobs' is not a handler; write module:attribute, like \"jobs:greet\"",
         "supervisor.toml:4: pools.tag.workers: must be a whole number, not '2'",
         'supervisor.toml:5: pools.tag.env.A: must be text in quotes, like "text", not 1',
         f"supervisor.toml:6: pools.caption.handler: is missing; write {EITHER}",
-        "supervisor.toml:7: pools.caption.types[0]: 'cap tion' is no type; "
+        "supervisor.toml:7: pools.caption.types[0]: 'cap tion' is not a type; "
         "a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -",
         'supervisor.toml:7: pools.caption.types[1]: must be text in quotes, like "text", not 3',
         "supervisor.toml:8: pools.caption.preload: must be true or false, not 1",
         "supervisor.toml:9: pools.caption.start: must be 'fork' or 'spawn', not 'forkk'",
-        "supervisor.toml:10: pools.caption.retry.base: 3 is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
+        "supervisor.toml:10: pools.caption.retry.base: 3 is not a duration; write it like 250ms, 10s, 5m, 2h or 7d",
         "supervisor.toml:10: pools.caption.retry.jitter: must be at most 1.0, not 2",
         "supervisor.toml:12: log.level: must be 'debug', 'info', 'warning' or 'error', not 'loud'",
     ]
@@ -82,7 +82,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
     pools = '[pools.a]\nhandler = "jobs:a"\n[pools.b]\nhandler = "jobs:b"\n'
 
     assert problems(toml, text.format("1d") + pools) == [
-        "supervisor.toml:2: defaults.timeout: 'x' is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
+        "supervisor.toml:2: defaults.timeout: 'x' is not a duration; write it like 250ms, 10s, 5m, 2h or 7d",
         "supervisor.toml:3: defaults.retry.base: max is 10m, which is shorter than base, 1d",
         "supervisor.toml:5: defaults.max_workers: min_workers is 9, which is more than max_workers, 2",
     ]
@@ -126,8 +126,8 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             'shutdown_grace = "99999d"',
             "shutdown_grace: '99999d' is out of range; it must be from 0ms to 36500d",
         ),
-        ("max_memory = 2", "max_memory: 2 is no size; write it like 512MiB or 2GiB"),
-        ('max_memory = "2GB"', "max_memory: '2GB' is no size; write it like 512MiB or 2GiB"),
+        ("max_memory = 2", "max_memory: 2 is not a size; write it like 512MiB or 2GiB"),
+        ('max_memory = "2GB"', "max_memory: '2GB' is not a size; write it like 512MiB or 2GiB"),
         ('memory_budget = "1B"', "memory_budget: '1B' is out of range; it must be at least 1MiB"),
         (f'memory_budget = "{"9" * 400}B"', "memory_budget: it is larger than any memory"),
         ('retry = { base = "2s", max = "1s" }', "retry.max: max is 1s, which is shorter than base, 2s"),
@@ -140,7 +140,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ('capabilities = ["a", "b", "a"]', "capabilities: 'a' is listed twice"),
         (
             'capabilities = ["a b"]',
-            "capabilities[0]: 'a b' is no capability; "
+            "capabilities[0]: 'a b' is not a capability; "
             "one has 1 to 100 printable ASCII characters, no space and no comma",
         ),
         ('env = { "A=B" = "x" }', 'env."A=B": no environment variable can have this name'),
@@ -152,15 +152,15 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ('gpus = [1, "1"]', "gpus: '1' is listed twice"),
         (
             'gpus = ["0,1"]',
-            'gpus[0]: \'0,1\' is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+            'gpus[0]: \'0,1\' is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
         ),
         (
             "gpus = [-1]",
-            'gpus[0]: -1 is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+            'gpus[0]: -1 is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
         ),
         (
             "gpus = [true]",
-            'gpus[0]: true is no device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+            'gpus[0]: true is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
         ),
         (
             'env = { CUDA_VISIBLE_DEVICES = "1" }\ngpus = [0]',
@@ -187,7 +187,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ("retry_failed_times = 0", "retry_failed_times: must be at least 1, not 0"),
         (
             'retry_failed_every = "-1s"',
-            "retry_failed_every: '-1s' is no duration; write it like 250ms, 10s, 5m, 2h or 7d",
+            "retry_failed_every: '-1s' is not a duration; write it like 250ms, 10s, 5m, 2h or 7d",
         ),
     ],
 )
@@ -255,11 +255,11 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "61 * * * *"',
-            ":6: schedules[0].cron: '61 * * * *' is no cron line: Bad minute",
+            ":6: schedules[0].cron: '61 * * * *' is not a cron line: Bad minute",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 0 30 2 *"',
-            ":6: schedules[0].cron: '0 0 30 2 *' is no cron line: Bad day-of-month",
+            ":6: schedules[0].cron: '0 0 30 2 *' is not a cron line: Bad day-of-month",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "500ms"',
@@ -271,11 +271,11 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\ntimezone = "Mars/Base"',
-            ":7: schedules[0].timezone: 'Mars/Base' is no time zone of this machine; write it like Europe/Berlin",
+            ":7: schedules[0].timezone: 'Mars/Base' is not a time zone of this machine; write it like Europe/Berlin",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\npayload = {{ at = 2026-01-01 }}',
-            ":7: schedules[0].payload: it is no JSON: Object of type date is not JSON serializable",
+            ":7: schedules[0].payload: it is not valid JSON: Object of type date is not JSON serializable",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\nmisfire = "never"',
@@ -288,7 +288,7 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         (f"{POOL}[schedules]", ":3: schedules: must be tables [[schedules]], not {}"),
         (
             f'{POOL}[retention]\ndone = "never"',
-            ":4: retention.done: 'never' is no duration; write it like 250ms, 10s, 5m, 2h or 7d, or \"forever\"",
+            ":4: retention.done: 'never' is not a duration; write it like 250ms, 10s, 5m, 2h or 7d, or \"forever\"",
         ),
     ],
 )
@@ -333,7 +333,7 @@ def test_two_pools_may_not_run_the_same_jobs_with_different_programs(toml: Path)
         ("nowhere", "there is no program 'nowhere' on PATH; give its full path"),
         ("/nowhere/tag", "there is no program /nowhere/tag"),
         ("./tag", "there is no program {}/tag"),
-        ("./folder", "{}/folder is no program: it is no file"),
+        ("./folder", "{}/folder is not a program: it is not a file"),
         ("./text", "{}/text may not be executed; chmod +x mends that, or name its interpreter first"),
         ("./program", ""),
         ("sh", ""),
@@ -376,9 +376,9 @@ def test_a_pool_looks_for_its_program_on_its_own_path(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a = 1\nb = \n", "supervisor.toml:2: this is no TOML: invalid value (column 5)"),
-        ("a = [1,\n2\n", "supervisor.toml:2: this is no TOML: unclosed array (at the end of the file)"),
-        ("a = 1\na = 2\n", "supervisor.toml:2: this is no TOML: cannot overwrite a value (column 6)"),
+        ("a = 1\nb = \n", "supervisor.toml:2: this is not valid TOML: invalid value (column 5)"),
+        ("a = [1,\n2\n", "supervisor.toml:2: this is not valid TOML: unclosed array (at the end of the file)"),
+        ("a = 1\na = 2\n", "supervisor.toml:2: this is not valid TOML: cannot overwrite a value (column 6)"),
     ],
 )
 def test_a_mistake_in_the_toml_is_one_line_with_its_place(toml: Path, text: str, problem: str) -> None:
@@ -399,7 +399,7 @@ def test_absurd_values_are_faults_like_any_other(toml: Path, text: str) -> None:
 def test_a_file_that_is_no_text_is_refused_with_the_line(toml: Path) -> None:
     toml.write_bytes(b"# fine\n# caf\xe9\n")
 
-    with pytest.raises(ConfigError, match=r"^supervisor.toml:2: the file is no UTF-8 text$"):
+    with pytest.raises(ConfigError, match=r"^supervisor.toml:2: the file is not UTF-8 text$"):
         load(toml)
 
 

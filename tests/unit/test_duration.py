@@ -31,7 +31,7 @@ def test_a_number_is_seconds_already(value: float) -> None:
 
 @given(st.text(max_size=40) | st.floats() | st.booleans() | st.none() | st.lists(st.integers()))
 def test_anything_else_is_a_value_error_and_never_another_one(value: object) -> None:
-    result, problem = 0.0, "is no duration"
+    result, problem = 0.0, "is not a duration"
     try:
         result = seconds(value)  # type: ignore[arg-type]
     except ValueError as error:
@@ -39,7 +39,7 @@ def test_anything_else_is_a_value_error_and_never_another_one(value: object) -> 
 
     assert math.isfinite(result)
     assert result >= 0
-    assert "is no duration" in problem
+    assert "is not a duration" in problem
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_anything_else_is_a_value_error_and_never_another_one(value: object) -> 
     ],
 )
 def test_what_only_resembles_a_duration_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         seconds(value)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_a_number_and_a_binary_unit_are_that_many_bytes(count: int, unit: str, s
 
 @given(st.text(max_size=40) | st.integers() | st.none())
 def test_what_is_no_size_is_a_value_error_and_never_another_one(value: object) -> None:
-    result, problem = 0.0, "is no size"
+    result, problem = 0.0, "is not a size"
     try:
         result = size(value)  # type: ignore[arg-type]
     except ValueError as error:
@@ -83,12 +83,12 @@ def test_what_is_no_size_is_a_value_error_and_never_another_one(value: object) -
 
     assert math.isfinite(result)
     assert result >= 0
-    assert "is no size" in problem
+    assert "is not a size" in problem
 
 
 @pytest.mark.parametrize("value", ["", "2", "2GB", "2G", "2gib", "-1MiB", "1e3MiB", "2 GiB free"])
 def test_what_only_resembles_a_size_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         size(value)
 
 

@@ -20,13 +20,13 @@ from supervisor.admin.desk import Desk
 from supervisor.admin.gate import Gate
 from supervisor.admin.keys import Keys
 from supervisor.admin.office import Office
-from supervisor.admin.pages.jobs import trials
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
 from supervisor.testing import run_due
+from supervisor.timeline import trials
 from tests.web import client
 
 SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")

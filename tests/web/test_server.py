@@ -230,7 +230,7 @@ def test_an_address_in_use_holds_up_no_job_and_is_taken_when_it_is_free(make_sit
     assert (news["pid"], news["problem"]) == (None, refused["problem"])
     shown = status(site)
     assert [view["admin"]["problem"] for view in shown["supervisors"]] == [None, refused["problem"]]
-    assert f"admin process not to be had: {refused['problem']}" in status_text(site)
+    assert f"admin process unavailable: {refused['problem']}" in status_text(site)
     assert f"admin process at {admin.listen}" in status_text(site)
 
     site.done(site.queue.enqueue("work"))

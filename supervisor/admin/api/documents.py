@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from starlette.responses import JSONResponse
 
 from supervisor.admin.api.models import Attempt as AttemptModel
 from supervisor.admin.api.models import JobSummary
 from supervisor.admin.api.models import Run as RunModel
-from supervisor.domain.job import Attempt, Job, Run
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.plain import plain
+from supervisor.status import Doing
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
+
+
+class Everything(NamedTuple):
+    """One job with all that is known of it; `worker` is the name of the one that has claimed it."""
+
+    job: Job
+    errors: Sequence[Attempt]
+    runs: Sequence[Run]
+    worker: str | None
+    running: Mapping[int, Doing]
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -22,13 +33,18 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
     return JSONResponse(plain(value), status, headers)
 
 
-def summary(job: Job) -> dict[str, Any]:
-    return _row(job, JobSummary.model_fields, _STORED)
+def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:
+    """Of a running job its worker knows how far it is."""
+    doing = running.get(job.id) if job.status is Status.RUNNING else None
+    known = {} if doing is None or doing.progress is None else {"progress": doing.progress}
+    return _row(job, JobSummary.model_fields, _STORED) | known
 
 
-def document(job: Job, errors: Sequence[Attempt], runs: Sequence[Run], *, show: bool) -> dict[str, Any]:
+def document(found: Everything, *, show: bool) -> dict[str, Any]:
     """One job with everything; `show` says whether payload and result may be seen."""
-    return summary(job) | {
+    job, errors, runs = found.job, found.errors, found.runs
+    return summary(job, found.running) | {
+        "worker": found.worker,
         "payload": job.payload if show else None,
         "result": job.result if show else None,
         "redacted": not show,
@@ -48,6 +64,8 @@ def timeline(job: Job) -> list[dict[str, Any]]:
     moments.append((job.cancel_requested_at, "asked to stop"))
     moments.append((job.completed_at, str(job.status)))
     known = [(at, event) for at, event in moments if _is_time(at)]
+    if _is_time(job.completed_at):  # what it was due for, and has not come to, is no moment of its life
+        known = [(at, event) for at, event in known if at <= job.completed_at]
     return [{"at": at, "event": event} for at, event in sorted(known, key=lambda moment: moment[0])]
 
 

@@ -11,13 +11,14 @@ from starlette.responses import JSONResponse
 
 from supervisor import operating
 from supervisor.admin.api import models
-from supervisor.admin.api.documents import answer, document, summary
+from supervisor.admin.api.documents import Everything, answer, document, summary
 from supervisor.admin.api.problems import changing, each_once, reading
 from supervisor.admin.office import TheOffice
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.intake import new_job
-from supervisor.domain.job import Attempt, Job, Run
-from supervisor.store.base import Filter, Operations
+from supervisor.domain.job import Status
+from supervisor.status import Doing, running
+from supervisor.store.base import Filter, Operations, Page
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
 
@@ -50,10 +51,13 @@ async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()
 
     `status`, `type` and `tag` may be repeated.
     """
-    page = await office.desk.ask(
-        lambda operations: operations.page(filter_of(query), before=query.before, limit=query.limit)
-    )
-    return answer({"jobs": [summary(job) for job in page.jobs], "next": page.next})
+
+    def look(operations: Operations) -> tuple[Page, dict[int, Doing]]:
+        page = operations.page(filter_of(query), before=query.before, limit=query.limit)
+        return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
+
+    page, doing = await office.desk.ask(look)
+    return answer({"jobs": [summary(job, doing) for job in page.jobs], "next": page.next})
 
 
 @router.post(
@@ -86,21 +90,23 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
     try:
         return datetime.datetime.fromisoformat(at)
     except ValueError:
-        raise InvalidJob("at", f"{at!r} is no time; write it like 2027-01-31T08:00:00+01:00") from None
+        raise InvalidJob("at", f"{at!r} is not a time; write it like 2027-01-31T08:00:00+01:00") from None
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
 async def show(office: TheOffice, job_id: JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
-    job, errors, runs = await office.desk.ask(lambda operations: _everything(operations, job_id))
-    return answer(document(job, errors, runs, show=office.settings.show_payloads))
+    found = await office.desk.ask(lambda operations: _everything(operations, job_id))
+    return answer(document(found, show=office.settings.show_payloads))
 
 
-def _everything(operations: Operations, job_id: int) -> tuple[Job, list[Attempt], list[Run]]:
+def _everything(operations: Operations, job_id: int) -> Everything:
     job = operations.job(job_id)
     if job is None:
         raise JobNotFound(job_id)
-    return job, operations.attempts(job_id), operations.runs(job_id)
+    doing = running(operations) if job.status is Status.RUNNING else {}
+    worker = operations.worker_name(job.locked_by) if job.locked_by else None
+    return Everything(job, operations.attempts(job_id), operations.runs(job_id), worker, doing)
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))

@@ -222,6 +222,7 @@ class TimelineEntry(BaseModel):
 class JobDocument(JobSummary):
     """One job with all that is known of it."""
 
+    worker: str | None = Field(description="The name of the worker that has claimed it, where that is known.")
     payload: Any = Field(description="JSON; null if it is redacted.")
     result: Any = Field(description="JSON; null if it is redacted.")
     meta: Any = Field(description="JSON: what the user keeps with it; never redacted.")

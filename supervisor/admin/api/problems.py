@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.watch import TooManyListeners
+from supervisor.config.problems import in_words
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.plain import plain
 from supervisor.operating import UnknownPool, UnknownType
@@ -48,7 +49,7 @@ class Problem(BaseModel):
 
 
 _MEANINGS = {
-    400: "The body is no JSON.",
+    400: "The body is not valid JSON.",
     401: "No token, or a wrong one.",
     403: "The token may only look, the header `X-Requested-With: supervisor` is missing, or another site asks.",
     404: "There is no such thing.",
@@ -115,10 +116,10 @@ async def _of_queue(request: Request, error: Exception) -> JSONResponse:
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses: unknown addresses and methods, bodies that are no JSON."""
+    """What the framework refuses: unknown addresses and methods, bodies that are not JSON."""
     assert isinstance(error, HTTPException)
     sentences = {
-        400: "the body is no JSON",
+        400: "the body is not valid JSON",
         404: f"there is nothing at {request.url.path}",
         405: f"{request.method} is nothing to do with {request.url.path}",
     }
@@ -143,9 +144,9 @@ async def _of_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first, *others = error.errors()
     if first["type"] == "json_invalid":
-        return problem(400, "the body is no JSON", hint=first.get("ctx", {}).get("error"))
+        return problem(400, "the body is not valid JSON", hint=first.get("ctx", {}).get("error"))
     place = [str(part) for part in first["loc"][1:]]
     name = ".".join(place) or str(first["loc"][0])
-    message = _SENTENCES.get(first["type"], first["msg"]).removeprefix("Value error, ")
+    message = _SENTENCES.get(first["type"]) or in_words(first)
     more = f" (and {len(others)} more)" if others else ""
     return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)

@@ -122,7 +122,7 @@ def _statuses(written: Sequence[str], problems: list[str]) -> tuple[Status, ...]
         try:
             found.append(Status(text))
         except ValueError:
-            problems.append(f"“{text}” is no state; there are {', '.join(Status)}.")
+            problems.append(f"“{text}” is not a state; there are {', '.join(Status)}.")
     return tuple(dict.fromkeys(found))
 
 
@@ -131,7 +131,7 @@ def _number(query: Mapping[str, str], name: str, problems: list[str]) -> int | N
     if re.fullmatch(r"-?[0-9]{1,19}", text) and abs(int(text)) < _MOST:
         return int(text)
     if text:
-        problems.append(f"“{text}” is no number, so it can be no {name}.")
+        problems.append(f"“{text}” is not a number, so it cannot be a {name}.")
     return None
 
 
@@ -140,6 +140,6 @@ def _finished(text: str, problems: list[str]) -> str:
         if text:
             seconds(text.removeprefix(_OLDER))
     except ValueError:
-        problems.append(f"“{text}” is no duration; write it like 15m, 2h or {_OLDER}7d.")
+        problems.append(f"“{text}” is not a duration; write it like 15m, 2h or {_OLDER}7d.")
         return ""
     return text

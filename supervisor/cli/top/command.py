@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl = None) -> None:
-    """Show everything live, with keys to steer.
+    """Show everything live, with keys to control it.
 
     Pools, workers, types and their failures. ? lists the keys, q quits.
     """

@@ -97,7 +97,7 @@ def _supervisor(one: SupervisorView, now: float) -> str:
         return f"supervisor {one.pid} is stopping"
     up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
     if one.admin is not None and one.admin.problem:
-        return f"{up}; admin process not to be had: {one.admin.problem}"
+        return f"{up}; admin process unavailable: {one.admin.problem}"
     return up if one.visible else f"{up}, its workers not to be seen by this user"
 
 

@@ -72,14 +72,9 @@ def _pools(overview: Overview) -> Pane:
 def _pool(pool: PoolView) -> Row:
     due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
     held = pool.paused
-    remark = pool.why
-    if held:
-        remark = "paused" if len(held) == len(pool.types) else f"paused: {', '.join(held)}"
-    if pool.problem:
-        remark = f"BROKEN: {pool.problem}" if pool.broken else pool.problem
     return Row(
         key=f"{pool.name}@{pool.supervisor}",
-        cells=(pool.name, f"{pool.size}/{pool.target}", due, span(pool.oldest_age), f"{pool.rate:.3g}/s", remark),
+        cells=(pool.name, f"{pool.size}/{pool.target}", due, span(pool.oldest_age), f"{pool.rate:.3g}/s", pool.remark),
         interest=(bool(pool.problem), bool(held), pool.oldest_age or 0.0, pool.due, pool.rate),
         style="red" if pool.broken else "yellow" if held or pool.problem else "",
         pool=pool.name,
@@ -132,10 +127,9 @@ def _type(view: TypeView, failure: str) -> Row:
     failed = unsuccessful(view)
     pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
     counts = (pending, running, failed, view.failures_last_hour)
-    mean = view.mean_seconds if view.last_hour.mean_run is None else view.last_hour.mean_run
     return Row(
         key=view.type,
-        cells=(view.type, *map(str, counts), span(mean), _remark(view, failure)),
+        cells=(view.type, *map(str, counts), span(view.mean_seconds), _remark(view, failure)),
         interest=(view.failures_last_hour > 0, failed > 0, running, pending, failed),
         style="yellow" if view.paused else "red" if view.failures_last_hour else "",
         types=(view.type,),

@@ -92,6 +92,17 @@ def unhandled(connection: Connection, types: Iterable[str]) -> list[str]:
     return [shown(row[0]) for row in connection.rows(QUERIES.unhandled, {"types": json.dumps(list(types))})]
 
 
+def requirements(connection: Connection, now: float) -> list[tuple[str, str]]:
+    """(type, requires) of what due jobs require, each once; nothing where there are too many kinds to look at."""
+    if _crowded(connection):
+        return []
+    found: dict[tuple[str, str], None] = {}
+    for type_, requires, _, first_at in connection.rows(QUERIES.backlog):
+        if requires and isinstance(first_at, (int, float)) and first_at <= now:
+            found[shown(type_), shown(requires)] = None
+    return list(found)
+
+
 def remains(connection: Connection, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
     """What should not be lying about, each counted no further than a bound."""
     known = {

@@ -61,6 +61,11 @@ class SqliteOperations:
         """The runs that are worth a row, in their order."""
         return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
 
+    def worker_name(self, incarnation: str) -> str | None:
+        """The name of the worker that a claim is of; None for another program's, and where it is gone."""
+        row = self._connection.row(QUERIES.worker, {"incarnation": incarnation})
+        return None if row is None else shown(row[3])
+
     def ids(self, which: Filter) -> list[int]:
         """All jobs that are meant, the earliest first."""
         return listing.ids(self._connection, which)
@@ -190,6 +195,10 @@ class SqliteOperations:
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
+
+    def requirements(self, now: float) -> list[tuple[str, str]]:
+        """(type, requires) of what due jobs require, each once."""
+        return measuring.requirements(self._connection, now)
 
     def failures(self, since: float) -> list[tuple[str, int]]:
         """Failed attempts since then, by type."""

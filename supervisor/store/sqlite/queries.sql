@@ -678,7 +678,7 @@ WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
 SELECT type, count(*), avg(completed_at - started_at), max(completed_at - started_at)
 FROM (SELECT type, started_at, completed_at FROM jobs WHERE status = 'done' AND started_at IS NOT NULL
       ORDER BY id DESC LIMIT 5000)
-GROUP BY type ORDER BY 3 DESC LIMIT 10;
+GROUP BY type ORDER BY 3 DESC LIMIT 200;
 
 
 -- The database itself ------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""The life of a job, told from its row, its runs and its errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from supervisor.domain.job import Attempt, Job, Run
+
+_SAME = 0.5  # seconds between two stamps of one start
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a job: what it used, and what went wrong. One of the two may be missing."""
+
+    run: Run | None
+    error: Attempt | None
+
+    @property
+    def attempt(self) -> int:
+        return self.run.attempt if self.run is not None else self.error.attempt if self.error is not None else 0
+
+    @property
+    def outcome(self) -> str:
+        return self.error.kind if self.error is not None else self.run.outcome if self.run is not None else ""
+
+    @property
+    def worker(self) -> str | None:
+        return (self.run and self.run.worker) or (self.error and self.error.worker) or None
+
+    @property
+    def began(self) -> float | None:
+        """Unix seconds, never after its end; of a run without a row of its own, its end less its length."""
+        if self.error is None:
+            return None if self.run is None else self.run.started_at
+        ended = self.error.created_at
+        return ended - (self.error.duration or 0.0) if self.run is None else min(self.run.started_at, ended)
+
+    @property
+    def duration(self) -> float | None:
+        known = self.run.duration if self.run is not None else None
+        return known if known is not None or self.error is None else self.error.duration
+
+    @property
+    def peak_memory(self) -> int | None:
+        known = self.run.peak_memory if self.run is not None else None
+        return known if known is not None or self.error is None else self.error.peak_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A moment in the life of a job: `tone` is a state, or empty. `at` is Unix seconds."""
+
+    at: float
+    what: str
+    tone: str = ""
+
+
+def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
+    """The runs of a job, the latest first. A run and an error belong together if attempt, kind and worker agree."""
+    left = list(errors)
+    found = []
+    for run in runs:
+        match = next((e for e in left if (e.attempt, e.kind) == (run.attempt, run.outcome)), None)
+        if match is not None:
+            left.remove(match)
+        found.append(Trial(run, match))
+    found += [Trial(None, error) for error in left]
+    return sorted(found, key=lambda trial: trial.began or 0.0, reverse=True)
+
+
+def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
+    """The life of a job in its order; nothing comes after its end."""
+    moments = [
+        (found.created_at, "created", ""),
+        (found.scheduled_at if _waited(found) else None, "due", ""),
+        (found.cancel_requested_at, "asked to stop", "cancelled"),
+    ]
+    for trial in tried:
+        began = trial.began
+        moments.append(
+            (began, f"attempt {trial.attempt} began" + (f" in {trial.worker}" if trial.worker else ""), "running")
+        )
+        if trial.error is not None:
+            moments.append((trial.error.created_at, f"attempt {trial.attempt} ended: {trial.error.kind}", "failed"))
+    start = found.started_at
+    if _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
+        # It still runs, or was too short for a row of its own.
+        moments.append((start, f"attempt {max(1, found.attempts)} began", "running"))
+    known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
+    ended = found.completed_at
+    if _is_time(ended):
+        # What it was due for, and has not come to, is no moment of its life.
+        known = [step for step in known if step.at <= ended]
+        known.append(Step(float(ended), found.status.value, found.status.value))
+    return sorted(known, key=lambda step: step.at)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _waited(found: Job) -> bool:
+    """Whether its being due is a moment of its own."""
+    created = found.created_at
+    return not isinstance(created, (int, float)) or found.scheduled_at > created + 0.5

@@ -1,0 +1,79 @@
+"""What the log is told of jobs once their settlements are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from supervisor.domain.job import Status
+from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import Settlement
+from supervisor.store.base import Exchange
+
+MOST_FAILURES = 10  # that are told one by one in a second; the rest is counted
+_SECOND = 1.0
+_LONGEST = 300  # characters of an error's message
+_FAILED = (Status.PENDING, Status.FAILED, Status.QUARANTINED)  # what a failed attempt may leave; not: cancelled
+
+
+class Telling:
+    """Called after each commit. `retry` is the pool's policy; `log` names pool and worker."""
+
+    def __init__(self, retry: RetryPolicy, log: Any) -> None:
+        self._retry = retry
+        self._log = log
+        self._since = 0.0  # when the present second began
+        self._told = self._untold = 0
+
+    def __call__(self, settlements: Sequence[Settlement], exchange: Exchange) -> None:
+        for job in exchange.lost:
+            self._log.warning("claim_lost", job=job, result="discarded")
+        for job, reason in exchange.refused:  # rows that the database refuses to have claimed or settled
+            self._log.warning("row_refused", job=job, reason=reason, result="quarantined")
+        for settlement in settlements:
+            if settlement.failure is None or settlement.status not in _FAILED:
+                continue
+            if settlement.job_id not in exchange.lost:
+                self._failure(settlement)
+        if self._untold and monotonic() - self._since >= _SECOND:
+            self.rest()
+
+    def rest(self) -> None:
+        """Say how many failures were not told one by one."""
+        if self._untold:
+            self._log.warning("more_jobs_failed", count=self._untold, hint="supervisor jobs list --status failed")
+            self._untold = 0
+
+    def _failure(self, settlement: Settlement) -> None:
+        now = monotonic()
+        if now - self._since >= _SECOND:
+            self.rest()
+            self._since, self._told = now, 0
+        if self._told >= MOST_FAILURES:
+            self._untold += 1
+            return
+        self._told += 1
+        again = settlement.status is Status.PENDING
+        tell = self._log.warning if again else self._log.error
+        tell("job_failed", **self._fields(settlement), **({"retry_in": round(settlement.delay, 3)} if again else {}))
+
+    def _fields(self, settlement: Settlement) -> dict[str, Any]:
+        """`retry_in`, which is added for a job that runs again, is seconds."""
+        claim, failure = settlement.claim, settlement.failure
+        assert claim is not None
+        assert failure is not None
+        return {
+            "job": claim.job_id,
+            "type": claim.type,
+            "attempt": claim.attempt,
+            "max_attempts": self._retry.attempts_for(claim.max_attempts),
+            "kind": failure.kind,
+            "error": _one_line(failure.message),
+        }
+
+
+def _one_line(message: str) -> str:
+    """The first line that says something, of a bounded length."""
+    first = next((line for line in message.splitlines() if line.strip()), "").strip()
+    return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"

@@ -1,0 +1,74 @@
+"""What a user who errs is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.testing import context
+
+from .conftest import CONFIGURATION, Run, execute
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "delete", "retry"])
+def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str) -> None:
+    ran = cli("jobs", command, "abc")
+    assert (ran.code, ran.errors()) == (2, ["'abc' is not a job's id"])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["stop"], "to stop a supervisor, press Ctrl-C or send it SIGTERM"),
+        (["run", "--workers", "4"], "`workers = 4` in the pool's table, or `supervisor scale POOL 4`"),
+        (["enqueue", "greet", "--retry", "3"], "--max-attempts N"),
+    ],
+)
+def test_what_other_programs_call_otherwise_has_a_hint(cli: Run, database: Path, words: list[str], hint: str) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert f"hint: {hint}\n" in ran.err
+
+
+def test_keys_of_other_programs_have_a_hint(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(CONFIGURATION + "concurrency = 4\nqueue = 'x'\n")
+    assert [error.partition("; ")[2] for error in cli("check").errors()] == [
+        "did you mean workers?",
+        "did you mean types?",
+    ]
+
+
+@pytest.mark.parametrize("words", [["status"], ["enqueue", "greet"]])
+def test_a_broken_configuration_does_not_hide_that_the_database_can_be_named(
+    cli: Run, project: Path, words: list[str]
+) -> None:
+    (project / "supervisor.toml").write_text("[pools")
+    ran = cli(*words)
+    assert ran.code == 2
+    assert "this is not valid TOML" in ran.errors()[0]
+    assert "hint: --database URL works without a configuration\n" in ran.err
+
+
+def test_very_many_workers_are_asked_about(cli: Run, database: Path) -> None:
+    ran = cli("scale", "greet", "1000")
+    assert (ran.code, ran.errors()) == (2, ["1000 workers are more than 100"])
+    assert "hint: add --yes" in ran.err
+    assert cli("scale", "greet", "1000", "--yes").out == "greet is set to 1000\n"
+    assert cli("scale", "greet", "100").code == 0
+
+
+def test_crashes_are_named_in_a_list(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+    execute(database, "UPDATE jobs SET crashes = 3")
+    assert "0, 3 crashes" in cli("jobs", "list").out
+
+
+def test_progress_beyond_its_bounds_is_refused() -> None:
+    ctx = context()
+    for wrong in (50, -1, float("nan")):
+        with pytest.raises(ValueError, match=f"progress is a number from 0 to 1, not {wrong}"):
+            ctx.progress(wrong)
+    assert ctx.reported is None
+    ctx.progress(1.0000000001)
+    assert ctx.reported == 1.0

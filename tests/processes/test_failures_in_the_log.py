@@ -1,0 +1,92 @@
+"""Every failed attempt is told in the log, bounded, and without the payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor import Status
+from supervisor.worker.telling import MOST_FAILURES
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+
+POOL = """
+[pools.flaky]
+handler = "jobs:flaky"
+workers = 1
+retry = { max_attempts = 2, base = "20ms", jitter = 0 }
+"""
+HANDLER = """
+import time
+from supervisor import Fail
+
+def flaky(payload, ctx):
+    if payload.get("slow"):
+        time.sleep(2)
+    if payload.get("for_good"):
+        raise Fail("never")
+    if payload.get("bad"):
+        raise ValueError("no such cat\\nand more of it")
+"""
+
+
+def test_each_failed_attempt_is_an_event_with_what_one_looks_for(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLER)
+    site.start()
+    job = site.queue.enqueue("flaky", {"bad": True, "secret": "hush"})
+    wait_for(lambda: site.job(job).status is Status.FAILED, "its failure")
+    found = wait_for(lambda: len(failures(site)) == 2 and failures(site), "two events")
+    first, last = found
+    common = {"pool": "flaky", "job": job, "type": "flaky", "max_attempts": 2, "kind": "exception"}
+    for event in found:
+        assert common.items() <= event.items()
+        assert event["worker"].startswith("flaky-")
+        assert event["error"] == "ValueError: no such cat"
+    assert (first["level"], first["attempt"], first["retry_in"]) == ("warning", 1, 0.02)
+    assert (last["level"], last["attempt"], "retry_in" in last) == ("error", 2, False)
+    assert "hush" not in site.log.read_text()
+
+
+def test_a_success_is_no_failure_and_what_fails_for_good_is_an_error_at_once(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLER)
+    site.start()
+    site.done(site.queue.enqueue("flaky", {}))
+    job = site.queue.enqueue("flaky", {"for_good": True})
+    event = wait_for(lambda: site.event("job_failed"), "the event")
+    assert (event["job"], event["level"], event["kind"], event["error"]) == (job, "error", "permanent", "never")
+
+
+def test_a_failure_is_told_too_when_it_is_settled_beside_a_slow_job(make_site: MakeSite) -> None:
+    site = make_site(POOL + "prefetch = 2\nheartbeat_timeout = '2s'\n", HANDLER)
+    bad = site.queue.enqueue("flaky", {"for_good": True}, priority=1)
+    slow = site.queue.enqueue("flaky", {"slow": True})
+    site.start()
+    wait_for(lambda: site.event("job_failed", job=bad), "the event")
+    assert site.job(slow).status is Status.RUNNING
+
+
+def test_a_storm_of_failures_does_not_flood_the_log(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLER)
+    count = 500
+    for _ in range(count):
+        site.queue.enqueue("flaky", {"for_good": True})
+    run = site.start("--burst", wait=False)
+    assert run.wait(60) == 1
+    told = len(failures(site))
+    rest = sum(event["count"] for event in site.events() if event["event"] == "more_jobs_failed")
+    assert told + rest == count
+    assert MOST_FAILURES <= told < count / 2
+
+
+def test_a_burst_says_how_many_failed_and_how_to_list_them(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLER)
+    for _ in range(2):
+        site.queue.enqueue("flaky", {"for_good": True})
+    assert site.start("--burst", wait=False).wait(30) == 1
+    said = site.log.read_text()
+    assert "error: 2 jobs failed\n" in said
+    assert "hint: supervisor jobs list --status failed" in said
+
+
+def failures(site: Site) -> list[dict[str, object]]:
+    return [event for event in site.events() if event["event"] == "job_failed"]
