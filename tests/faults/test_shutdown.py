@@ -83,7 +83,8 @@ def test_terminate_between_claim_and_start_releases_the_job_uncharged(make_site:
     worker = site.hit(point)
     assert site.count("running") == prefetch
     supervisor.send_signal(signal.SIGTERM)
-    wait_for(lambda: site.event("stopping"), "the drain")
+    [slot] = [site.slot(view) for view in site.workers("work")]
+    wait_for(lambda: slot.drain_requested, "the drain")
     os.kill(worker, signal.SIGCONT)
     assert supervisor.wait(20) == 0
     assert [(site.job(job).attempts, site.job(job).crashes) for job in jobs] == [(0, 0)] * 8

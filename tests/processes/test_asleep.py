@@ -54,7 +54,7 @@ def reload(site: Site) -> subprocess.CompletedProcess[str]:
 
 
 def version(site: Site, number: int, more: str = "") -> None:
-    (site.folder / "jobs.py").write_text(JOBS.replace("VERSION = 1", f"VERSION = {number}") + more)
+    (site.folder / "jobs.py").write_text(JOBS.replace("VERSION = 1", f"VERSION = {number}") + more + "#" * number)
 
 
 @pytest.mark.fault(54)

@@ -184,7 +184,7 @@ def test_a_handler_may_take_longer_and_shows_how_far_it_is(make_site: MakeSite) 
         "    ctx.progress(0.25, 'a quarter')\n"
         "    end = time.monotonic() + 1.5\n"
         "    while time.monotonic() < end or not os.path.exists('go on'):\n        time.sleep(0.01)\n"
-        "    ctx.progress(2)\n"
+        "    ctx.progress(1)\n"
         "    return {'took': 'long'}\n"
         "def late(payload, ctx):\n    time.sleep(30)\n",
     )

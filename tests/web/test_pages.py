@@ -196,7 +196,7 @@ def test_a_filter_with_a_mistake_in_it_means_no_job_at_all(queue: Queue, read: C
 
     page = read().get("/jobs?priority=high&type=tag").text
 
-    assert "“high” is no number" in page
+    assert "“high” is not a number" in page
     assert "job-1" not in page
     assert 'data-url="/api/admin/jobs/' not in page
 
