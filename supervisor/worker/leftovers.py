@@ -6,8 +6,8 @@ is ended here. But what was left a short while ago may end or stop the worker in
 
 from __future__ import annotations
 
-import _thread
 import os
+from _thread import _count
 from os import getpid, stat, waitid
 
 # By name: a handler that replaces them must not reach the loop.
@@ -17,6 +17,7 @@ from supervisor.system import kernel
 
 NEW = 10.0  # seconds for which what was left may still be meant to do harm
 HARMLESS_AFTER = 1.0  # seconds for which a cautious worker lets it, while no job runs
+_QUICKEST_FORK = 0.0001  # seconds that starting a process takes at least
 _OFTEN = 0.01  # seconds between two lists of the children, where there are some that nobody minds
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
@@ -25,17 +26,23 @@ class Leftovers:
     """Made when the handler is set up: what there is by then is no job's. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._threads, self._children = _thread._count(), _children() or frozenset()
+        self._threads, self._children = _count(), _children() or frozenset()
         self._all_threads = _all_threads()
         self._came = -NEW
-        self._listed = 0.0
+        self._listed = self._asked = 0.0
 
     def new(self, now: float) -> bool:
-        """Whether jobs have left something a short while ago. Called before each run, it costs two microseconds."""
-        threads, known = _thread._count(), self._threads
-        self._threads = threads
-        if threads > known:
-            self._came = now
+        """Whether jobs have left something a short while ago. Called before each run, of which most are too short to
+        have started a process: a system call for each would cost more than they do.
+        """
+        threads, known = _count(), self._threads
+        if threads != known:
+            self._threads = threads
+            if threads > known:
+                self._came = now
+        asked, self._asked = self._asked, now
+        if now - asked < _QUICKEST_FORK:
+            return now - self._came < NEW
         if self._children and now - self._listed < _OFTEN:
             return now - self._came < NEW
         if self._children or _has_children():

@@ -275,7 +275,8 @@ class Worker:
         self._slot.finish(self._done)
         if settlement.failure is not None or settlement.usage is not None or self._cautious:
             self._fitness.after(settlement, self._done, always=self._cautious)
-        self._fitness.see_handler()
+        if self._changing.changes is not None:
+            self._fitness.see_handler()
         return settlement
 
     def _leave_soon(self) -> None:
@@ -344,7 +345,7 @@ class Worker:
             max_crashes=self._pool.max_crashes,
             recorder=self._recorder,
         )
-        self._handler = handler
+        self._handler = self._changing = handler
         failpoints.reach("set_up.before")
         ctx = self._executor.context()
         handler.setup(ctx)
