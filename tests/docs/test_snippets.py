@@ -69,7 +69,14 @@ def perform(block: Block, folder: Path) -> str:
     return execute(block, folder, ["bash", "-euo", "pipefail", "-c", block.text])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, marks=pytest.mark.long if path.name == "models.md" else ())  # installs and loads models
+        for path in DOCUMENTS
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
     missing = missing_library(document)
     if missing:

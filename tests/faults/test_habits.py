@@ -216,7 +216,7 @@ def few_files() -> None:
 
 
 @pytest.mark.fault(50)
-@pytest.mark.parametrize("prefetch", ['"auto"', "1"])
+@pytest.mark.parametrize("prefetch", ['"auto"', pytest.param("1", marks=pytest.mark.long)])
 def test_a_thousand_jobs_that_each_leak_a_few_files_all_succeed(make_site: MakeSite, prefetch: str) -> None:
     site = make_site(f"{POOL}prefetch = {prefetch}\n", LEAKS)
     jobs = site.queue.enqueue_many("work", [{"keeps": 7}] * 1000)

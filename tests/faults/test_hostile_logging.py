@@ -54,7 +54,7 @@ def test_a_workers_own_events_survive_what_a_handler_does_to_structlog(make_site
 
 
 @pytest.mark.fault(52)
-@pytest.mark.parametrize("by", ["ctx.log", "structlog"])
+@pytest.mark.parametrize("by", ["ctx.log", pytest.param("structlog", marks=pytest.mark.long)])
 def test_a_flood_of_events_is_bounded_and_counted(make_site: MakeSite, by: str) -> None:
     site = make_site(POOL, HANDLERS)
     site.start()

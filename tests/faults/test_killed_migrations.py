@@ -55,6 +55,7 @@ def killed_at(database: Path, statement: int) -> bool:
     return status != 0
 
 
+@pytest.mark.long
 @pytest.mark.fault(26)
 def test_a_migration_killed_at_any_statement_leaves_the_old_schema_or_the_new_one(tmp_path: Path) -> None:
     old = tmp_path / "old.db"

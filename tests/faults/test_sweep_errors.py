@@ -232,7 +232,7 @@ ERRNOS = ("EAGAIN", "EINTR", "ENOBUFS", "ENOMEM")
 @pytest.mark.parametrize(
     "number", [*ERRNOS[:2], *(pytest.param(number, marks=pytest.mark.long) for number in ERRNOS[2:])]
 )
-@pytest.mark.parametrize("times", ["", "*3"])
+@pytest.mark.parametrize("times", ["", pytest.param("*3", marks=pytest.mark.long)])
 def test_all_goes_on_after_the_channel_has_refused_each_message(make_site: MakeSite, number: str, times: str) -> None:
     """Every kind in the same run: the first of each is refused once, or three times in a row."""
     see_through(prepare(make_site(POOLS, HANDLERS)), [f"{place}=fail:{number}{times}" for place in TALK])

@@ -154,7 +154,7 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", ["warm.toml", "batches.toml"])
+@pytest.mark.parametrize("name", ["warm.toml", pytest.param("batches.toml", marks=pytest.mark.long)])
 def test_another_configuration_finds_the_same(
     run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:
@@ -166,6 +166,7 @@ def test_another_configuration_finds_the_same(
     assert results(tmp_path) == rounded(expected)
 
 
+@pytest.mark.long
 def test_programs_of_a_second_environment_find_the_same_where_the_first_has_no_model_library(
     run: Run, sample: Callable[[str], str], cache: Path, demo: ModuleType, tmp_path: Path
 ) -> None:

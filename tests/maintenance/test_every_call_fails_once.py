@@ -253,7 +253,9 @@ def test_every_duty_of_the_maintainer_has_something_to_do_here(prepared: Path, t
 
 
 @pytest.mark.fault(65, 66)
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in ("full", "bug") else ()) for kind in ERRORS]
+)
 def test_whichever_call_fails_once_everything_is_done_in_the_end(prepared: Path, tmp_path: Path, kind: str) -> None:
     calls, left = outcome(prepared, tmp_path / "sound", 0, ERRORS[kind])
     assert left == []

@@ -542,6 +542,7 @@ print(seen)
 """
 
 
+@pytest.mark.long
 def test_killed_at_any_point_the_table_is_wholly_old_or_wholly_adopted(app: App, tmp_path: Path) -> None:
     app.run(PLAIN)
     fill(app, 200)
