@@ -26,7 +26,7 @@ HANDLERS = """
 import asyncio, ctypes, multiprocessing, os, sys, threading, time
 from ledger import record
 
-LIBC = ctypes.CDLL(None)
+LIBC = ctypes.PyDLL(None)  # which keeps the interpreter locked: else a thread may hold that lock in the child for ever
 
 def work(payload, ctx):
     record("start", ctx)
