@@ -94,7 +94,10 @@ def test_a_statement_run_for_many_rows_is_one_passing(site: Site) -> None:
     site.start(env=site.failpoints("worker:settle_done=kill@1"))
     site.hit("worker:settle_done=kill@1")
     site.verdict(hit=jobs)
-    assert [len(site.runs("start", job)) for job in jobs] == [2] * 8  # none of the eight had been committed
+    killed = site.runs("start", jobs[0])[0][1]
+    begun = [any(pid == killed for _, pid, _ in site.runs("start", job)) for job in jobs]
+    assert begun[0]  # on a slow machine some have gone back to the queue before they began
+    assert [len(site.runs("start", job)) for job in jobs] == [1 + one for one in begun]  # none of them was committed
 
 
 def test_an_action_happens_at_its_time_of_passing_in_its_role_and_once_for_all_processes(site: Site) -> None:
