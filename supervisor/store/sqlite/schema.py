@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import time
 import uuid
@@ -21,6 +22,7 @@ from supervisor.store.sqlite.place import Place
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
 _FENCES = "0008_fences.sql"
+_PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", re.M)
 
 
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
@@ -48,6 +50,8 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
 def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
     """Make indexes, views and triggers again that somebody has dropped: without one of them nothing works."""
     there = {name for (name,) in connection.rows(QUERIES.named_parts)}
+    if _parts_of(plan) <= there:
+        return
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         bring_up_to_date(fresh, plan)
         missing = [sql for name, sql in fresh.execute(QUERIES.parts) if name not in there]
@@ -55,6 +59,15 @@ def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
         with connection.write() as raw:
             for sql in missing:
                 raw.execute(sql)
+
+
+def _parts_of(plan: Sequence[Migration]) -> set[str]:
+    """Their names, from the text: every program asks at its first use, and making the schema takes milliseconds."""
+    named: set[str] = set()
+    for migration in plan:
+        for verb, name in _PART.findall(migration.sql):
+            (named.add if verb == "CREATE" else named.discard)(name)
+    return named
 
 
 def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:
