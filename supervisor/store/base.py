@@ -140,7 +140,6 @@ class Chores(Protocol):
         now: float,
         *,
         worker: str | None = None,
-        forget: bool = True,
     ) -> int: ...
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int: ...

@@ -85,10 +85,8 @@ class SqliteChores:
         now: float,
         *,
         worker: str | None = None,
-        forget: bool = True,
     ) -> int:
-        """Settle what a dead worker held and, unless it is not to be forgotten yet, strike it from the registry, in
-        one transaction.
+        """Settle what a dead worker held and strike it from the registry, in one transaction.
 
         Returns how many claims were settled; one that is no longer current counts for nothing. Raises StoreError
         where a row allows nothing at all; the others are settled then.
@@ -96,16 +94,14 @@ class SqliteChores:
         try:
             with self._connection.write() as raw:
                 lost = Outcomes(owner, settlements, now, worker=worker).write(raw, now)
-                if forget:
-                    raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+                raw.execute(QUERIES.forget_worker, {"incarnation": owner})
         except StoreError as error:
             if not (isinstance(error, RowRefused) or has_run_out(self._connection)):
                 raise
             lost, _, stuck = self._singly.settle(owner, settlements, now, worker=worker)
             for job_id, why in stuck:
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
-            if forget:
-                self._connection.apply(QUERIES.forget_worker, {"incarnation": owner})
+            self._connection.apply(QUERIES.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
