@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from os import fstat  # by name: a handler that replaces it must not be asked
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,15 @@ def set_file_ids(user: int, group: int) -> None:
     _libc.setfsgid(group)
     if file_ids() != (user, group):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def file_of(descriptor: int) -> tuple[int, int] | None:
+    """Device and inode of the file that a descriptor stands for; None if it is closed."""
+    try:
+        found = fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def open_descriptors() -> set[int]:

@@ -6,8 +6,10 @@ import os
 import resource
 
 # By name: what a worker calls between a handler's end and its own look at the process.
-from os import close, fstat, pread, write
+from os import close, pread, write
 from resource import getrusage
+
+from supervisor.system.kernel import file_of
 
 _FORGET_PEAK = b"5"  # to clear_refs: the peak is from now on that of what follows; nothing else is touched
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -20,7 +22,7 @@ class Meter:
         self._stat = _opened(f"/proc/{pid}/stat", os.O_RDONLY)
         self._status = _opened(f"/proc/{pid}/status", os.O_RDONLY)
         self._clear = _opened(f"/proc/{pid}/clear_refs", os.O_WRONLY)
-        self._file = _identity(self._clear)
+        self._file = file_of(self._clear)
         self._before = 0
 
     def cpu(self) -> float:
@@ -34,7 +36,7 @@ class Meter:
     def restart(self) -> None:
         """Forget the peak, as far as the kernel lets us."""
         try:
-            if _identity(self._clear) == self._file:  # and no file that a handler has opened in its place
+            if file_of(self._clear) == self._file:  # and no file that a handler has opened in its place
                 write(self._clear, _FORGET_PEAK)
         except OSError:  # /proc is read-only, or the process is gone
             self._before = self._high_water()
@@ -69,14 +71,6 @@ def _opened(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC)
     except OSError:
         return -1
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    try:
-        found = fstat(descriptor)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _read(descriptor: int) -> bytes:

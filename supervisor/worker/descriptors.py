@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import resource
-from os import close, dup, fstat, get_blocking
+from os import close, dup, get_blocking
 
 from supervisor.system import released
-from supervisor.system.kernel import open_descriptors
+from supervisor.system.kernel import file_of, open_descriptors
 
 _MOST = 1000  # the highest number for the canary: below what select() can wait for
 _NEAR = 8  # descriptors short of the limit that count as none left
@@ -28,7 +28,7 @@ class Descriptors:
     def __init__(self) -> None:
         self._own: dict[int, tuple[int, int]] = {}
         for number in open_descriptors():
-            identity = _identity(number)
+            identity = file_of(number)
             if identity is not None:
                 self._own[number] = identity
         some = min(self._own)
@@ -50,7 +50,7 @@ class Descriptors:
         while released.numbers:
             self._own.pop(released.numbers.pop(), None)
         for number, identity in self._own.items():
-            if _identity(number) != identity:
+            if file_of(number) != identity:
                 return number
         return None
 
@@ -73,11 +73,3 @@ class Descriptors:
 
 def limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _identity(number: int) -> tuple[int, int] | None:
-    try:
-        status = fstat(number)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
