@@ -18,10 +18,6 @@ _STDIN = "-"
 _ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(enqueue)
-
-
 def enqueue(
     context: typer.Context,
     type: JobType,

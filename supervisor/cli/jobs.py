@@ -33,20 +33,16 @@ class Unsuccessful(enum.StrEnum):
     QUARANTINED = "quarantined"
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None)
-    group.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")(_group)
-    group.command("list")(list_jobs)
-    for command in (show, retry, cancel, delete):
-        group.command()(command)
-    app.add_typer(group, name="jobs")
+jobs = typer.Typer(name="jobs", rich_markup_mode=None, add_completion=False)
 
 
+@jobs.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         write(context.get_help() + "\n")
 
 
+@jobs.command("list")
 def list_jobs(
     context: typer.Context,
     status: Annotated[
@@ -82,6 +78,7 @@ def list_jobs(
         line(f"older ones: --before {found[-1].id}")
 
 
+@jobs.command()
 def show(
     context: typer.Context,
     job_id: JobId,
@@ -122,6 +119,7 @@ def show(
     tables.logs(runs, whole=log)
 
 
+@jobs.command()
 def retry(
     context: typer.Context,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
@@ -170,6 +168,7 @@ def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | 
     return list(dict.fromkeys(job_ids or ()))
 
 
+@jobs.command()
 def cancel(
     context: typer.Context,
     job_ids: JobIds,
@@ -194,6 +193,7 @@ def cancel(
         line(f"{job_id} " + ("is cancelled" if status.finished else "is running and was asked to stop"))
 
 
+@jobs.command()
 def delete(
     context: typer.Context,
     job_ids: JobIds,

@@ -3,22 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from supervisor.cli import enqueue, jobs, running, setup, status, steering, upkeep
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
-from supervisor.cli.top import command as top
+
+# Every command, in the order of the help, with the module in this package that defines it under its name.
+COMMANDS = {
+    "init": "setup",
+    "check": "setup",
+    "doctor": "setup",
+    "run": "running",
+    "enqueue": "enqueue",
+    "status": "status",
+    "top": "top.command",
+    "pause": "steering",
+    "resume": "steering",
+    "scale": "steering",
+    "reload": "steering",
+    "purge": "upkeep",
+    "migrate": "upkeep",
+    "adopt": "upkeep",
+    "backup": "upkeep",
+    "restore": "upkeep",
+    "jobs": "jobs",
+}
 
 # The base of the parser's errors, wherever this version of typer keeps it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+
+class _Lazily(TyperGroup):
+    """The commands, each built when it is asked for: to build them all takes as long as most of them run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all of them, to find what may be meant
+            if name not in self.commands:
+                self.commands[name] = _built(name)
+        return self.commands.get(cmd_name)
+
+
+def _built(name: str) -> Any:
+    what = getattr(import_module(f"supervisor.cli.{COMMANDS[name]}"), name)
+    if isinstance(what, typer.Typer):
+        return get_command(what)
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    alone.command(name)(what)
+    return get_command(alone)
+
+
 app = typer.Typer(
     name="supervisor",
+    cls=_Lazily,
     help="Background jobs for one machine: a table in your database, run by a supervised pool of workers.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -41,10 +86,6 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         write(context.get_help() + "\n")
-
-
-for module in (setup, running, enqueue, jobs, status, top, steering, upkeep):
-    module.register(app)
 
 
 def run(arguments: Sequence[str] | None) -> int:

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 _LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(run)
-
-
 def run(
     context: typer.Context,
     burst: Annotated[

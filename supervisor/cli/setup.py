@@ -12,12 +12,6 @@ from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import document, line, note
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(init)
-    app.command()(check)
-    app.command()(doctor)
-
-
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
     as_json: AsJson = False,

@@ -20,10 +20,6 @@ _COUNTED = (
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(status)
-
-
 def status(
     context: typer.Context,
     config: ConfigFile = None,

@@ -14,11 +14,6 @@ from supervisor.cli.output import document, line
 _MANY = 100  # workers; more of them are rather a slip
 
 
-def register(app: typer.Typer) -> None:
-    for command in (pause, resume, scale, reload):
-        app.command()(command)
-
-
 def pause(
     context: typer.Context,
     type: JobType,

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from supervisor.store.base import AdoptReport
 
 
-def register(app: typer.Typer) -> None:
-    for command in (purge, migrate, adopt, backup, restore):
-        app.command()(command)
-
-
 def purge(
     context: typer.Context,
     older_than: Annotated[str, typer.Option("--older-than", metavar="DURATION", help="Like 7d.")],

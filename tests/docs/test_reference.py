@@ -20,7 +20,7 @@ import handlers.examples
 from handlers import options
 from supervisor import Context, Status
 from supervisor.cli import errors
-from supervisor.cli.program import app
+from supervisor.cli.program import COMMANDS, app
 from supervisor.config import database, shape
 from supervisor.engine import open_engine
 from supervisor.store.sqlite.failing import KINDS
@@ -37,7 +37,8 @@ def commands() -> dict[str, Any]:
     """Every command by its full name: `status`, `jobs list`."""
     found: dict[str, Any] = {}
     root: Any = get_command(app)
-    for name, command in root.commands.items():
+    for name in COMMANDS:
+        command = root.get_command(None, name)
         inner = getattr(command, "commands", None)
         found.update({f"{name} {sub}": below for sub, below in inner.items()} if inner else {name: command})
     return found

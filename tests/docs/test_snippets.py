@@ -64,7 +64,9 @@ def perform(block: Block, folder: Path) -> str:
     if block.language == "python":
         program = folder / f"test_block_{block.line}.py"
         program.write_text(block.text)
-        tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if "def test_" in block.text else []
+        # A folder of its own: at its end pytest removes what runs of other days have left in the usual one.
+        runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}"]
+        tests = runner if "def test_" in block.text else []
         return execute(block, folder, [sys.executable, *tests, program.name])
     return execute(block, folder, ["bash", "-euo", "pipefail", "-c", block.text])
 

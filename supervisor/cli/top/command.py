@@ -13,10 +13,6 @@ from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(top)
-
-
 def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl = None) -> None:
     """Show everything live, with keys to control it.
 
