@@ -14,6 +14,7 @@ from types import FrameType
 from supervisor.system import ending, kernel
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_interrupted = False
 _TAIL = 200  # characters of a log that say why a program has ended
 
 
@@ -29,6 +30,8 @@ def adopt_orphans() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _interrupted
+    _interrupted = True
     ignore_stops()  # from here on things are only taken down, which is bounded
     raise KeyboardInterrupt
 
@@ -82,7 +85,7 @@ def _start(
     command: Sequence[str], env: Mapping[str, str], log: Path, out: int | None = None, folder: Path | None = None
 ) -> subprocess.Popen[bytes]:
     with log.open("ab") as errors:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             env=dict(env),
             cwd=folder or log.parent,
@@ -92,6 +95,10 @@ def _start(
             start_new_session=True,
             preexec_fn=partial(kernel.die_with_parent, os.getpid()),
         )
+    if _interrupted:  # in the middle of the fork, where Python drops exceptions
+        _kill(process)
+        raise KeyboardInterrupt
+    return process
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import threading
@@ -221,8 +222,18 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
+    try:
+        _release()
+    except BaseException:  # of a signal's handler, Ctrl-C say: Python drops it here, but no guard must stay held
+        _release()
+        raise
+
+
+def _release() -> None:
     while _held:
-        _held.pop().release()
+        with contextlib.suppress(RuntimeError):  # it was released before the exception came
+            _held[-1].release()
+        _held.pop()
 
 
 def _after_fork_in_child() -> None:

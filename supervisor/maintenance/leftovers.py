@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.store.base import SupervisorRecord, WorkerRecord
-from supervisor.system import kernel, survivors
+from supervisor.system import belonging, kernel, survivors
 from supervisor.system.scoreboard import Scoreboard, tallies_of, tapes_of
 from supervisor.telemetry import events
 
 _PATIENCE = 1.0  # seconds for them to end
+_SWEEPS = 3
 
 
 def scoreboard(dead: SupervisorRecord) -> Scoreboard | None:
@@ -32,24 +33,38 @@ def end_processes(
     board: Scoreboard | None,
     own: SupervisorRecord | None,
 ) -> set[int]:
-    """End the workers that still live, and their templates. Returns the pids of those workers that do not end.
+    """End the workers that still live, their templates, and what jobs have started. Returns the pids of those workers
+    that do not end.
 
     Only where pids mean what they meant to the dead, so in the same boot on the same host, and only processes that were
-    started when the registry says: whoever has the number of one now is a stranger.
+    started when the registry says, or that carry the supervisor's mark: whoever else has one's number is a stranger.
     """
     if own is None or not own.boot_id or (own.boot_id, own.host) != (dead.boot_id, dead.host):
         return set()
     known = {worker.pid: worker.pid_started for worker in workers if worker.pid_started is not None}
     living = {pid: started for pid, started in known.items() if kernel.start_ticks(pid) == started}
-    if not living:
-        return set()
     templates = _templates(living, board)
     # A template that was stopped sees now that its supervisor is gone, and ends all that it has started, and itself.
     survivors.resume(templates)
     left = survivors.end(living, _PATIENCE)
     survivors.end(survivors.wait(templates, _PATIENCE), _PATIENCE)
-    events().warning("survivors_ended", dead=dead.id, pids=sorted({*living, *templates}), left=sorted(left))
+    # Not the path that stands in the database: there it may name the scoreboard of a supervisor that lives.
+    marked = _end_marked(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
+    if ended := {*living, *templates, *marked}:
+        events().warning("survivors_ended", dead=dead.id, pids=sorted(ended), left=sorted(left))
     return {*left}
+
+
+def _end_marked(scoreboard: str) -> set[int]:
+    """They may start others until they are ended."""
+    ended: set[int] = set()
+    for _ in range(_SWEEPS):
+        found = belonging.processes_of(scoreboard)
+        if not found:
+            break
+        ended.update(found)
+        survivors.end(found, _PATIENCE)
+    return ended
 
 
 def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, int]:

@@ -24,7 +24,7 @@ from supervisor.domain.text import shortened
 from supervisor.processes.image import load_image
 from supervisor.processes.worker_output import BYTES_A_SECOND
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, ending, kernel, lifeline, signals, standard, tallies, tape
+from supervisor.system import belonging, child, ending, kernel, lifeline, signals, standard, tallies, tape
 from supervisor.system.channel import Channel, Message
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
@@ -83,7 +83,7 @@ class Template:
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
-        prepare(self._spec)
+        prepare(self._spec, self._board)
         # Its own name, and what names take need not be imported in every worker.
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
@@ -204,8 +204,9 @@ class Template:
         return None if folder is None else folder / self._engine.watch_prefix
 
 
-def prepare(spec: TemplateSpec) -> None:
+def prepare(spec: TemplateSpec, board: Scoreboard) -> None:
     """The pool's environment, and the configuration's folder first on sys.path."""
+    belonging.mark(board.path)
     pool = spec.any_pool
     if pool.preloads:
         limit_threads(pool, spec.threads[pool.name])

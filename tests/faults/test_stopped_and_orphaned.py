@@ -15,7 +15,7 @@ from tests.site_under_test import Site, kill, wait_for
 MakeSite = Callable[..., Site]
 
 HANDLERS = """
-import ctypes, subprocess, time
+import ctypes, os, signal, subprocess, time
 from ledger import record
 
 def family(payload, ctx):
@@ -25,6 +25,14 @@ def family(payload, ctx):
     if payload == "native":
         ctypes.PyDLL(None).sleep(300)
     time.sleep(300)
+
+def forks(payload, ctx):
+    '''The same with a child that executes no program.'''
+    if not os.fork():
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+        signal.sigwait([signal.SIGUSR2])
+    family(payload, ctx)
 """
 FAMILY = '[pools.family]\nhandler = "jobs:family"\nworkers = 1\ntimeout = "10m"\nheartbeat_timeout = "5m"\n'
 
@@ -123,3 +131,27 @@ def test_a_supervisor_killed_with_its_template_stopped_leaves_its_job_to_the_nex
     site.start()
     assert site.done(job).crashes == 1
     assert site.survivors(first) == []
+
+
+@pytest.mark.fault(49)
+@pytest.mark.parametrize("handler", ["family", "forks"])
+def test_what_outlives_a_supervisor_killed_together_with_its_template_ends_at_the_next_start(
+    make_site: MakeSite, handler: str
+) -> None:
+    """No process is left that knows of the handler's children: they have only their mark."""
+    site = make_site(FAMILY.replace("jobs:family", f"jobs:{handler}"), HANDLERS)
+    supervisor = site.start()
+    worker = site.running_pid(site.queue.enqueue("family"))
+    template = psutil.Process(worker).ppid()
+    stop(template, supervisor.pid)
+    kill(template)
+    kill(supervisor.pid)
+    supervisor.wait()
+    wait_for(lambda: worker not in psutil.pids(), "the worker to be gone")
+    assert site.survivors(supervisor)
+
+    successor = site.start()
+    wait_for(lambda: not site.survivors(supervisor), "what the handler has started to be gone")
+    ended = site.event("survivors_ended", pid_of=successor)
+    assert ended is not None
+    assert site.queue.job(1).status is not None
