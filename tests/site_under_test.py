@@ -23,11 +23,12 @@ from supervisor import Job, Queue, Status
 from supervisor.system.failpoints import VARIABLE
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.system.slot import Slot, Snapshot
+from tests import forkserver
+from tests.forkserver import MARK, can_fork
 from tests.ledger import RECORDER, Ledger, Remembering, wrongs
 from tests.watch import Watch, left_behind, look_around, watches
 
 T = TypeVar("T")
-_MARK = "TEST_SUPERVISOR"  # in the environment of everything that descends from one of them
 PATIENCE = 20.0  # seconds until a condition that should hold at once counts as broken
 
 HANDLERS = '''
@@ -107,17 +108,17 @@ class Site:
     ) -> subprocess.Popen[bytes]:
         """Start `supervisor run` and wait until it is in the registry with its pools running."""
         mark = f"{self.folder}#{len(self.supervisors)}"
+        words = ["run", "-c", str(self.config), *arguments]
+        environment = {**(os.environ if env is None else env), MARK: mark}
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "supervisor", "run", "-c", str(self.config), *arguments],
-                stderr=log,
-                stdout=log,
-                cwd=self.folder,
-                env={**(os.environ if env is None else env), _MARK: mark},
-                **options,
-            )
+            process: Any
+            if can_fork(environment, options):
+                process = forkserver.start(words, env=environment, cwd=self.folder, output=log.fileno())
+            else:
+                command = [sys.executable, "-m", "supervisor", *words]
+                process = subprocess.Popen(command, stderr=log, stdout=log, cwd=self.folder, env=environment, **options)
         self.supervisors.append(process)
-        self._marks[process.pid] = f"{_MARK}={mark}".encode()
+        self._marks[process.pid] = f"{MARK}={mark}".encode()
         if wait:
             wait_for(lambda: self.event("recovered", pid_of=process) or process.poll() is not None, "a supervisor")
             assert process.poll() is None, self.log.read_text()

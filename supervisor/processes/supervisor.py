@@ -362,17 +362,25 @@ class Supervisor:
 
     def _leave(self) -> None:
         """See that every end is settled, let the children go, take our name out of the registry."""
-        deadline = time.monotonic() + _FAREWELL
         self._admin_process.close()
+        self._workers.templates.close()
+        # A template may have been about to fork: the registry is complete when nobody is left who could register.
+        left = self._await_children(frozenset({self._maintainer.pid}))
+        deadline = time.monotonic() + _FAREWELL
         while self._client.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
             self._reactor.wait(0.05)
             self._hear_maintainer()
         self._maintainer.dismiss(_FAREWELL)
-        self._workers.templates.close()
-        while time.monotonic() < deadline and kernel.children(os.getpid()) != []:
-            self._workers.reap()
-            time.sleep(0.002)
-        ending.kill_children()
+        self._await_children(left)
         self._owner.release(registered=self._client.recovered and not self._lost)
         self._board.remove()
         self._log.info("stopped", why=self._stopping.why)
+
+    def _await_children(self, spare: frozenset[int]) -> frozenset[int]:
+        """Until all but these have ended, by themselves or killed. Returns those who cannot be killed."""
+        deadline = time.monotonic() + _FAREWELL
+        while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
+            self._workers.reap()
+            time.sleep(0.002)
+        ending.kill_children(spare)
+        return frozenset(kernel.children(os.getpid()) or ()) - spare

@@ -1,0 +1,189 @@
+"""Supervisors for tests, forked from a process that has imported the program already.
+
+To import it takes ten times as long as a supervisor takes for all the rest of its start, and the tests start a
+thousand of them. What differs from a start by the command line: the process's own words in `ps`. Tests that need a
+process of their own making (limits, another C library, other variables of Python's) get one, see `can_fork`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MARK = "TEST_SUPERVISOR"
+"""The environment variable that everything carries that descends from one supervisor."""
+
+_ROOM = 400  # bytes of a mark
+_LARGEST = 1 << 20  # bytes of a request
+_AT_START = ("LD_", "PYTHON", "COVERAGE", "MALLOC", "GLIBC")  # variables that count when a program is started
+
+
+def can_fork(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    """Whether a supervisor with this environment may be forked from one that was started with ours."""
+    return (
+        not options
+        and all(
+            env.get(name) == os.environ.get(name)
+            for name in {*env, *os.environ}
+            if name.startswith(_AT_START)  # not those of Python's that a test has set for itself
+        )
+        and not any(name.startswith("COVERAGE") for name in env)
+    )
+
+
+class Forked:
+    """A supervisor, with what tests use of subprocess.Popen."""
+
+    def __init__(self, server: _Client, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+        self._pidfd = os.pidfd_open(pid)  # the server reaps it for us alone, so it still is there
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            status = self._server.ask(("poll", self.pid))
+            if status is not None:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                os.close(self._pidfd)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Client:
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                # The last word makes room for the titles that processes give themselves.
+                [sys.executable, "-m", "tests.forkserver", str(theirs.fileno()), "x" * _ROOM],
+                env=os.environ | {MARK: "x" * _ROOM},
+                cwd=Path(__file__).parent.parent,
+                pass_fds=(theirs.fileno(),),
+            )
+
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        if self.owner == os.getpid():
+            self._socket.close()
+            self._process.wait()
+
+    def ask(self, request: tuple[Any, ...], descriptors: Sequence[int] = ()) -> Any:
+        socket.send_fds(self._socket, [pickle.dumps(request)], descriptors)
+        answer = self._socket.recv(_LARGEST)
+        assert answer, "the server of forks has ended"
+        return pickle.loads(answer)
+
+
+_client: _Client | None = None
+
+
+def start(arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int) -> Forked:
+    """Run the command line with these arguments; both streams go to `output`."""
+    global _client
+    if _client is None or _client.owner != os.getpid():
+        _client = _Client()
+    return Forked(_client, _client.ask(("run", list(arguments), dict(env), str(cwd)), (output,)))
+
+
+# In the server
+
+
+def serve(descriptor: int) -> None:
+    """Fork on request until nobody is there to ask. Returns in a child, too, which has its arguments in sys.argv."""
+    _import_all()
+    with socket.socket(fileno=descriptor) as asking:
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(asking, _LARGEST, 1)
+            if not request:
+                sys.exit()
+            kind, *details = pickle.loads(request)
+            if kind == "poll":
+                answer = _status(details[0])
+            else:
+                answer = os.fork()
+                if not answer:
+                    break
+                os.close(descriptors[0])
+            asking.send(pickle.dumps(answer))
+    _become(*details, descriptors[0])
+
+
+def _import_all() -> None:
+    """All that a supervisor imports without an admin process, handlers and what tests alone use."""
+    import pkgutil
+
+    import supervisor
+
+    for module in pkgutil.walk_packages(supervisor.__path__, "supervisor."):
+        if not module.name.startswith(("supervisor.admin", "supervisor.testing", "supervisor.__main__")):
+            __import__(module.name)
+    from supervisor.cli.program import app, get_command
+
+    get_command(app).get_command(None, "run")
+    import setproctitle  # noqa: F401
+
+
+def _status(pid: int) -> int | None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if ended else None
+
+
+def _become(arguments: list[str], env: dict[str, str], folder: str, output: int) -> None:
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    _show(env[MARK])
+    sys.argv[1:] = arguments
+    sys.path[0] = folder
+
+
+def _show(mark: str) -> None:
+    """Put the mark where /proc/PID/environ shows it, as if we had been started with it."""
+    start, end = (int(word) for word in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    before = b"%b=%b" % (MARK.encode(), b"x" * _ROOM)
+    place = ctypes.string_at(start, end - start).index(before)
+    ctypes.memmove(start + place, f"{MARK}={mark}".encode().ljust(len(before), b"\0"), len(before))
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
+    from supervisor.cli import main
+
+    sys.exit(main())
