@@ -24,6 +24,7 @@ from typing import Any
 MARK = "TEST_SUPERVISOR"
 """The environment variable that everything carries that descends from one supervisor."""
 
+PACKAGE = Path(__file__).parent.parent / "supervisor"
 _ROOM = 400  # bytes of a mark
 _LARGEST = 1 << 20  # bytes of a request
 _AT_START = ("LD_", "PYTHON", "COVERAGE", "MALLOC", "GLIBC")  # variables that count when a program is started
@@ -31,15 +32,18 @@ _AT_START = ("LD_", "PYTHON", "COVERAGE", "MALLOC", "GLIBC")  # variables that c
 
 def can_fork(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
     """Whether a supervisor with this environment may be forked from one that was started with ours."""
-    return (
-        not options
-        and all(
-            env.get(name) == os.environ.get(name)
-            for name in {*env, *os.environ}
-            if name.startswith(_AT_START)  # not those of Python's that a test has set for itself
-        )
-        and not any(name.startswith("COVERAGE") for name in env)
-    )
+    traced = any(name.startswith("COVERAGE") for name in env)
+    count = {name for name in {*env, *os.environ} if name.startswith(_AT_START)}
+    same = all(env.get(name) == os.environ.get(name) for name in count)
+    return same and not traced and not options and _namespaces() == _AT_HOME
+
+
+def _namespaces() -> set[str]:
+    """Where this process lives: a test may have put itself into a place of its own."""
+    return {str(link.readlink()) for link in Path("/proc/self/ns").iterdir()}
+
+
+_AT_HOME = _namespaces()
 
 
 class Forked:
@@ -143,17 +147,19 @@ def serve(descriptor: int) -> None:
 
 def _import_all() -> None:
     """All that a supervisor imports without an admin process, handlers and what tests alone use."""
-    import pkgutil
+    import setproctitle  # noqa: F401
 
-    import supervisor
-
-    for module in pkgutil.walk_packages(supervisor.__path__, "supervisor."):
-        if not module.name.startswith(("supervisor.admin", "supervisor.testing", "supervisor.__main__")):
-            __import__(module.name)
     from supervisor.cli.program import app, get_command
 
+    for folder in (PACKAGE, *sorted(PACKAGE.iterdir())):
+        if folder.name not in ("admin", "helper") and (folder / "__init__.py").exists():
+            package = ".".join(folder.relative_to(PACKAGE.parent).parts)
+            for module in sorted(folder.glob("[!_]*.py")):
+                if module.name != "testing.py":
+                    __import__(f"{package}.{module.stem}")
+    import supervisor.store.sqlite  # noqa: F401
+
     get_command(app).get_command(None, "run")
-    import setproctitle  # noqa: F401
 
 
 def _status(pid: int) -> int | None:
@@ -166,8 +172,10 @@ def _become(arguments: list[str], env: dict[str, str], folder: str, output: int)
     os.dup2(output, 2)
     os.close(output)
     os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(env)
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    # What is the same stays where it lies: setproctitle finds its room by that.
+    os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})
     time.tzset()
     _show(env[MARK])
     sys.argv[1:] = arguments

@@ -92,6 +92,9 @@ class Maintainer:
         self._counter = Counter(tallies.shared(board.tallies, MAINTAINER_SLOT))
         self._watch = CommitWatch(self._feed)
         self._deaths = Deaths(self._chores, board.tapes, self._counter, channel.send)
+        wakes = {name: (ward.wanted, ward.wake) for name, ward in orders.wards.items()}
+        self._slots = SlotReader(board)
+        self._waker = Waker(self._chores, self._slots, wakes, self._watch)
         self._recovery = Recovery(self._chores, orders.record.id, self._counter)
         self._history = HistoryRecorder(self._chores, orders.record.id, board.tallies)
         self._start_up = StartUp(self._chores, orders.record, self._recovery, channel.send)
@@ -101,7 +104,7 @@ class Maintainer:
     def _duties(self) -> Iterator[Duty]:
         """All of them, in the order in which they run when several are due."""
         orders, chores, send = self._orders, self._chores, self._channel.send
-        slots = SlotReader(self._board)
+        slots = self._slots
         wards = orders.wards
         wanted = {name: ward.wanted for name, ward in wards.items()}
         types = tuple(sorted({t for w in wanted.values() for t in w.types}))
@@ -111,7 +114,7 @@ class Maintainer:
         yield self._deaths
         yield FileCheck(chores)
         yield self._watch
-        yield Waker(chores, slots, {name: (ward.wanted, ward.wake) for name, ward in wards.items()}, self._watch)
+        yield self._waker
         yield DepthGauge(chores, wanted, send)
         yield Renewer(chores, slots, locks | dict(orders.leaving))
         yield ControlPoller(chores, wanted, send)
@@ -179,6 +182,7 @@ class Maintainer:
             if descriptor == self._hints:
                 self._watch.heard()
                 scheduler.hasten(self._watch)
+                scheduler.attend(self._watch, self._waker)  # a job may be there, and every microsecond counts
 
     def _heed_hints(self, able: bool) -> None:
         """Let them end our sleep, or not: they keep while there is nobody to wake."""

@@ -2,11 +2,14 @@
 
 A template ends what its workers' jobs have started. When it is killed together with its supervisor, a program that a
 job has started in a session of its own lives on, and no process has it for a child. But it has inherited the
-environment, where the path of the supervisor's scoreboard stands; and what was only forked still has that file mapped.
+environment, where the path of the supervisor's scoreboard stands; and what was only forked has a piece of that file
+mapped as nobody else has.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from pathlib import Path
 
@@ -15,12 +18,17 @@ from supervisor.system import kernel
 VARIABLE = "JOB_SUPERVISOR"
 """The environment variable in which workers, and what they start, find the path of their supervisor's scoreboard."""
 
-_MAPPED = b"rw-s"  # whoever only looks at the scoreboard has it mapped for reading
+_MAPPED = b"r--p"  # privately: whoever looks at a scoreboard, or writes to it, shares it
+
+_mapping: mmap.mmap | None = None
 
 
 def mark(scoreboard: Path) -> None:
     """From now on what this process starts can be told to be that supervisor's."""
+    global _mapping
     os.environ[VARIABLE] = str(scoreboard)
+    with contextlib.suppress(OSError), scoreboard.open("rb") as file:  # it may be gone: then the supervisor is, too
+        _mapping = mmap.mmap(file.fileno(), mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 
 def processes_of(scoreboard: str) -> dict[int, int]:
