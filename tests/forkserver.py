@@ -85,13 +85,15 @@ class Forked:
 
 
 class _Client:
-    def __init__(self) -> None:
+    """`web`: what it forks has imported an admin process's libraries, too, and so does not load them again."""
+
+    def __init__(self, *, web: bool) -> None:
         self.owner = os.getpid()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 # The last word makes room for the titles that processes give themselves.
-                [sys.executable, "-m", "tests.forkserver", str(theirs.fileno()), "x" * _ROOM],
+                [sys.executable, "-m", "tests.forkserver", str(theirs.fileno()), str(int(web)), "x" * _ROOM],
                 env=os.environ | {MARK: "x" * _ROOM},
                 cwd=Path(__file__).parent.parent,
                 pass_fds=(theirs.fileno(),),
@@ -111,23 +113,25 @@ class _Client:
         return pickle.loads(answer)
 
 
-_client: _Client | None = None
+_clients: dict[bool, _Client] = {}
 
 
-def start(arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int) -> Forked:
+def start(arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int, web: bool) -> Forked:
     """Run the command line with these arguments; both streams go to `output`."""
-    global _client
-    if _client is None or _client.owner != os.getpid():
-        _client = _Client()
-    return Forked(_client, _client.ask(("run", list(arguments), dict(env), str(cwd)), (output,)))
+    client = _clients.get(web)
+    if client is None or client.owner != os.getpid():
+        client = _clients[web] = _Client(web=web)
+    return Forked(client, client.ask(("run", list(arguments), dict(env), str(cwd)), (output,)))
 
 
 # In the server
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, *, web: bool) -> None:
     """Fork on request until nobody is there to ask. Returns in a child, too, which has its arguments in sys.argv."""
     _import_all()
+    if web:
+        import supervisor.admin.entry  # noqa: F401
     with socket.socket(fileno=descriptor) as asking:
         while True:
             request, descriptors, _, _ = socket.recv_fds(asking, _LARGEST, 1)
@@ -191,7 +195,7 @@ def _show(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), web=bool(int(sys.argv[2])))
     from supervisor.cli import main
 
     sys.exit(main())

@@ -113,7 +113,8 @@ class Site:
         with self.log.open("ab") as log:
             process: Any
             if can_fork(environment, options):
-                process = forkserver.start(words, env=environment, cwd=self.folder, output=log.fileno())
+                web = "[admin]" in self.config.read_text()
+                process = forkserver.start(words, env=environment, cwd=self.folder, output=log.fileno(), web=web)
             else:
                 command = [sys.executable, "-m", "supervisor", *words]
                 process = subprocess.Popen(command, stderr=log, stdout=log, cwd=self.folder, env=environment, **options)

@@ -28,6 +28,7 @@ from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
 from tests.store.deeds import DEEDS, ROLES, Deed, contents, make_world
 
+KINDS = ["busy", "error", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("integrity", "full"))]
 NEVER = "*=fail:busy@1000000"
 # Statements that no deed runs, with the test that does.
 ELSEWHERE = {
@@ -125,7 +126,7 @@ def passed(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], An
 
 
 @pytest.mark.fault(70, 71)
-@pytest.mark.parametrize("kind", ["busy", "error", "integrity", pytest.param("full", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "deed",
     DEEDS,

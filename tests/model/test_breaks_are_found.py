@@ -37,6 +37,7 @@ from tests.model.processes import Processes
 
 CANCELLED = """CASE WHEN :status IN ('pending', 'failed') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
                 ELSE :status END"""
+pytestmark = pytest.mark.long  # it tests the test
 SELDOM = pytest.mark.skipif(not EXAMPLES, reason="takes many histories: make model")
 
 

@@ -110,7 +110,9 @@ def test_without_the_table_there_is_no_admin_process(make_site: MakeSite) -> Non
 
 
 def test_no_other_process_carries_the_web_framework(make_site: MakeSite) -> None:
-    site, supervisor, admin = started(make_site, handlers=MODULES)
+    site = make_site(WORK + ADMIN, handlers=MODULES)
+    supervisor = site.start(close_fds=True)  # an option: it is not forked from a process that has imported anything
+    admin = admin_of(site, supervisor)
     # A template that was forked after the admin process has whatever that has left in the supervisor.
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: site.event("reloaded"), "the reload")

@@ -1,0 +1,80 @@
+"""Schemathesis asks everything that the OpenAPI document allows, and much that it does not.
+
+Run by test_api_anything.py in a process of its own: what there is to ask is found out when tests are collected, which
+takes seconds, and every process of a parallel run collects all tests. The requests are the same in every run.
+`API_EXAMPLES=500` asks for longer, and each time something else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import CHECKS, load_all_checks
+
+from supervisor.admin import gate
+from supervisor.admin.app import make_app
+from supervisor.admin.gate import Gate
+from supervisor.admin.keys import Keys
+from supervisor.domain.job import Status
+from tests.web.api.conftest import Site
+from tests.web.api.test_api_jobs import ODD_ROWS
+
+EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
+TOKEN = "t" * 43
+# What the document cannot say: days that no calendar has, and states in which a change is impossible.
+BEYOND = {"at", "since", "finished_after", "finished_before"}
+BEYOND |= {f"filter.{name}" for name in ("finished_after", "finished_before", "status")}
+
+load_all_checks()
+EVERY_CHECK = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]
+
+
+class Stage:
+    """The application that is asked: its routes are known at once, its database with each test."""
+
+    def __init__(self) -> None:
+        self.play: Any = make_app(SimpleNamespace())  # type: ignore[arg-type] - no request is made of it
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.play(scope, receive, send)
+
+
+stage = Stage()
+schema = schemathesis.openapi.from_asgi("/openapi.json", stage)
+schema.config.max_stream_events = 1  # the next one comes when something has changed
+
+
+@pytest.fixture(autouse=True)
+def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Site:
+    """An application behind its gate, with jobs of every state and the oddest rows."""
+    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.0)
+    site = make_site(hosts=("testserver",), show_payloads=True)
+    for status in (Status.DONE, Status.FAILED, Status.QUARANTINED):
+        site.desk.finish(site.desk.put("tag"), status)
+    site.desk.put("mail", unique_key="k")
+    for _, change in ODD_ROWS:
+        site.rows(f"UPDATE jobs SET {change} WHERE id = ?", site.desk.put("odd"))
+    monkeypatch.setattr(stage, "play", Gate(site.client.app, Keys(TOKEN, None, "session"), site.office.settings))
+    return site
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES or 8,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_whatever_is_asked_is_answered_as_the_document_says(case: schemathesis.Case) -> None:
+    answer = case.call(headers={"Authorization": f"Bearer {TOKEN}"})
+
+    case.validate_response(answer, checks=EVERY_CHECK)
+    if case.meta and case.meta.generation.mode.is_positive and answer.status_code == 422:
+        assert answer.json()["field"] in BEYOND, answer.text
