@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import pickle
 import select
@@ -164,6 +165,8 @@ def _import_all() -> None:
     import supervisor.store.sqlite  # noqa: F401
 
     get_command(app).get_command(None, "run")
+    gc.collect()
+    gc.freeze()  # what is shared stays shared
 
 
 def _status(pid: int) -> int | None:

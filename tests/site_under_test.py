@@ -69,7 +69,7 @@ def wait_for(condition: Callable[[], T], what: str = "", patience: float = PATIE
         if waited > patience:
             raise AssertionError(f"not within {patience:g} s: {what or condition}")
         # Whoever asks all the time takes the CPU from what it waits for.
-        time.sleep(min(max(0.002, waited / 20), 0.025))
+        time.sleep(min(max(0.002, waited / 10), 0.1))
 
 
 class Site:

@@ -30,3 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         interrupted()
         return INTERRUPTED
+    finally:
+        if arguments is None:
+            gc.freeze()  # the interpreter looks for garbage once more before it ends: that would take as long again

@@ -14,6 +14,7 @@ from supervisor.worker.descriptors import Descriptors
 from supervisor.worker.process_state import Changes, ProcessState
 
 EVERY = 0.1  # seconds between two looks while quick jobs are run
+CLOSELY = 0.1  # seconds between two close looks, where jobs follow each other without a pause
 SLOW = 0.01  # seconds: after a run that took as long, a look costs little
 _DEEPEST = 20  # links of a chain of exceptions that are looked at
 
@@ -38,6 +39,8 @@ class ProcessCheck:
         self._state: ProcessState | None = None
         self._looked = monotonic()
         self._done = 0  # at the last look
+        self._looked_closely = -CLOSELY
+        self._done_closely = 0  # at the last close look
 
     def set_up(self, own: dict[int, Callable[..., Any]], wakeup: int) -> None:
         """What the process is like now is what every job finds. Raises Ruined."""
@@ -52,13 +55,20 @@ class ProcessCheck:
         """Whether nothing has been run since the last look."""
         return done == self._done
 
+    def seen_closely(self, done: int) -> bool:
+        """The same since the last close look."""
+        return done == self._done_closely
+
     def look(self, done: int, *, closely: bool = False) -> Changes:
-        """Put back what handlers have changed. Raises Ruined."""
+        """Put back what handlers have changed: a close look finds all of it. Raises Ruined."""
         number = self._descriptors.changed()
         if number is not None:
             raise Ruined(f"a handler has closed or replaced descriptor {number}, which is the worker's own")
+        closely = closely or monotonic() - self._looked_closely >= CLOSELY
         changes = self._state.restore(closely=closely) if self._state is not None else Changes()
         self._looked, self._done = monotonic(), done
+        if closely:
+            self._looked_closely, self._done_closely = self._looked, done
         self.leaking = self._descriptors.leaking()
         return changes
 

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -34,7 +33,6 @@ _getaffinity, _setaffinity = os.sched_getaffinity, os.sched_setaffinity
 _getscheduler, _setscheduler, _getparam = os.sched_getscheduler, os.sched_setscheduler, os.sched_getparam
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
 
-CLOSELY = 0.1  # seconds between two close looks
 _LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it is there, whatever the stubs say
 _STDERR = 2
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -87,7 +85,6 @@ class ProcessState:
         self._processors, self._schedule = _getaffinity(0), _scheduling()
         self._capabilities, self._restrictions = privileges.capabilities(), privileges.restrictions()
         self._place, self._oom_score = privileges.place(), privileges.oom_score()
-        self._looked_closely = monotonic()
         self.take_signals()
 
     def take_signals(self) -> None:
@@ -97,11 +94,8 @@ class ProcessState:
         faulthandler.register(signals.DUMP_STACKS, file=_STDERR, all_threads=True)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
-    def restore(self, *, closely: bool = False) -> Changes:
-        """Put back what differs. Costs some forty microseconds if nothing does, and a close look as much again: that
-        is taken every 0.1 seconds, or when it is asked for.
-        """
-        closely = closely or monotonic() - self._looked_closely >= CLOSELY
+    def restore(self, *, closely: bool) -> Changes:
+        """Put back what differs. Costs some forty microseconds if nothing does, and a close look as much again."""
         if sys.getrecursionlimit() != self._recursion:  # first: all else needs room
             sys.setrecursionlimit(self._recursion)
         self.take_signals()
@@ -127,7 +121,6 @@ class ProcessState:
         yield from self._differences_of_process()
         yield from self._differences_of_interpreter()
         if closely:
-            self._looked_closely = monotonic()
             yield from self._differences_on_a_close_look()
 
     def _differences_of_builtins(self) -> Iterator[Difference]:

@@ -139,7 +139,7 @@ class Worker:
     def _work(self) -> None:
         while not self._draining and self._done < self._pool.max_jobs_per_worker:
             claims = self._exchange(self._want())
-            if not claims and not self._check.seen(self._done):
+            if not claims and not self._check.seen_closely(self._done):
                 self._fitness.look(self._done, closely=True)
             if not claims and not self._draining:
                 self._slot.state(State.IDLE)

@@ -173,7 +173,8 @@ def test_connections_that_come_while_it_is_replaced_wait_and_are_served(make_sit
 @pytest.mark.timeout(180)
 def test_a_stuck_admin_process_is_killed_and_replaced_and_jobs_go_on(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
-    workers = sorted(worker.pid for worker in wait_for(lambda: site.workers("work"), "workers"))
+    wait_for(lambda: len(site.workers("work")) == 2, "both workers")
+    workers = sorted(worker.pid for worker in site.workers("work"))
     os.kill(admin.pid, signal.SIGSTOP)
     site.done(site.queue.enqueue("work"))
     wait_for(lambda: site.event("admin_stuck", pid=admin.pid), "its beat to be 15 s late", patience=60)
