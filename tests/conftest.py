@@ -6,15 +6,21 @@ A test of a fault carries the number of its row in docs/faults.md; the closing l
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.site_under_test import HANDLERS, Site, site
 
 _ROW = "fault"
 _FAULTS = Path(__file__).parent / "faults"
+_MEMORY = Path("/dev/shm")  # a file system in memory
+_NEEDED = 4 << 30  # bytes
 
 
 @pytest.fixture
@@ -22,11 +28,22 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """Make an installation from the text of its pools; everything it started is ended afterwards, and has left
     nothing behind, see tests/watch.py.
     """
+    yield from _sites(tmp_path)
+
+
+@pytest.fixture
+def make_site_on_disk() -> Iterator[Callable[..., Site]]:
+    """The same where what disks alone can do counts: other tests may write to memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield from _sites(Path(folder))
+
+
+def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
     with contextlib.ExitStack() as stack:
 
         def make(config: str, handlers: str = HANDLERS) -> Site:
-            folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
+            folder = parent / f"site-{len(list(parent.iterdir()))}"
             folder.mkdir()
             made.append(stack.enter_context(site(folder, config, handlers)))
             return made[-1]
@@ -38,6 +55,15 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
+    if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+def _has_room(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        memory = psutil.virtual_memory()
+        return shutil.disk_usage(folder).free >= _NEEDED and memory.available >= 2 * _NEEDED
+    return False
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

@@ -40,8 +40,8 @@ def immutable(*files: Path) -> Iterator[None]:
 
 
 @pytest.mark.fault(19)
-def test_a_database_that_becomes_read_only_is_reported_and_waited_for(make_site: MakeSite) -> None:
-    site = make_site(POOL)
+def test_a_database_that_becomes_read_only_is_reported_and_waited_for(make_site_on_disk: MakeSite) -> None:
+    site = make_site_on_disk(POOL)
     site.start()
     running = site.queue.enqueue_many("work", [{"seconds": 1}] * 2)
     for job in running:
