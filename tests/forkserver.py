@@ -1,8 +1,9 @@
-"""Supervisors for tests, forked from a process that has imported the program already.
+"""The program for tests, forked from a process that has imported it already.
 
 To import it takes ten times as long as a supervisor takes for all the rest of its start, and the tests start a
-thousand of them. What differs from a start by the command line: the process's own words in `ps`. Tests that need a
-process of their own making (limits, another C library, other variables of Python's) get one, see `can_fork`.
+thousand of them, and hundreds of other commands. What differs from a start by the command line: the process's own
+words in `ps`. Tests that need a process of their own making (limits, another C library, other variables of Python's)
+get one, see `can_fork`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +34,7 @@ _AT_START = ("LD_", "PYTHON", "COVERAGE", "MALLOC", "GLIBC")  # variables that c
 
 
 def can_fork(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
-    """Whether a supervisor with this environment may be forked from one that was started with ours."""
+    """Whether a process with this environment may be forked from one that was started with ours."""
     traced = any(name.startswith("COVERAGE") for name in env)
     count = {name for name in {*env, *os.environ} if name.startswith(_AT_START)}
     same = all(env.get(name) == os.environ.get(name) for name in count)
@@ -48,7 +50,7 @@ _AT_HOME = _namespaces()
 
 
 class Forked:
-    """A supervisor, with what tests use of subprocess.Popen."""
+    """A process of ours, with what tests use of subprocess.Popen."""
 
     def __init__(self, server: _Client, pid: int) -> None:
         self.pid = pid
@@ -117,12 +119,37 @@ class _Client:
 _clients: dict[bool, _Client] = {}
 
 
-def start(arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int, web: bool) -> Forked:
-    """Run the command line with these arguments; both streams go to `output`."""
+def start(
+    arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: int, err: int, web: bool = False
+) -> Forked:
+    """Start the command line with these arguments; its streams go to the descriptors `out` and `err`."""
     client = _clients.get(web)
     if client is None or client.owner != os.getpid():
         client = _clients[web] = _Client(web=web)
-    return Forked(client, client.ask(("run", list(arguments), dict(env), str(cwd)), (output,)))
+    return Forked(client, client.ask(("run", list(arguments), dict(env), str(cwd)), (out, err)))
+
+
+def run(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end, at most a minute, with other `options` of subprocess.run in a new process."""
+    environment = os.environ if env is None else env
+    if not can_fork(environment, options):
+        return subprocess.run(
+            [sys.executable, "-m", "supervisor", *arguments],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **options,
+        )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        started = start(arguments, env={**environment, MARK: ""}, cwd=cwd, out=out.fileno(), err=err.fileno())
+        code = started.wait(60)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(list(arguments), code, out.read().decode(), err.read().decode())
 
 
 # In the server
@@ -135,7 +162,7 @@ def serve(descriptor: int, *, web: bool) -> None:
         import supervisor.admin.entry  # noqa: F401
     with socket.socket(fileno=descriptor) as asking:
         while True:
-            request, descriptors, _, _ = socket.recv_fds(asking, _LARGEST, 1)
+            request, descriptors, _, _ = socket.recv_fds(asking, _LARGEST, 2)
             if not request:
                 sys.exit()
             kind, *details = pickle.loads(request)
@@ -145,9 +172,10 @@ def serve(descriptor: int, *, web: bool) -> None:
                 answer = os.fork()
                 if not answer:
                     break
-                os.close(descriptors[0])
+                for end in descriptors:
+                    os.close(end)
             asking.send(pickle.dumps(answer))
-    _become(*details, descriptors[0])
+    _become(*details, *descriptors)
 
 
 def _import_all() -> None:
@@ -174,10 +202,11 @@ def _status(pid: int) -> int | None:
     return status if ended else None
 
 
-def _become(arguments: list[str], env: dict[str, str], folder: str, output: int) -> None:
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+def _become(arguments: list[str], env: dict[str, str], folder: str, out: int, err: int) -> None:
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
     os.chdir(folder)
     for name in os.environ.keys() - env.keys():
         del os.environ[name]

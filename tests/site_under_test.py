@@ -114,7 +114,8 @@ class Site:
             process: Any
             if can_fork(environment, options):
                 web = "[admin]" in self.config.read_text()
-                process = forkserver.start(words, env=environment, cwd=self.folder, output=log.fileno(), web=web)
+                both = log.fileno()
+                process = forkserver.start(words, env=environment, cwd=self.folder, out=both, err=both, web=web)
             else:
                 command = [sys.executable, "-m", "supervisor", *words]
                 process = subprocess.Popen(command, stderr=log, stdout=log, cwd=self.folder, env=environment, **options)
@@ -126,6 +127,12 @@ class Site:
             self._watched[process.pid] = watch = Watch(process.pid)
             watches.append(watch)
         return process
+
+    def command(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run another command on this installation; it ends with that code, None for whatever code."""
+        ended = forkserver.run([*words, "-c", str(self.config)], cwd=self.folder)
+        assert code in (None, ended.returncode), ended.stdout + ended.stderr
+        return ended
 
     def stop(self, process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
         self._look_at(process)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 WINDOW = 1.5  # seconds between two looks that are compared
 BUSY = 0.9  # of the time: with so little sleep it is a loop that does not wait
-LEAST_CPU = 0.3  # seconds that it must really have had in that time
+LEAST_CPU = 0.15  # seconds that it must really have had in that time: a busy machine has many others
 MOST_CPU = 0.6  # of the time, by the supervisor, however many jobs and deaths there are
 DESCRIPTORS = 24  # that a supervisor may have open beside those below
 EACH_WORKER = 4  # its pidfd and its stderr; as much again for one that is about to be reaped

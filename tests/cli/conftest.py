@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli import main
+from tests import forkserver
 
 COMMAND = str(Path(sys.executable).with_name("supervisor"))
 
@@ -112,8 +113,8 @@ def execute(database: Path, sql: str, *parameters: object) -> list[tuple[Any, ..
 
 
 def command(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the installed command as a user would."""
-    return subprocess.run([COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options)
+    """Run the command in a process of its own."""
+    return forkserver.run(arguments, cwd=cwd, **options)
 
 
 @contextmanager

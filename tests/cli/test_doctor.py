@@ -76,7 +76,9 @@ def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) ->
     change(database, "UPDATE jobs SET status = 'running', locked_by = 'foreign', lock_expires_at = 5, claim_token = 1")
 
     assert told(cli, "leftovers", "has a claim that ran out")["level"] == "warning"
-    assert not [f for f in cli("doctor", "--json").document["findings"] if "gone" in f["fact"]]
+    assert not [
+        f for f in cli("doctor", "--json").document["findings"] if f["about"] != "file system" and "gone" in f["fact"]
+    ]
 
 
 def test_rows_without_their_job_are_found(cli: Run, database: Path) -> None:
@@ -124,7 +126,8 @@ def test_a_living_supervisor_of_another_version_is_told(make_site: Callable[...,
     assert f"supervisor {process.pid} is of version 0.0.1, this is {supervisor.__version__}" in [
         one["fact"] for one in found
     ]
-    assert not [one for one in found if one["level"] in ("warning", "fault") and one["about"] != "jobs"]
+    bad = {one["about"] for one in found if one["level"] in ("warning", "fault")}
+    assert bad <= {"jobs", "file system"}  # these tests may run in memory
     assert [one["fact"] for one in found if one["about"] == "leftovers"] == ["none"]
 
 

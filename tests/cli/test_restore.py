@@ -15,6 +15,7 @@ import pytest
 
 from supervisor import Queue, Status
 from supervisor.system.failpoints import VARIABLE
+from tests import forkserver
 from tests.site_under_test import Site, wait_for
 
 from .conftest import Run, execute
@@ -175,8 +176,8 @@ def test_a_lost_or_damaged_database_can_be_replaced(cli: Run, database: Path, co
 def test_killed_in_the_middle_it_leaves_the_old_or_the_new_whole(
     cli: Run, database: Path, copy: Path, place: str, left: int
 ) -> None:
-    command = [sys.executable, "-m", "supervisor", "restore", "copy.db"]
-    ran = subprocess.run(command, env=os.environ | {VARIABLE: f"restore.{place}=kill"}, cwd=database.parent, timeout=60)
+    failpoint = os.environ | {VARIABLE: f"restore.{place}=kill"}
+    ran = forkserver.run(["restore", "copy.db"], env=failpoint, cwd=database.parent)
 
     assert ran.returncode == -9
     assert (jobs(database), whole(database)) == (left, True)

@@ -22,6 +22,7 @@ from supervisor.config import load
 from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
 from supervisor.status import gather
+from tests import forkserver
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
 
 PATIENCE = 30.0  # seconds for one block
@@ -217,13 +218,6 @@ def test_every_sql_block_is_run(block: Block) -> None:
 def test_the_faults_shown_are_those_that_are_reported(tmp_path: Path) -> None:
     [block] = blocks("text", document=ROOT / "docs/configuration.md")
     (tmp_path / "supervisor.toml").write_text('\n\n[pools.tag]\nhandler = "jobs:Tagger"\ntimeout = 500\nwokers = 3\n')
-    ran = subprocess.run(
-        [sys.executable, "-m", "supervisor", "status"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forkserver.run(["status"], cwd=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr == block.text

@@ -35,20 +35,29 @@ class LoneWorker:
         self.slot = self.board.slot(1)
         self.slot.assign(INCARNATION, "lone-1")
         self.slot.watch()
-        arguments = [str(site.config), str(path), str(int(cautious))]
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        arguments = [str(site.config), str(path), str(int(cautious)), str(self.wake)]
         with site.log.open("ab") as log:
             command = [sys.executable, "-m", "tests.faults.lone_worker", *arguments]
             root = str(Path(__file__).parents[2])
             self.process = subprocess.Popen(
-                command, cwd=site.folder, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": root}
+                command,
+                cwd=site.folder,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": root},
+                pass_fds=(self.wake,),
             )
 
     def ended(self) -> tuple[int, Snapshot]:
         """Its exit code and its last slot."""
-        return self.process.wait(20), self.slot.read()
+        code = self.process.wait(20)
+        os.close(self.wake)
+        return code, self.slot.read()
 
     def drain(self) -> tuple[int, Snapshot]:
         self.slot.request_drain()
+        os.eventfd_write(self.wake, 1)
         return self.ended()
 
     def rested(self, done: int) -> Snapshot:
@@ -64,7 +73,7 @@ class LoneWorker:
 
 
 def main() -> None:
-    config, path, cautious = sys.argv[1:]
+    config, path, cautious, wake = sys.argv[1:]
     settings = read(Path(config), None, None)
     sys.path.insert(0, str(settings.folder))
     [pool] = settings.pools.values()
@@ -81,7 +90,7 @@ def main() -> None:
         record,
         engine,
         board.slot(1),
-        wake=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC),
+        wake=int(wake),
         news=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
         recorder=recorder,
         row=tallies.shared(board.tallies, 1),

@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import HANDLERS, PATIENCE, Site
+from tests.site_under_test import HANDLERS, Site
 
 GATED = (
     HANDLERS
@@ -76,17 +74,9 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def command(site: Site, *words: str, code: int = 0) -> str:
-    """One command of ours on a site's configuration; returns what it wrote."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "supervisor", *words, "-c", str(site.config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert ended.returncode == code, ended.stdout
-    return ended.stdout
+    """All that a command writes on a site's configuration."""
+    ended = site.command(*words, code=code)
+    return ended.stdout + ended.stderr
 
 
 def stays(condition: Callable[[], bool], seconds: float) -> None:

@@ -179,10 +179,8 @@ def test_a_type_that_no_pool_takes_stays_pending_and_is_told_once(make_site: Mak
     waiting.append(site.queue.enqueue("neither"))
     wait_for(lambda: len(_warnings(site)) == 2, "the other type's own warning")
     site.queue.enqueue("work")
-    command = [sys.executable, "-m", "supervisor", "status", "-c", str(site.config)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout
-    assert shown.count("no pool takes nobody: ") == 1
-    as_json = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True, cwd=site.folder).stdout)
+    assert site.command("status").stdout.count("no pool takes nobody: ") == 1
+    as_json = json.loads(site.command("status", "--json").stdout)
     assert sorted(as_json["unhandled"]) == ["neither", "nobody"]
     site.verdict(pending=waiting)
     time.sleep(0.5)  # long enough for the maintainer's looks at what it does not know

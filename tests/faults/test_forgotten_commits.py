@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -144,14 +143,7 @@ def test_a_stranger_with_the_write_lock_is_named_in_status_log_and_doctor(make_s
         stranger.execute("BEGIN IMMEDIATE")
         who = f"another program (pid {os.getpid()}: "
         wait_for(lambda: who in trouble(site, supervisor), "it to be named")
-        doctor = subprocess.run(
-            [sys.executable, "-m", "supervisor", "doctor", "--config", str(site.config)],
-            capture_output=True,
-            text=True,
-            cwd=site.folder,
-            check=False,
-            timeout=60,
-        )
+        doctor = site.command("doctor", code=None)
         assert f"pid {os.getpid()}" in doctor.stdout
         assert "write lock" in " ".join(doctor.stdout.split())
         stranger.execute("COMMIT")

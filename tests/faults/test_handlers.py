@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
@@ -62,8 +60,7 @@ def test_a_handler_that_cannot_be_imported_stops_only_its_own_pool(make_site: Ma
 
 def _problems(site: Site) -> dict[str, str]:
     """What `status` says is wrong with each pool, once it says so of two."""
-    command = [sys.executable, "-m", "supervisor", "status", "--json", "-c", str(site.config)]
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout)
+    shown = json.loads(site.command("status", "--json").stdout)
     problems = {pool["name"]: pool["problem"] for pool in shown["pools"] if pool["problem"]}
     return problems if len(problems) == 2 else {}
 
@@ -223,9 +220,8 @@ def test_other_columns_that_cannot_be_read_stop_nobody(make_site: MakeSite) -> N
     site.verdict(others=[*running, *held], hit=held, failed=failing)
     assert all("requires is no valid UTF-8" in str(site.job(job).last_error) for job in failing)
     for command in (["status"], ["jobs", "list"], ["jobs", "show", str(failing[0])], ["jobs", "show", str(running[0])]):
-        arguments = [sys.executable, "-m", "supervisor", *command, "--json", "-c", str(site.config)]
-        shown = subprocess.run(arguments, capture_output=True, text=True, cwd=site.folder)
-        assert (shown.returncode, shown.stderr) == (0, "")
+        shown = site.command(*command, "--json")
+        assert shown.stderr == ""
         assert json.loads(shown.stdout)
     assert site.stop(supervisor) == 0
     site.start()  # such rows do not stop the next start either

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,14 +36,11 @@ CONFIG = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n[pools.other]\nhandl
 
 
 def reload(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "supervisor", "reload", "-c", str(site.config), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site.folder, timeout=60)
+    return site.command("reload", *arguments, code=None)
 
 
 def shown(site: Site) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "supervisor", "status", "--json", "-c", str(site.config)]
-    document = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout)
-    return {pool["name"]: pool for pool in document["pools"]}
+    return {pool["name"]: pool for pool in json.loads(site.command("status", "--json").stdout)["pools"]}
 
 
 def code(site: Site, text: str) -> None:

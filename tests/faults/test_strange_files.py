@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import forkserver
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -78,15 +77,7 @@ def test_a_worker_that_makes_the_writers_lock_again_is_not_taken_for_ruined(make
 def refused(folder: Path, **environment: str) -> str:
     """What `run` says when it refuses, having changed nothing in the folder."""
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", "--burst", "-c", "supervisor.toml"],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    ran = forkserver.run(["run", "--burst"], cwd=folder, env={**os.environ, **environment})
     assert ran.returncode == 3, ran
     assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
     [line] = ran.stderr.strip().splitlines()
@@ -132,7 +123,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path, target: st
 @pytest.mark.parametrize("how", ["link", "second name", "pipe", "folder"])
 def test_a_strange_file_in_the_place_of_a_lock_is_refused_and_not_written(tmp_path: Path, how: str) -> None:
     site = fresh(tmp_path)
-    subprocess.run([sys.executable, "-m", "supervisor", "migrate", "-c", "supervisor.toml"], cwd=site, check=True)
+    assert forkserver.run(["migrate"], cwd=site).returncode == 0
     lock, victim = site / "app.db-supervisor" / "write.lock", site / "victim"
     lock.unlink()
     victim.write_bytes(b"")
@@ -146,14 +137,7 @@ def test_a_strange_file_in_the_place_of_a_lock_is_refused_and_not_written(tmp_pa
     else:
         lock.mkdir()
     (site / "app.db-wal").unlink(missing_ok=True)
-    line = subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", "--burst", "-c", "supervisor.toml"],
-        cwd=site,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    line = forkserver.run(["run", "--burst"], cwd=site)
     assert line.returncode == 3, line
     assert "write.lock" in line.stderr
     assert victim.read_bytes() == b""
@@ -165,7 +149,7 @@ def test_a_strange_file_in_the_place_of_a_lock_is_refused_and_not_written(tmp_pa
 @pytest.mark.parametrize("what", ["another user's folder", "a link"])
 def test_a_runtime_folder_that_somebody_else_has_made_is_refused(tmp_path: Path, what: str) -> None:
     site = fresh(tmp_path)
-    subprocess.run([sys.executable, "-m", "supervisor", "migrate", "-c", "supervisor.toml"], cwd=site, check=True)
+    assert forkserver.run(["migrate"], cwd=site).returncode == 0
     runtime = site / "runtime"
     runtime.mkdir(mode=0o1777)
     runtime.chmod(0o1777)
@@ -175,15 +159,7 @@ def test_a_runtime_folder_that_somebody_else_has_made_is_refused(tmp_path: Path,
     else:
         planted.mkdir()
         os.chown(planted, NOBODY, NOBODY)
-    ran = subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", "--burst", "-c", "supervisor.toml"],
-        cwd=site,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    ran = forkserver.run(["run", "--burst"], cwd=site, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
     assert ran.returncode == 3, ran
     assert "job-supervisor" in ran.stderr
     assert not list((site / "app.db-supervisor").glob("owner-*"))

@@ -37,7 +37,7 @@ def test_a_job_whose_worker_is_killed_runs_again_at_once(make_site: MakeSite) ->
     wait_for(lambda: len(site.workers("once")) == 2, "another worker in its place")
     error = site.rows("SELECT kind, signal, worker FROM job_errors WHERE job_id = ?", job)
     assert [row[:2] for row in error] == [("crash", "SIGKILL")]
-    assert site.event("worker_died", reason="signal", job=job)
+    wait_for(lambda: site.event("worker_died", reason="signal", job=job), "the log to say so")
     site.verdict(hit=[job])
 
 

@@ -71,7 +71,10 @@ def search(world: dict[str, object], most: int | None = None, **guards: object) 
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.long if name.startswith("a clock") else ()) for name in QUICK),
+        *(
+            pytest.param(name, marks=pytest.mark.long if name.startswith(("a clock", "deaths of two")) else ())
+            for name in QUICK
+        ),
         *(LONG if EXAMPLES else []),
     ],
 )

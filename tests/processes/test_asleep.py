@@ -48,9 +48,7 @@ def test_one_job_wakes_one_worker(make_site: MakeSite) -> None:
 
 
 def reload(site: Site) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RELOAD, str(site.config)], capture_output=True, text=True, check=False, cwd=site.folder, timeout=60
-    )
+    return site.command("reload", "--wait", code=None)
 
 
 def version(site: Site, number: int, more: str = "") -> None:

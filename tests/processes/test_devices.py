@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -46,8 +45,7 @@ def look_site(make_site: MakeSite, config: str) -> Site:
 
 
 def status(site: Site, *arguments: str) -> str:
-    command = [sys.executable, "-m", "supervisor", "status", *arguments, "-c", str(site.config)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout
+    return site.command("status", *arguments).stdout
 
 
 def devices(site: Site) -> dict[str, str]:
@@ -155,12 +153,5 @@ def test_a_worker_alone_may_use_all_cores_but_not_if_it_was_forked_from_an_image
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_cores_that_are_not_there_are_told_with_their_line(make_site: MakeSite, command: str) -> None:
     site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\ncpu_affinity = [0, 4000]\n')
-    ended = subprocess.run(
-        [sys.executable, "-m", "supervisor", command, "-c", str(site.config)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert ended.returncode == 2
+    ended = site.command(command, code=2)
     assert f"{site.config}:4: pools.look.cpu_affinity: core 4000 is not there, or may not be used" in ended.stderr

@@ -6,8 +6,6 @@ import contextlib
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -191,19 +189,18 @@ def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
     supervisor = site.start()
     work_off(site)
     site.stop(supervisor)
-    words = [sys.executable, "-m", "supervisor", "status", "-c", str(site.config)]
-    said = json.loads(subprocess.run([*words, "--json"], check=True, capture_output=True, timeout=60).stdout)
+    said = json.loads(site.command("status", "--json").stdout)
     [hour] = [view["last_hour"] for view in said["types"] if view["type"] == "work"]
     assert (hour["done"], hour["failed"]) == (17, 11)
     assert 0 < hour["mean_run"] < 1
     assert 0 < hour["mean_wait"] < 10
-    printed = subprocess.run(words, check=True, capture_output=True, timeout=60, text=True).stdout
+    printed = site.command("status").stdout
     [heading] = [line for line in printed.splitlines() if line.startswith("TYPE ")]
     [row] = [line for line in printed.splitlines() if line.startswith("work ")]
     assert dict(zip(heading.split(), row.split(), strict=True))["DONE/H"] == "17"
     # Failed attempts, however long, are in neither of the two.
     site.rows("UPDATE job_history SET run_seconds = 1e6")
-    printed = subprocess.run(words, check=True, capture_output=True, timeout=60, text=True).stdout
+    printed = site.command("status").stdout
     again = [line for line in printed.splitlines() if line.startswith("work ")]
     assert [line.split()[-2:] for line in again] == [row.split()[-2:]]
     assert "mean, longest: of the latest jobs that are done" in printed

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,8 +55,7 @@ def shares(workers: list[Snapshot]) -> int:
 
 def problems(site: Site) -> dict[str, str]:
     """What `status` says is wrong with the pools."""
-    command = [sys.executable, "-m", "supervisor", "status", "--json", "-c", str(site.config)]
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=site.folder).stdout)
+    shown = json.loads(site.command("status", "--json").stdout)
     return {pool["name"]: pool["problem"] for pool in shown["pools"] if pool["problem"]}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -45,13 +45,10 @@ class Token(NamedTuple):
         return self.text[1:-1].replace(close * 2, close)
 
 
-def tokens(sql: str) -> list[Token]:
-    """The tokens of a statement, without blanks and comments."""
-    return [
-        Token(match.lastgroup or "", match[0], match.start(), match.end())
-        for match in _TOKEN.finditer(sql)
-        if match.lastgroup != "skip"
-    ]
+def tokens(sql: str, most: int | None = None) -> list[Token]:
+    """The tokens of a statement, or the first `most` of them, without blanks and comments."""
+    found = (match for match in _TOKEN.finditer(sql) if match.lastgroup != "skip")
+    return [Token(match.lastgroup or "", match[0], match.start(), match.end()) for match in islice(found, most)]
 
 
 def names(sql: str) -> set[str]:
@@ -111,7 +108,7 @@ class Definition(NamedTuple):
 
 def table_created(sql: str) -> str | None:
     """The name of the table that a statement creates, in small letters."""
-    words = tokens(sql)
+    words = tokens(sql, 6)
     if [token.word for token in words[:2]] != ["CREATE", "TABLE"]:
         return None
     return words[5 if words[2].word == "IF" else 2].name.lower()
@@ -119,7 +116,7 @@ def table_created(sql: str) -> str | None:
 
 def column_added(sql: str, table: str) -> str | None:
     """The name of the column that a statement adds to a table, in small letters; None for any other statement."""
-    words = tokens(sql)
+    words = tokens(sql, 6)
     if [token.word for token in words[:2]] != ["ALTER", "TABLE"] or words[2].name.lower() != table:
         return None
     if [token.word for token in words[3:5]] != ["ADD", "COLUMN"]:

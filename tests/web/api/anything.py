@@ -66,7 +66,7 @@ def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Sit
 
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES or 4,
+    max_examples=EXAMPLES or 10,
     derandomize=not EXAMPLES,
     deadline=None,
     database=None,

@@ -9,9 +9,20 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_whatever_is_asked_is_answered_as_the_document_says(tmp_path: Path) -> None:
     questions = Path(__file__).with_name("anything.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "schemathesis.pytest.plugin",
+        f"--basetemp={tmp_path / 'tests'}",
+    ]
     ended = subprocess.run([*command, str(questions)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
