@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk
 from supervisor.admin.keys import Keys
-from supervisor.admin.office import Office
+from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
@@ -142,8 +142,8 @@ async def listening(app: Any, database: Path) -> tuple[float, int]:
 
 
 async def measure(path: Path) -> None:
-    desk = Desk(open_engine(f"sqlite:///{path}"))
-    app = make_app(Office(SETTINGS, Keys(None, None, "session"), desk, Watch(desk), ()))
+    executor = StoreExecutor(open_engine(f"sqlite:///{path}"))
+    app = make_app(AppState(SETTINGS, Keys(None, None, "session"), executor, Watch(executor), ()))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs
     for question in QUESTIONS:
         times = []
@@ -152,7 +152,7 @@ async def measure(path: Path) -> None:
         print(f"  {times[0]:8.1f} {statistics.median(times):8.1f} {max(times):8.1f}  {question}")
     share, events = await listening(app, path)
     print(f"  {share:.1f} % of a core with one listener, {events} events in {LISTENING:g} s")
-    desk.close()
+    executor.close()
 
 
 def main() -> None:

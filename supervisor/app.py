@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import supervisor
-from supervisor.access import granted
 from supervisor.config import Settings, load
 from supervisor.config.schedules import untaken
-from supervisor.doctor.environment import names
-from supervisor.doctor.place import file_system
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
-from supervisor.processes.burst import Observer
-from supervisor.processes.supervisor import Supervisor
+from supervisor.ops.doctor.environment import names
+from supervisor.ops.doctor.place import file_system
+from supervisor.ops.tokens import granted
 from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.supervision.burst import Observer
+from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard

@@ -33,7 +33,7 @@ from supervisor.domain.job import Claim, Job
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import released
 from supervisor.engine import open_engine
-from supervisor.store.base import Claims, Engine, Wanted
+from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, load
@@ -74,7 +74,7 @@ def run_due(
     claims = engine.claims()
     try:
         crew.set_up()
-        ids = _drain(claims, crew, Wanted(tuple(handlers), " ".join(capabilities)), at, limit)
+        ids = _drain(claims, crew, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
     finally:
         crew.tear_down()
         claims.close()
@@ -157,21 +157,21 @@ class _Crew:
         return watched
 
 
-def _drain(claims: Claims, crew: _Crew, wanted: Wanted, at: float, limit: int | None) -> list[int]:
+def _drain(claims: Claims, crew: _Crew, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
     """The ids of the jobs that were run, each once, in the order of their first run."""
     owner = f"testing-{uuid.uuid4()}"
     ids: dict[int, None] = {}
     runs = 0
     while limit is None or runs < limit:
-        found = claims.exchange(owner, [], wanted, 1, _LOCK_TIME, at).claims
+        found = claims.settle_and_claim(owner, [], wanted, 1, _LOCK_TIME, at).claims
         if not found:
             break
         claim = found[0]
         settlement = crew.executor(claim.type).run(claim)
         if crew.interrupted is not None:
-            claims.exchange(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
+            claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
             raise crew.interrupted
-        claims.exchange(owner, [settlement], wanted, 0, _LOCK_TIME, at)
+        claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at)
         ids[claim.job_id] = None
         runs += 1
     return list(ids)

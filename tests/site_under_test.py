@@ -245,9 +245,9 @@ class Site:
         """The pid of a supervisor's maintainer."""
         return self._board(supervisor).slot(MAINTAINER_SLOT).read().pid
 
-    def bulletin(self, supervisor: subprocess.Popen[bytes]) -> dict[str, Any]:
+    def supervisor_status(self, supervisor: subprocess.Popen[bytes]) -> dict[str, Any]:
         """What a supervisor shows of its pools."""
-        return self._board(supervisor).bulletin()
+        return self._board(supervisor).supervisor_status()
 
     def _board(self, supervisor: subprocess.Popen[bytes]) -> Scoreboard:
         [(path,)] = self.rows("SELECT scoreboard FROM job_supervisors WHERE pid = ?", supervisor.pid)

@@ -16,7 +16,7 @@ from bench.ours import FILL, Site
 from bench.trial import Reading, Session, Trial
 from supervisor.domain import settlement
 from supervisor.engine import open_engine
-from supervisor.store.base import Wanted, WorkerRecord
+from supervisor.store.base import JobSelector, WorkerRecord
 
 TITLE = "What a claim costs beside 10³ to 10⁶ other rows"
 UNITS = {"claim": "µs"}
@@ -53,14 +53,14 @@ def _measure(folder: Path, kind: str, rows: int, due: int) -> Reading:
     store = open_engine(url).claims()
     owner = str(uuid.uuid4())
     store.register(WorkerRecord(owner, "bench", "noop", "noop-1", 0, 1, "{}", time.time()))
-    wanted, took = Wanted(("noop",)), []
+    wanted, took = JobSelector(("noop",)), []
     settlements: list[settlement.Settlement] = []
     for _ in range(_CLAIMS):
         now = time.time()
         began = time.perf_counter()
-        [claim] = store.exchange(owner, settlements, wanted, 1, 60.0, now).claims
+        [claim] = store.settle_and_claim(owner, settlements, wanted, 1, 60.0, now).claims
         took.append((time.perf_counter() - began) * 1e6)
         settlements = [settlement.done(claim, None, started_at=now)]
-    store.exchange(owner, settlements, wanted, 0, 60.0, time.time())
+    store.settle_and_claim(owner, settlements, wanted, 0, 60.0, time.time())
     store.close()
     return {"claim": [statistics.median(took)]}

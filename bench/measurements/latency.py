@@ -42,7 +42,7 @@ def _ours(session: Session) -> Reading:
             board = site.await_idle(WORKERS)
             normal, full = site.feed(jobs, "NORMAL"), site.feed(jobs, "FULL")
             idling = _idle(session)
-            own = [process.pid, int(board.bulletin()["maintainer"])]
+            own = [process.pid, int(board.supervisor_status()["maintainer"])]
             memory = sum(psutil.Process(pid).memory_full_info().uss for pid in own) / 1e6
     return {**_waits(normal), "latency, synced": _waits(full)["latency"], "own memory": [memory], **idling}
 

@@ -1,4 +1,4 @@
-"""The application: the routes, what they share, and the gate in front of them."""
+"""The application: the routes, what they share, and the access middleware in front of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from fastapi import FastAPI
 import supervisor
 from supervisor.admin import api, login, metrics, pages
 from supervisor.admin.errors import tell_errors
-from supervisor.admin.office import Office
+from supervisor.admin.state import AppState
 
 TITLE = "job-supervisor"
 
 
-def make_app(office: Office) -> FastAPI:
-    """The application without the gate; `entry` puts that in front."""
+def make_app(state: AppState) -> FastAPI:
+    """The application without the access middleware; `entry` puts that in front."""
     app = FastAPI(
         title=TITLE,
         version=supervisor.__version__,
@@ -22,7 +22,7 @@ def make_app(office: Office) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.office = office
+    app.state.state = state
     tell_errors(app)
     app.include_router(login.router)
     api.install(app)

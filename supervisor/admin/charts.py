@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from supervisor.admin import words
+from supervisor.admin import formatting
 from supervisor.admin.hour import Series
 
 WIDTH, HEIGHT = 600.0, 100.0
@@ -63,7 +63,7 @@ def spark(series: Series, description: str) -> Markup:
 
 
 def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, highest: float, at: float) -> Markup:
-    told = ", ".join(f"{words.number(value)} {one.label}" for one, value in values if value)
+    told = ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values if value)
     shapes, y = [], HEIGHT
     for one, value in values:
         if value:
@@ -76,7 +76,7 @@ def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, high
             )
     return Markup(
         '<g class="minute"><title>{}: {}</title><rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
-    ).format(words.clock(at), told, _short(left), _short(place), _short(HEIGHT), Markup("").join(shapes))
+    ).format(formatting.clock(at), told, _short(left), _short(place), _short(HEIGHT), Markup("").join(shapes))
 
 
 def _grid() -> Markup:

@@ -7,12 +7,12 @@ import gc
 import signal
 import socket
 
+from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk
-from supervisor.admin.gate import Gate
 from supervisor.admin.keys import keys_of
-from supervisor.admin.office import Office
 from supervisor.admin.server import Server
+from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
@@ -33,14 +33,14 @@ def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, lis
     except (OSError, ValueError) as error:
         channel.send({"problem": str(error)})
         return 1
-    desk = Desk(engine)
-    office = Office(settings.admin, keys, desk, Watch(desk), tuple(settings.pools))
-    server = Server(Gate(make_app(office), keys, settings.admin), listening, channel, slot)
+    executor = StoreExecutor(engine)
+    state = AppState(settings.admin, keys, executor, Watch(executor), tuple(settings.pools))
+    server = Server(AccessMiddleware(make_app(state), keys, settings.admin), listening, channel, slot)
     gc.collect()
     gc.freeze()  # what has just been imported stays
     # No runner: it would wait for threads that hang in a question; this process leaves without them.
     loop = asyncio.new_event_loop()
     loop.run_until_complete(server.serve(sockets=[listening]))
-    desk.close()
+    executor.close()
     loop.close()
     return 0

@@ -19,7 +19,7 @@ def _mistake() -> JSONResponse:
 
 
 def tell_errors(app: FastAPI) -> None:
-    """Have the application say so, too, instead of the framework's own page; then the gate gets to know of it."""
+    """Have the application answer errors itself, not the framework, so that the access middleware sees them."""
 
     def told(request: Request, error: Exception) -> JSONResponse:
         return _mistake()

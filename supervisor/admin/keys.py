@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supervisor.access import token_in
 from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
+from supervisor.ops.tokens import token_in
 
 __all__ = ["SESSION_SECONDS", "Keys", "Role", "keys_of"]
 

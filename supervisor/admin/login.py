@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from supervisor.admin.gate import WRONG_TOKEN_PAUSE
+from supervisor.admin.access import WRONG_TOKEN_PAUSE
 from supervisor.admin.keys import SESSION_SECONDS, Role
-from supervisor.admin.office import Office, TheOffice
 from supervisor.admin.rendering import render
+from supervisor.admin.state import AppState, TheOffice
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login")
-async def ask(request: Request, office: TheOffice) -> Response:
+async def ask(request: Request, state: TheOffice) -> Response:
     """The form; whoever is known already goes on."""
     target = own_path(request.query_params.get("next", ""))
     if request.scope.get("state", {}).get("role"):
@@ -29,35 +29,35 @@ async def ask(request: Request, office: TheOffice) -> Response:
 
 
 @router.post("/login")
-async def log_in(request: Request, office: TheOffice) -> Response:
+async def log_in(request: Request, state: TheOffice) -> Response:
     """A session for a token."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         return render("login.html", status=415, problem="Use this form.", next="/")
     form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
     target = own_path(form.get("next", [""])[0])
-    role = office.keys.role_of_token(form.get("token", [""])[0].strip())
+    role = state.keys.role_of_token(form.get("token", [""])[0].strip())
     if role is None:
         await asyncio.sleep(WRONG_TOKEN_PAUSE)
         return render("login.html", status=401, problem="This is not the token.", next=target)
     answer = RedirectResponse(target, 303)
-    _keep(answer, request, office, role)
+    _keep(answer, request, state, role)
     return answer
 
 
 @router.post("/logout")
-async def log_out(request: Request, office: TheOffice) -> Response:
+async def log_out(request: Request, state: TheOffice) -> Response:
     """End the session, here and in the browser."""
-    office.keys.leave(request.cookies.get(office.keys.cookie, ""), time.time())
+    state.keys.leave(request.cookies.get(state.keys.cookie, ""), time.time())
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(office.keys.cookie, httponly=True, samesite="strict")
+    answer.delete_cookie(state.keys.cookie, httponly=True, samesite="strict")
     return answer
 
 
-def _keep(answer: Response, request: Request, office: Office, role: Role) -> None:
+def _keep(answer: Response, request: Request, state: AppState, role: Role) -> None:
     encrypted = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
     answer.set_cookie(
-        office.keys.cookie,
-        office.keys.session(role, time.time()),
+        state.keys.cookie,
+        state.keys.session(role, time.time()),
         max_age=SESSION_SECONDS,
         path="/",
         httponly=True,

@@ -10,10 +10,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from supervisor.admin.families import families
+from supervisor.admin.metric_families import metric_families
 from supervisor.admin.numbers import Ledger, Numbers
-from supervisor.admin.office import TheOffice
-from supervisor.status import Overview
+from supervisor.admin.state import TheOffice
+from supervisor.ops.status import Overview
 
 
 class _Moment(Collector):
@@ -24,7 +24,7 @@ class _Moment(Collector):
         self._numbers = numbers
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._overview, self._numbers)
+        return metric_families(self._overview, self._numbers)
 
 
 def routes() -> APIRouter:
@@ -33,8 +33,8 @@ def routes() -> APIRouter:
     ledger = Ledger()
 
     @router.get("/metrics", include_in_schema=False)
-    async def metrics(request: Request, office: TheOffice) -> Response:
-        moment = _Moment(await office.watch.overview(), await office.desk.ask(ledger.look))
+    async def metrics(request: Request, state: TheOffice) -> Response:
+        moment = _Moment(await state.watch.overview(), await state.executor.ask(ledger.look))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(moment), media_type=content_type)
 

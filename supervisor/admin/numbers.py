@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.store.base import Operations
-from supervisor.system import tallies
+from supervisor.system import counters
+from supervisor.system.counters import Counters
 from supervisor.system.scoreboard import Scoreboard, tallies_of
-from supervisor.system.tallies import Tallies
 
 Restarts = Counter[tuple[str, str]]
 """How many workers were replaced, by pool and reason."""
@@ -20,7 +20,7 @@ Restarts = Counter[tuple[str, str]]
 class Numbers:
     """`wal_bytes` is the write-ahead log's length now; the others are sums that only grow."""
 
-    tallies: Tallies = field(default_factory=Tallies)
+    counters: Counters = field(default_factory=Counters)
     restarts: Restarts = field(default_factory=Counter)
     wal_bytes: int = 0
 
@@ -51,16 +51,16 @@ class Ledger:
     def _note(self, supervisor: str, scoreboard: Path) -> None:
         """What is there no longer, or may not be read, is as it was seen last."""
         seen = self._seen.setdefault(supervisor, Numbers())
-        counted = tallies.read(tallies_of(scoreboard))
+        counted = counters.read(tallies_of(scoreboard))
         if counted.types or counted.store_busy or counted.locks_reclaimed:
-            seen.tallies = counted
+            seen.counters = counted
         board = Scoreboard.open(scoreboard)
-        pools = {} if board is None else board.bulletin().get("pools", {})
+        pools = {} if board is None else board.supervisor_status().get("pools", {})
         for pool, news in pools.items():
             for reason, count in news.get("restarts", {}).items():
                 seen.restarts[pool, reason] = max(seen.restarts[pool, reason], count)
 
 
 def _add(total: Numbers, other: Numbers) -> None:
-    total.tallies.add(other.tallies)
+    total.counters.add(other.counters)
     total.restarts.update(other.restarts)

@@ -14,10 +14,10 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 import supervisor
-from supervisor.admin import charts, words
+from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
-from supervisor.status import text_of
+from supervisor.ops.status import text_of
 
 _LONGEST = 100_000  # characters of any one value
 _LONGEST_QUERY = 500
@@ -26,16 +26,18 @@ STATIC = Path(__file__).with_name("static")
 
 def moment(at: object, now: float) -> Markup | str:
     """A <time>: how long ago, and when exactly for those who point at it."""
-    stamp = words.iso(at)
+    stamp = formatting.iso(at)
     if not stamp or not isinstance(at, (int, float)):
-        return words.absolute(at)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(stamp, words.absolute(at), words.age(at, now))
+        return formatting.absolute(at)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        stamp, formatting.absolute(at), formatting.age(at, now)
+    )
 
 
 def stamp(at: float, now: float) -> Markup:
     """A <time> that tells the time of day, with the day if it was another one."""
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        words.iso(at), words.absolute(at), words.time_of_day(at, now)
+        formatting.iso(at), formatting.absolute(at), formatting.time_of_day(at, now)
     )
 
 
@@ -86,18 +88,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "span": words.span,
-        "age": words.age,
-        "iso": words.iso,
-        "absolute": words.absolute,
-        "clock": words.clock,
-        "number": words.number,
-        "size": words.size,
-        "percent": words.percent,
-        "pretty": words.pretty,
-        "final": words.final,
-        "cut": words.cut,
-        "timing": words.timing,
+        "span": formatting.span,
+        "age": formatting.age,
+        "iso": formatting.iso,
+        "absolute": formatting.absolute,
+        "clock": formatting.clock,
+        "number": formatting.number,
+        "size": formatting.size,
+        "percent": formatting.percent,
+        "pretty": formatting.pretty,
+        "final": formatting.final,
+        "cut": formatting.cut,
+        "timing": formatting.timing,
         "moment": moment,
         "stamp": stamp,
         "encoded": encoded,
@@ -105,7 +107,7 @@ def _environment() -> Environment:
         "nameable": nameable,
     }
     environment.globals |= {
-        "counted": words.counted,
+        "counted": formatting.counted,
         "charts": charts,
         "assets": _assets(),
         "version": supervisor.__version__,

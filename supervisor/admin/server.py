@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            date_header=False,  # the gate's: uvicorn's is as old as its last tick
+            date_header=False,  # the access middleware's: uvicorn's is as old as its last tick
             timeout_keep_alive=15,
             timeout_graceful_shutdown=FAREWELL,
             h11_max_incomplete_event_size=LARGEST_HEAD,

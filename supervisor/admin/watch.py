@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from supervisor.admin.desk import Desk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import StoreError
-from supervisor.domain.plain import plain
-from supervisor.status import Costs, Overview, gather
+from supervisor.domain.json_safe import json_safe
+from supervisor.ops.status import Costs, Overview, gather
 
 FRESH = 1.0  # seconds for which a look is good enough
 HEARTBEAT = 15.0  # seconds of silence after which a listener is told that we are still there
@@ -28,8 +28,8 @@ class TooManyListeners(Exception):
 class Watch:
     """Nobody asks and nobody listens: nothing is looked at, and no timer runs."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, executor: StoreExecutor) -> None:
+        self._desk = executor
         self._guard = asyncio.Lock()
         self._costs = Costs()
         self._seen: Overview | None = None
@@ -78,9 +78,9 @@ class Watch:
         """Look as long as anybody listens, and tell them when more than the time has changed."""
         while True:
             try:
-                event, state = "overview", plain((await self.overview()).as_json())
+                event, state = "overview", json_safe((await self.overview()).as_json())
             except StoreError as error:
-                event, state = "trouble", {"error": plain(str(error))}
+                event, state = "trouble", {"error": json_safe(str(error))}
             essence = event, _timeless(state)
             news = _message(event, state)
             for listener in self._listeners:

@@ -93,9 +93,9 @@ def show(
     """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
-    from supervisor.operating import why_waiting
-    from supervisor.status import running
-    from supervisor.timeline import trials
+    from supervisor.ops.commands import why_waiting
+    from supervisor.ops.status import running
+    from supervisor.ops.timeline import trials
 
     with Target.of(context, config, database).operations() as operations:
         job = operations.job(job_id)
@@ -135,7 +135,7 @@ def retry(
 
     Failed, quarantined and cancelled ones, with their counters reset.
     """
-    from supervisor import operating
+    from supervisor.ops import commands
     from supervisor.store.base import Filter
 
     ids = _chosen(job_ids, all_, status, type)
@@ -145,9 +145,9 @@ def retry(
             confirm("retry", len(ids), yes=yes)
             retried = operations.retry(ids, time.time())
         else:
-            operating.check_retry(operations, ids)
+            commands.check_retry(operations, ids)
             confirm("retry", len(ids), yes=yes)
-            retried = operating.retry(operations, ids, time.time())
+            retried = commands.retry(operations, ids, time.time())
     skipped = len(ids) - retried
     if as_json:
         document({"retried": retried, "skipped": skipped})
@@ -178,11 +178,11 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel pending jobs, stop running ones."""
-    from supervisor import operating
+    from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
     with Target.of(context, config, database).operations() as operations:
-        operating.check_cancel(operations, ids)
+        commands.check_cancel(operations, ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
         statuses = {job_id: operations.cancel(job_id, now) for job_id in ids}
@@ -203,11 +203,11 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete finished jobs."""
-    from supervisor import operating
+    from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
     with Target.of(context, config, database).operations() as operations:
-        operating.check_delete(operations, ids)
+        commands.check_delete(operations, ids)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.delete(ids)
     if as_json:

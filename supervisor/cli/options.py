@@ -155,7 +155,7 @@ def warn_if_nobody_runs(operations: Operations) -> None:
 def warn_of_type(target: Target, type_: str) -> None:
     """A slip in a type would leave its jobs waiting for ever. Without a configuration nobody can tell."""
     from supervisor.domain.text import like
-    from supervisor.operating import types_taken
+    from supervisor.ops.commands import types_taken
 
     settings = target.settings_if_any()
     if settings is None:

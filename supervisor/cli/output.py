@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.plain import plain
+from supervisor.domain.json_safe import json_safe
 from supervisor.domain.printable import clean, clean_lines
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def lines(text: object) -> None:
 def document(value: Any) -> None:
     """Print one JSON document."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    write(json.dumps(plain(value), ensure_ascii=not unicode, allow_nan=False, indent=2) + "\n")
+    write(json.dumps(json_safe(value), ensure_ascii=not unicode, allow_nan=False, indent=2) + "\n")
 
 
 def compact(value: Any) -> str:
     """A stored value as JSON in one line, for people."""
-    return clean(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+    return clean(json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False))
 
 
 def note(text: str) -> None:

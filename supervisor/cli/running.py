@@ -10,7 +10,7 @@ from supervisor.cli.errors import Stop
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 
 if TYPE_CHECKING:
-    from supervisor.processes.burst import Progress
+    from supervisor.supervision.burst import Progress
 
 _LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 

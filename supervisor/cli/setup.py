@@ -17,7 +17,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a starter: configuration and handler."""
-    from supervisor.starter import write_starter
+    from supervisor.ops.scaffold import write_starter
 
     written = write_starter(folder)
     if as_json:
@@ -40,8 +40,8 @@ def check(
     Validates it, and imports each handler in a process of its own as a worker would.
     """
     from supervisor.config.schedules import untaken
-    from supervisor.doctor.handlers import check_configuration
     from supervisor.domain.errors import ConfigError
+    from supervisor.ops.doctor.handlers import check_configuration
 
     target = Target.of(context, config, database)
     path = target.config_path
@@ -75,7 +75,7 @@ def doctor(
     from dataclasses import asdict
 
     from supervisor.cli.tables import findings
-    from supervisor.doctor import examine
+    from supervisor.ops.doctor import examine
 
     target = Target.of(context, config, database)
     found = examine(target.config, target.database)

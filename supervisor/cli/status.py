@@ -10,7 +10,7 @@ from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import document, line
 
 if TYPE_CHECKING:
-    from supervisor.status import Overview, SupervisorView
+    from supervisor.ops.status import Overview, SupervisorView
 
 _MOST_NAMED = 20  # types without a pool that get a line each
 _COUNTED = (
@@ -27,7 +27,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show supervisors, pools, workers and types."""
-    from supervisor.status import gather
+    from supervisor.ops.status import gather
 
     engine = Target.of(context, config, database).engine()
     operations = engine.operations()
@@ -88,7 +88,7 @@ def _state(supervisor: SupervisorView) -> str:
 def _pools(overview: Overview) -> None:
     from supervisor.cli.output import show
     from supervisor.cli.tables import heading, span, table
-    from supervisor.status import COUNT_LIMIT
+    from supervisor.ops.status import COUNT_LIMIT
 
     rows = []
     for pool in overview.pools:

@@ -41,16 +41,16 @@ def resume(
 
 
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
-    from supervisor import operating
     from supervisor.domain.intake import checked_type
+    from supervisor.ops import commands
 
     checked_type(type_)  # before the database is looked for
     settings = target.settings_if_any()
     configured = {name for pool in settings.pools.values() for name in pool.types} if settings is not None else ()
     with target.operations() as operations:
         try:
-            changed = operating.pause(operations, type_, paused, time.time(), configured=configured, force=force)
-        except operating.UnknownType as error:
+            changed = commands.pause(operations, type_, paused, time.time(), configured=configured, force=force)
+        except commands.UnknownType as error:
             raise wrong_usage(error.problems[0], "--force pauses it all the same") from None
     if as_json:
         document({"type": type_, "paused": paused, "changed": changed})
@@ -73,7 +73,7 @@ def scale(
 
     `auto` gives it back to the supervisor.
     """
-    from supervisor import operating
+    from supervisor.ops import commands
 
     workers = _workers(size)
     if workers is not None and workers > _MANY and not yes:
@@ -81,7 +81,7 @@ def scale(
     target = Target.of(context, config, database)
     settings = target.settings_if_any()
     with target.operations() as operations:
-        operating.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
+        commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
     if as_json:
         document({"pool": pool, "workers": workers})
     else:
@@ -109,11 +109,11 @@ def reload(
     Running supervisors replace their workers one at a time. A configuration with faults is refused, and while new
     code cannot be loaded the old code keeps running.
     """
-    from supervisor import operating
+    from supervisor.ops import commands
 
     with Target.of(context, config, database).operations() as operations:
-        asked = operating.reload(operations, time.time())
-        outcomes = operating.await_reload(operations, asked) if wait else {}
+        asked = commands.reload(operations, time.time())
+        outcomes = commands.await_reload(operations, asked) if wait else {}
     if as_json:
         told = {"reloads": {str(pid): outcome for pid, outcome in outcomes.items()}} if wait else {}
         document({"supervisors": [record.pid for record in asked], **told})

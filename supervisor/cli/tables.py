@@ -11,13 +11,13 @@ from supervisor.cli import output
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, VALUE, clean
-from supervisor.timeline import Trial, steps
+from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from supervisor.doctor import Finding
     from supervisor.domain.job import Attempt, Job, Run
+    from supervisor.ops.doctor import Finding
 
 NOTHING = "–"
 _LAST_LINES = 20  # of a log that nobody has asked for

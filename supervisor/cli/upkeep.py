@@ -31,9 +31,9 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Delete jobs that finished long ago."""
-    from supervisor import operating
+    from supervisor.ops import commands
 
-    which = operating.purgeable(older_than, status or (), type, time.time())
+    which = commands.purgeable(older_than, status or (), type, time.time())
     with Target.of(context, config, database).operations() as operations:
         ids = operations.ids(which)
         confirm("delete", len(ids), yes=yes)

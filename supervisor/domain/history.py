@@ -30,7 +30,7 @@ class Minute(NamedTuple):
     wait_seconds: float = 0.0
 
 
-class Standing(NamedTuple):
+class QueueSizes(NamedTuple):
     """How one type stands: jobs that are due, counted up to a limit, and those that run."""
 
     type: str
@@ -62,7 +62,7 @@ def minute_of(now: float) -> float:
 
 
 def recorded(
-    at: float, sums: Mapping[str, Sums], counted: Mapping[str, Sums], standing: Iterable[Standing]
+    at: float, sums: Mapping[str, Sums], counted: Mapping[str, Sums], standing: Iterable[QueueSizes]
 ) -> list[Minute]:
     """The rows of one minute: of the busiest types one each, of the rest one together. What neither did
     anything nor waits has none.

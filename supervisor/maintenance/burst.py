@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.maintenance.duty import Duty, Result
 from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.store.base import Chores, Wanted
+from supervisor.store.base import Chores, JobSelector
 from supervisor.system.channel import Message
 
 _PAUSE = 0.1  # seconds between two looks
@@ -31,7 +31,7 @@ class BurstWatch(Duty):
         self,
         chores: Chores,
         slots: SlotReader,
-        pools: tuple[Wanted, ...],
+        pools: tuple[JobSelector, ...],
         own: str,
         since: float,
         send: Callable[[Message], None],
@@ -49,7 +49,7 @@ class BurstWatch(Duty):
         began = time.monotonic()
         rest, done = self._slots.at_rest()
         over = rest and not any(self._chores.unfinished(wanted, now) for wanted in self._pools)
-        over = over and not self._chores.holding(self._own)
+        over = over and not self._chores.has_claims(self._own)
         # Nobody may have claimed between the two looks.
         over = over and self._slots.at_rest() == (True, done)
         pending, failed = self._chores.progress_of(self._types, self._since)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.domain.counting import ended
 from supervisor.domain.settlement import Settlement
-from supervisor.domain.tally import ended
-from supervisor.system.tallies import Row
+from supervisor.system.counters import Row
 
 
 class Counter:

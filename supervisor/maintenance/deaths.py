@@ -17,7 +17,7 @@ from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores
-from supervisor.system import failpoints, tape
+from supervisor.system import failpoints, run_log
 from supervisor.system.channel import Message
 
 _BOUND = 2.0  # seconds a run
@@ -56,7 +56,7 @@ class Settled(Result):
 class Deaths(Duty):
     """Settling a report twice is harmless: the second finds nothing held.
 
-    `tapes` is where workers leave what their runs had said; `send` takes the acknowledgement of each report.
+    `run_logs` is where workers leave what their runs had said; `send` takes the acknowledgement of each report.
     """
 
     name = "deaths"
@@ -66,12 +66,12 @@ class Deaths(Duty):
     def __init__(
         self,
         chores: Chores,
-        tapes: Path | None = None,
+        run_logs: Path | None = None,
         counter: Counter | None = None,
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
         self._claims = DeadClaims(chores, counter or Counter())
-        self._tapes = tapes
+        self._tapes = run_logs
         self._send = send
         self._reports: dict[int, Mapping[str, Any]] = {}
         self._failing: Items[int] = Items("worker")
@@ -114,7 +114,7 @@ class Deaths(Duty):
             decided = settle_held(held, begun, report.charge, failure, policy, random.random(), report.batch)
             if begun is None or self._tapes is None:
                 return decided
-            return with_log(decided, begun, tape.said(self._tapes, report.slot, *begun))
+            return with_log(decided, begun, run_log.said(self._tapes, report.slot, *begun))
 
         count, _ = self._claims.settle(report.incarnation, report.worker, decide, now)
         return count

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from supervisor.maintenance.duty import Duty, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.messages import chunks
-from supervisor.store.base import Chores, Depth, Wanted
+from supervisor.store.base import Chores, Depth, JobSelector
 from supervisor.system.channel import Message
 
 COUNT_LIMIT = 10_000  # due jobs counted a pool: more makes no difference to any decision
@@ -35,7 +35,7 @@ class DepthGauge(Duty):
     rest = 0.1
     quiet = True
 
-    def __init__(self, chores: Chores, pools: Mapping[str, Wanted], send: Callable[[Message], None]) -> None:
+    def __init__(self, chores: Chores, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
         self._chores = chores
         self._pools = pools
         self._send = send

@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.store.base import Chores
-from supervisor.system import tallies
+from supervisor.system import counters
 
 _SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a minute for an hour after the last job
 
@@ -24,7 +24,7 @@ class Recorded(Result):
 class HistoryRecorder(Duty):
     """Writes a minute when it is over, unless nothing happened in it and nothing waits.
 
-    What of the tallies stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
+    What of the counters stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
     once: the next maintainer goes on from the note.
     """
 
@@ -59,10 +59,10 @@ class HistoryRecorder(Duty):
         before = self._chores.counted(self._supervisor)
         counted = decoded(before)
         sums = {
-            name: Sums(tally.done, tally.failed, tally.run_seconds, tally.wait_seconds)
-            for name, tally in tallies.read(self._path).types.items()
+            name: Sums(counters.done, counters.failed, counters.run_seconds, counters.wait_seconds)
+            for name, counters in counters.read(self._path).types.items()
         }
-        minutes = recorded(minute, sums, counted, self._chores.standing(now))
+        minutes = recorded(minute, sums, counted, self._chores.queue_sizes(now))
         if not minutes or not self._chores.record_minutes(self._supervisor, before, encoded(sums), minutes):
             return 0
         return len(minutes)

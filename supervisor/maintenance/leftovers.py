@@ -69,7 +69,7 @@ def _end_marked(scoreboard: str) -> set[int]:
 
 def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, int]:
     """The parents of these workers that their supervisor had shown to be its templates, and when they were started."""
-    shown = board.bulletin().get("templates", []) if board is not None else []
+    shown = board.supervisor_status().get("templates", []) if board is not None else []
     found = {}
     for parent in {kernel.parent_of(pid) for pid in workers}:
         started = kernel.start_ticks(parent) if parent in shown else None

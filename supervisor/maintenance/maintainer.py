@@ -30,32 +30,32 @@ from supervisor.maintenance.messages import failing_duties, trouble_of
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
 from supervisor.maintenance.recovery import Recovery
+from supervisor.maintenance.redriver import RedrivePolicy, Redriver
 from supervisor.maintenance.renewer import LockTimes, Renewer
-from supervisor.maintenance.reviver import Redriver, SecondChance
 from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
 from supervisor.maintenance.schedules import Connected, FireSchedule
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.start import StartUp
 from supervisor.maintenance.waker import Waker
-from supervisor.store.base import Engine, SupervisorRecord, Wanted
-from supervisor.system import signals, tallies
+from supervisor.store.base import Engine, JobSelector, SupervisorRecord
+from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 
-__all__ = ["Maintainer", "Orders", "Ward", "trouble_of"]
+__all__ = ["Maintainer", "Orders", "PoolInfo", "trouble_of"]
 
 BEAT = 1.0  # seconds between two stamps at most
 _COARSE = 0.01  # seconds; below it a millisecond more or less matters
 
 
-class Ward(NamedTuple):
+class PoolInfo(NamedTuple):
     """What the maintainer must know of one pool. `wake` is the eventfd on which its idle workers sleep."""
 
-    wanted: Wanted
+    wanted: JobSelector
     wake: int
     locks: LockTimes
-    chance: SecondChance
+    chance: RedrivePolicy
 
 
 class Orders(NamedTuple):
@@ -65,7 +65,7 @@ class Orders(NamedTuple):
     """
 
     record: SupervisorRecord
-    wards: Mapping[str, Ward]
+    wards: Mapping[str, PoolInfo]
     leaving: Mapping[str, LockTimes]
     keep_done: float | None
     keep_failed: float | None
@@ -89,14 +89,14 @@ class Maintainer:
         self._chores = engine.chores()
         self._feed = engine.changes()
         self._timetable = Connected(engine.timetable)
-        self._counter = Counter(tallies.shared(board.tallies, MAINTAINER_SLOT))
+        self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
         self._watch = CommitWatch(self._feed)
-        self._deaths = Deaths(self._chores, board.tapes, self._counter, channel.send)
+        self._deaths = Deaths(self._chores, board.run_logs, self._counter, channel.send)
         wakes = {name: (ward.wanted, ward.wake) for name, ward in orders.wards.items()}
         self._slots = SlotReader(board)
         self._waker = Waker(self._chores, self._slots, wakes, self._watch)
         self._recovery = Recovery(self._chores, orders.record.id, self._counter)
-        self._history = HistoryRecorder(self._chores, orders.record.id, board.tallies)
+        self._history = HistoryRecorder(self._chores, orders.record.id, board.counters)
         self._start_up = StartUp(self._chores, orders.record, self._recovery, channel.send)
         self._starting = self._scheduler(self._start_up)
         self._scheduler_of_duties = self._scheduler(*self._duties())

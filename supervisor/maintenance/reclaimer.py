@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from supervisor.domain.clocks import Clocks
 from supervisor.domain.job import Claim
+from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
-from supervisor.domain.vigil import Vigil, patience
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
@@ -56,7 +56,7 @@ class Reclaimer(Duty):
         self.patience = patience(lock_time)
         self.every = self.patience / 4
         self._nobodys = JobPolicy(lock_time=lock_time)  # who is not registered renews nothing
-        self._vigil: Vigil[Expired] = Vigil(self.every)
+        self._vigil: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._failing: Items[int] = Items("job", clock)
         self._log = events()

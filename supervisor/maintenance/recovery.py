@@ -16,7 +16,7 @@ from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
-from supervisor.system import tape
+from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard, tapes_of
 from supervisor.telemetry import events
 
@@ -112,7 +112,7 @@ class Recovery(Duty):
             decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
             if begun is None:
                 return decided
-            return with_log(decided, begun, tape.said(tapes_of(Path(record.scoreboard)), worker.slot, *begun))
+            return with_log(decided, begun, run_log.said(tapes_of(Path(record.scoreboard)), worker.slot, *begun))
 
         jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now)
         return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.domain.lease import renewal_interval
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
-from supervisor.domain.vigil import renewal_interval
 from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of

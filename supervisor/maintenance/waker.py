@@ -10,7 +10,7 @@ from supervisor.maintenance.changes import CommitWatch
 from supervisor.maintenance.duty import Duty, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.store.base import Chores, Wanted
+from supervisor.store.base import Chores, JobSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Waker(Duty):
     quiet = True
 
     def __init__(
-        self, chores: Chores, slots: SlotReader, pools: Mapping[str, tuple[Wanted, int]], watch: CommitWatch
+        self, chores: Chores, slots: SlotReader, pools: Mapping[str, tuple[JobSelector, int]], watch: CommitWatch
     ) -> None:
         self._chores = chores
         self._slots = slots
@@ -52,8 +52,8 @@ class Waker(Duty):
         self._watch.woke(anybody=bool(idle), posted=posted)
         return Woken(posted, problem=self._failing.problem)
 
-    def _wake(self, wanted: Wanted, eventfd: int, idle: int, now: float) -> int:
-        first = self._chores.glance(wanted, now)
+    def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
+        first = self._chores.any_due(wanted, now)
         if first:
             os.eventfd_write(eventfd, 1)  # it wakes up while we count
         due = self._chores.depth(wanted, now, idle).due

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from supervisor.domain.history import Minute, Standing
+from supervisor.domain.history import Minute, QueueSizes
 from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.values import (
     AdoptReport,
+    Anomalies,
     Controls,
+    Cursor,
     DatabaseHolder,
     Depth,
     ErrorGroup,
@@ -27,24 +29,24 @@ from supervisor.store.values import (
     Expired,
     Filter,
     Holder,
-    Mark,
+    JobSelector,
     NeedsChange,
     Page,
     Planned,
-    Remains,
     RestoreReport,
     SupervisorRecord,
     TypeSpeed,
-    Wanted,
     WorkerRecord,
 )
 
 __all__ = [
     "AdoptReport",
+    "Anomalies",
     "ChangeFeed",
     "Chores",
     "Claims",
     "Controls",
+    "Cursor",
     "DatabaseHolder",
     "Depth",
     "Engine",
@@ -54,19 +56,17 @@ __all__ = [
     "Filter",
     "Holder",
     "Intake",
-    "Mark",
+    "JobSelector",
     "NeedsChange",
     "Operations",
     "OwnerLock",
     "Page",
     "Planned",
-    "Remains",
     "RestoreReport",
     "SettleExpired",
     "SupervisorRecord",
     "Timetable",
     "TypeSpeed",
-    "Wanted",
     "WorkerRecord",
     "Writers",
 ]
@@ -95,11 +95,11 @@ class Claims(Protocol):
 
     def register(self, worker: WorkerRecord) -> None: ...
 
-    def exchange(
+    def settle_and_claim(
         self,
         owner: str,
         settlements: Sequence[Settlement],
-        wanted: Wanted,
+        wanted: JobSelector,
         want: int,
         lock_time: float,
         now: float,
@@ -152,15 +152,15 @@ class Chores(Protocol):
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]: ...
 
-    def glance(self, wanted: Wanted, now: float) -> bool: ...
+    def any_due(self, wanted: JobSelector, now: float) -> bool: ...
 
-    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth: ...
+    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth: ...
 
     def unhandled(self, types: Iterable[str]) -> list[str]: ...
 
-    def unfinished(self, wanted: Wanted, now: float) -> bool: ...
+    def unfinished(self, wanted: JobSelector, now: float) -> bool: ...
 
-    def holding(self, supervisor: str) -> bool: ...
+    def has_claims(self, supervisor: str) -> bool: ...
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]: ...
 
@@ -169,8 +169,8 @@ class Chores(Protocol):
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]: ...
 
     def revive(
-        self, wanted: Wanted, times: int, after: Mark, until: float, limit: int, now: float
-    ) -> tuple[list[int], Mark]: ...
+        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
+    ) -> tuple[list[int], Cursor]: ...
 
     def checkpoint(self) -> int: ...
 
@@ -178,7 +178,7 @@ class Chores(Protocol):
 
     def log_size(self) -> int: ...
 
-    def standing(self, now: float) -> list[Standing]: ...
+    def queue_sizes(self, now: float) -> list[QueueSizes]: ...
 
     def counted(self, supervisor: str) -> str: ...
 
@@ -288,7 +288,7 @@ class Operations(Protocol):
 
     def closed_counts(self) -> list[tuple[str, Status, int]]: ...
 
-    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth: ...
+    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth: ...
 
     def backlog(self, now: float, limit: int) -> dict[str, Depth]: ...
 
@@ -302,7 +302,7 @@ class Operations(Protocol):
 
     def schedules(self) -> list[Planned]: ...
 
-    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Remains: ...
+    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies: ...
 
     def supervisors(self) -> list[SupervisorRecord]: ...
 

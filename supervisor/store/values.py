@@ -10,7 +10,7 @@ from typing import NamedTuple
 from supervisor.domain.job import Claim, Job, Status
 
 
-class Wanted(NamedTuple):
+class JobSelector(NamedTuple):
     """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
 
     types: tuple[str, ...]
@@ -78,7 +78,7 @@ class Expired(NamedTuple):
     claimed_at: float = 0.0
 
 
-class Mark(NamedTuple):
+class Cursor(NamedTuple):
     """How far a walk along the failed jobs has come: when the last one looked at had failed, and its id."""
 
     failed_at: float
@@ -180,7 +180,7 @@ class AdoptReport:
     needing_change: tuple[NeedsChange, ...]
 
 
-class Remains(NamedTuple):
+class Anomalies(NamedTuple):
     """What should not be lying about. `held` counts running jobs by the id of the supervisor whose worker has them,
     "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past
     their retention, `future` those that began or ended after now. Counts go up to a limit.

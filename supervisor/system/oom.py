@@ -12,7 +12,7 @@ _FIELD = "oom_kill"
 _COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the kind of tree, the better first
 
 
-class OomKiller:
+class OomCounter:
     """`look` every second or so; `struck` tells whether there was a kill since the look before the last.
 
     `forget` all that was before, when nobody has looked for long.

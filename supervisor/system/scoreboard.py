@@ -4,7 +4,7 @@ The term and the idea are Apache httpd's. A slot a worker; only that worker writ
 cancel requests. Single words are written at once, so a reader never sees half a number; a job is published
 by writing its token first and its id last. A heartbeat costs no system call and no transaction.
 
-Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's bulletin (JSON: pools, their
+Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's supervisor's status (JSON: pools, their
 targets and why). All words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
 """
 
@@ -16,8 +16,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from supervisor.system.bulletin import fitting, posted
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
+from supervisor.system.supervisor_status import fitting, posted
 
 MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
@@ -32,11 +32,11 @@ ADMIN_SLOT = -1
 
 
 def tapes_of(scoreboard: Path) -> Path:
-    return Path(f"{scoreboard}.tapes")
+    return Path(f"{scoreboard}.run-logs")
 
 
 def tallies_of(scoreboard: Path) -> Path:
-    return Path(f"{scoreboard}.tallies")
+    return Path(f"{scoreboard}.counters")
 
 
 class Scoreboard:
@@ -82,12 +82,12 @@ class Scoreboard:
         return board if int.from_bytes(board._view[:8], "little") == MAGIC else None
 
     @property
-    def tapes(self) -> Path:
+    def run_logs(self) -> Path:
         """Where its workers take down what their runs say; there is no such file before the first has begun."""
         return tapes_of(self.path)
 
     @property
-    def tallies(self) -> Path:
+    def counters(self) -> Path:
         """Where its workers and the maintainer count what has been finished."""
         return tallies_of(self.path)
 
@@ -113,20 +113,20 @@ class Scoreboard:
         snapshot = self.slot(number).read()
         return snapshot if snapshot.incarnation == incarnation else None
 
-    def post(self, bulletin: dict[str, Any]) -> None:
+    def post(self, supervisor_status: dict[str, Any]) -> None:
         """The supervisor's own news, for `status`; what has no room is cut, and `clipped` says so. A length of 0
         stands while it is being written.
         """
-        data = fitting(bulletin, BULLETIN_BYTES - 8)
+        data = fitting(supervisor_status, BULLETIN_BYTES - 8)
         at = _BULLETIN_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data
         self._view[at : at + 8] = len(data).to_bytes(8, "little")
 
-    def bulletin(self) -> dict[str, Any]:
+    def supervisor_status(self) -> dict[str, Any]:
         return posted(self._view[_BULLETIN_AT:])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.tapes.unlink(missing_ok=True)
-        self.tallies.unlink(missing_ok=True)
+        self.run_logs.unlink(missing_ok=True)
+        self.counters.unlink(missing_ok=True)

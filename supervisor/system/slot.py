@@ -23,7 +23,7 @@ class State(IntEnum):
     BROKEN = 6  # could not be set up; the text says why
 
 
-class Worn(IntEnum):
+class RecycleReason(IntEnum):
     """Why a worker asks for a successor."""
 
     NOT = 0
@@ -90,7 +90,7 @@ class Snapshot(NamedTuple):
     unsettled: int  # runs that have ended, but whose outcomes are not committed yet
     last_job: int  # the run that ended last, 0 before the first has
     last_token: int
-    worn: Worn
+    recycle_reason: RecycleReason
     lost: bool
     busy_since: float  # when it last took jobs after having none
     incarnation: str
@@ -205,7 +205,7 @@ class Slot:
     def deadline(self) -> float:
         return self._floats[_DEADLINE]
 
-    def wear_out(self, why: Worn) -> bool:
+    def request_recycle(self, why: RecycleReason) -> bool:
         """Ask for a successor. False if that was done before."""
         before, self._ints[_WORN] = self._ints[_WORN], why
         return before != why
@@ -298,7 +298,9 @@ class Slot:
             unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
             last_job=ints[_LAST_JOB],
             last_token=ints[_LAST_TOKEN],
-            worn=Worn(ints[_WORN]) if 0 <= ints[_WORN] <= Worn.CHANGED else Worn.NOT,
+            recycle_reason=RecycleReason(ints[_WORN])
+            if 0 <= ints[_WORN] <= RecycleReason.CHANGED
+            else RecycleReason.NOT,
             lost=bool(ints[_LOST]),
             busy_since=floats[_BUSY_SINCE],
             incarnation=self._read(_INCARNATION),

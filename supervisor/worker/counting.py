@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from operator import itemgetter, sub
 from typing import Any
 
+from supervisor.domain.counting import LONGEST_WAIT, ended, waited
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.settlement import Settlement
-from supervisor.domain.tally import LONGEST_WAIT, ended, waited
-from supervisor.system.tallies import BOUNDS, Row
+from supervisor.system.counters import BOUNDS, Row
 from supervisor.worker.recorder import WORTH
 
 _started_of = itemgetter(Settlement._fields.index("started_at"))

@@ -73,7 +73,7 @@ class Executor:
         self._mark = mark
         self._max_crashes = max_crashes
         self._recorder = recorder or Recorder()
-        self._tape = self._recorder.tape
+        self._tape = self._recorder.run_log
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -85,8 +85,8 @@ class Executor:
         """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
         started_at = time()
         ctx = self.context(claim)
-        tape = self._tape
-        tape.run = claim
+        run_log = self._tape
+        run_log.run = claim
         try:
             payload = _decoded(claim.payload)
             value = self._handler.handle(payload, ctx)
@@ -101,8 +101,8 @@ class Executor:
             ctx._board = RUN_ENDED
         children = ctx.close() if ctx._children else ()
         settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
-        tape.run = None
-        if time() - started_at < WORTH and not tape.size:
+        run_log.run = None
+        if time() - started_at < WORTH and not run_log.size:
             return settlement
         return self._recorded(settlement, started_at)
 

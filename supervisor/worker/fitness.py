@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.domain.settlement import Settlement
-from supervisor.system.slot import Slot, Worn
+from supervisor.system.slot import RecycleReason, Slot
 from supervisor.worker.leftovers import Leftovers
 from supervisor.worker.loader import AnyHandler
 from supervisor.worker.process_check import SLOW, ProcessCheck
@@ -44,7 +44,7 @@ class Fitness:
         changes = self._check.look(done, closely=closely)
         self.leftovers.look()
         if not self._report(changes) and self._check.leaking:
-            self.wear_out(Worn.LEAKY)
+            self.request_recycle(RecycleReason.LEAKY)
         return bool(changes.lasting)
 
     def see_handler(self) -> None:
@@ -58,13 +58,13 @@ class Fitness:
             self._log.warning("process_restored", what=", ".join(changes.restored))
         if changes.lasting:
             self._log.warning("process_changed", what=", ".join(changes.lasting), hint="the worker is replaced")
-            self.wear_out(Worn.CHANGED)
+            self.request_recycle(RecycleReason.CHANGED)
             self._leave()
         return bool(changes.lasting)
 
-    def wear_out(self, why: Worn) -> None:
+    def request_recycle(self, why: RecycleReason) -> None:
         """Ask for a successor; the worker goes on until that is ready."""
-        if self._slot.wear_out(why):
+        if self._slot.request_recycle(why):
             os.eventfd_write(self._news, 1)
 
     def out_of_files(self, error: BaseException, done: int) -> bool:
@@ -72,7 +72,7 @@ class Fitness:
         if not self._check.out_of_files(error, done):
             return False
         self._log.warning("descriptors_exhausted", hint="the worker is replaced, its job runs again uncharged")
-        self.wear_out(Worn.LEAKY)
+        self.request_recycle(RecycleReason.LEAKY)
         self._leave()
         return True
 

@@ -10,8 +10,8 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange
 from supervisor.system.slot import Slot
+from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.counting import Counter
-from supervisor.worker.hand import Hand
 from supervisor.worker.telling import Telling
 
 _AT_ONCE = 16  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
@@ -26,7 +26,9 @@ class HandBack:
     While it is `active` it may have settlements that stand nowhere else.
     """
 
-    def __init__(self, settle: Settle, hand: Hand, slot: Slot, counter: Counter, tell: Telling, log: Any) -> None:
+    def __init__(
+        self, settle: Settle, hand: ClaimBuffer, slot: Slot, counter: Counter, tell: Telling, log: Any
+    ) -> None:
         self._settle = settle
         self._hand = hand
         self._slot = slot
@@ -43,10 +45,10 @@ class HandBack:
             self._hand.release()
             settlements, runs = self._hand.collect()
             try:
-                while settlements and (exchange := self._write(settlements[:_AT_ONCE], now := time())):
+                while settlements and (settle_and_claim := self._write(settlements[:_AT_ONCE], now := time())):
                     written, settlements = settlements[:_AT_ONCE], settlements[_AT_ONCE:]
                     ended, runs = min(runs, _AT_ONCE), max(0, runs - _AT_ONCE)
-                    self._note(exchange, written, ended, now - busy_for)
+                    self._note(settle_and_claim, written, ended, now - busy_for)
             finally:
                 self._hand.put_back(settlements, runs)
         finally:
@@ -62,10 +64,10 @@ class HandBack:
             self._log.warning("hand_back_failed", error=str(error))
             return None
 
-    def _note(self, exchange: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
+    def _note(self, settle_and_claim: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
         """`ended_by` is when the slow one began: the last of these was over then."""
         self._settled += runs
         self._slot.settle_aside(self._settled)
-        self._counter.settled(written, exchange.lost, ended_by)
-        self._tell(written, exchange)
+        self._counter.settled(written, settle_and_claim.lost, ended_by)
+        self._tell(written, settle_and_claim)
         self._slot.hold(1)

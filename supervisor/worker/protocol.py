@@ -113,7 +113,7 @@ class Conversation:
         )
 
     def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float, key: str | None = None) -> bytes:
-        """Hand a job over. Raises ValueError for a payload that JSON cannot say."""
+        """ClaimBuffer a job over. Raises ValueError for a payload that JSON cannot say."""
         assert self.phase is Phase.IDLE
         line = _line(
             type="job",

@@ -8,14 +8,14 @@ from time import monotonic, time
 
 from supervisor.domain.settlement import Usage
 from supervisor.system.meter import Meter, own_cpu
-from supervisor.system.tape import Tape, tee
+from supervisor.system.run_log import RunLog, tee
 
 WORTH = 0.010  # seconds from which a silent success is worth a row
 FRESH = 0.010  # seconds for which a reading of the meters will do
 
 
 class Recorder:
-    """The executor sets `tape.run` around each run, and asks for the `usage` of those that are worth a row.
+    """The executor sets `run_log.run` around each run, and asks for the `usage` of those that are worth a row.
 
     To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just
     done, and after each run worth a row: the CPU time of a run may include what shorter ones before it used within
@@ -23,7 +23,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self.tape = Tape()
+        self.run_log = RunLog()
         self._own: Meter | None = None
         self._program: Meter | None = None
         self._cpu = 0.0
@@ -34,10 +34,10 @@ class Recorder:
 
         `memory` outlives us, for what we had said when we died.
         """
-        self.tape = Tape(memory)
+        self.run_log = RunLog(memory)
         for stream in (sys.stdout, sys.stderr):
-            tee(stream, self.tape)
-        os.register_at_fork(after_in_child=self.tape.forget_in_child)
+            tee(stream, self.run_log)
+        os.register_at_fork(after_in_child=self.run_log.forget_in_child)
         self._own = Meter(os.getpid())
 
     def watch(self, pid: int) -> None:
@@ -56,8 +56,8 @@ class Recorder:
 
     def usage(self, started_at: float) -> Usage:
         """A run has ended, however it did."""
-        tape, memory = self.tape, self._program or self._own
-        tape.run = None
+        run_log, memory = self.run_log, self._program or self._own
+        run_log.run = None
         cpu_time = peak_memory = None
         try:
             cpu_time = None if self._own is None else max(0.0, self._used() - self._cpu)
@@ -65,8 +65,8 @@ class Recorder:
             self._restart(monotonic())
         except (OSError, ValueError, IndexError):
             self._own = None  # a handler has closed its files, or others stand in their place
-        usage = Usage(started_at, max(0.0, time() - started_at), cpu_time, peak_memory, tape.text())
-        tape.forget()
+        usage = Usage(started_at, max(0.0, time() - started_at), cpu_time, peak_memory, run_log.text())
+        run_log.forget()
         return usage
 
     def _restart(self, now: float) -> None:

@@ -19,7 +19,7 @@ class SlotBoard:
         self._slot = slot
         self._engine = engine
         self._epoch = ""  # asked for by few handlers, and the same for the worker's whole life
-        self._tape = recorder.tape
+        self._tape = recorder.run_log
         self._mark = mark
 
     def check(self, what: str) -> None:

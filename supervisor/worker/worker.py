@@ -15,23 +15,23 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, Exchange, Wanted, WorkerRecord
+from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
 from supervisor.system import failpoints, forkmark
-from supervisor.system.slot import Cancel, Slot, State, Worn
-from supervisor.system.tallies import Row
+from supervisor.system.counters import Row
+from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.telemetry import events
 from supervisor.worker import forked
+from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
-from supervisor.worker.growth import Growth
-from supervisor.worker.hand import Hand
 from supervisor.worker.hand_back import HandBack
+from supervisor.worker.heartbeat import HeartbeatThread
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
-from supervisor.worker.place import check_memory
+from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.placement import check_memory
 from supervisor.worker.process_check import ProcessCheck, Ruined, leave_ruined
-from supervisor.worker.pulse import Pulse
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.store_outage import StoreOutage, registered
@@ -87,10 +87,10 @@ class Worker:
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
         self._tell = Telling(pool.retry, self._log)
-        self._wanted = Wanted(pool.types, " ".join(pool.capabilities))
+        self._wanted = JobSelector(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
-        self._growth = Growth(pool.max_memory)
-        self._hand = Hand()
+        self._growth = MemoryWatch(pool.max_memory)
+        self._hand = ClaimBuffer()
         self._done = 0
         self._settled = 0  # of these: committed, by the main thread
         self._enqueued = 0  # jobs, by those of the present hand
@@ -109,7 +109,7 @@ class Worker:
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
         os.register_at_fork(before=forked.flush, after_in_child=self._detach)
         self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._tell, self._log)
-        pulse = self._pulse = Pulse(
+        pulse = self._pulse = HeartbeatThread(
             self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
         )
         pulse.start()
@@ -168,7 +168,7 @@ class Worker:
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         (settlements, runs), now = self._hand.collect(), time()
         try:
-            exchange = self._store.exchange(
+            settle_and_claim = self._store.settle_and_claim(
                 self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, now
             )
         except StoreError as error:
@@ -184,9 +184,9 @@ class Worker:
             if runs:
                 self._settled += runs
                 self._slot.settle(self._settled)
-            self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
-        self._tell(settlements, exchange)
-        claims = exchange.claims
+            self._counter.settled(settlements, settle_and_claim.lost, now, bool(settle_and_claim.claims))
+        self._tell(settlements, settle_and_claim)
+        claims = settle_and_claim.claims
         if self._unsure and want and not gathered:  # else nobody would run them
             claims = self._held(claims)
         self._slot.hold(len(claims))
@@ -229,9 +229,9 @@ class Worker:
         now = monotonic()
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
-            self._fitness.wear_out(Worn.OLD)
+            self._fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(began, now):
-            self._fitness.wear_out(Worn.LARGE)
+            self._fitness.request_recycle(RecycleReason.LARGE)
         if self._check.due(self._done, now):
             self._fitness.look(self._done)
 
@@ -289,7 +289,9 @@ class Worker:
             return None
         if self._spare is None:
             self._spare = self._engine.claims(min(0.5, self._pool.heartbeat_timeout / 4))
-        return self._spare.exchange(self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now)
+        return self._spare.settle_and_claim(
+            self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now
+        )
 
     # Sleeping and signals
 

@@ -25,7 +25,18 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"domain", "system"},
     "worker": {"config", "domain", "store.base", "system", "telemetry"},
     "maintenance": {"domain", "store.base", "system", "telemetry"},
-    "processes": {"config", "domain", "engine", "maintenance", "store.base", "system", "telemetry", "worker"},
+    "template": {"config", "domain", "engine", "store.base", "system", "telemetry", "worker"},
+    "supervision": {
+        "config",
+        "domain",
+        "engine",
+        "maintenance",
+        "store.base",
+        "system",
+        "telemetry",
+        "template",
+        "worker",
+    },
     "engine": {"domain", "store.base", "store.sqlite"},
     "client": {"domain", "engine", "store.base"},
 }
@@ -84,7 +95,7 @@ def is_module(name: str) -> bool:
 
 
 def part(module: str) -> str:
-    """supervisor.store.sqlite.owner → store.sqlite; supervisor.worker.hand → worker."""
+    """supervisor.store.sqlite.owner → store.sqlite; supervisor.worker.claim_buffer → worker."""
     names = module.split(".")[1:]
     return ".".join(names[:2]) if names[0] == "store" and len(names) > 1 else names[0]
 

@@ -243,12 +243,12 @@ def test_a_path_that_cannot_be_reached_is_one_line(cli: Run, tmp_path: Path) -> 
 
 
 def test_a_fault_of_ours_is_one_line_too(cli: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import supervisor.status
+    import supervisor.ops.status
 
     def broken(*_: object) -> None:
         raise RuntimeError("on fire")
 
-    monkeypatch.setattr(supervisor.status, "gather", broken)
+    monkeypatch.setattr(supervisor.ops.status, "gather", broken)
 
     ran = cli("status")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.doctor import place
+from supervisor.ops.doctor import place
 from supervisor.store.migrate import shipped
 
 from .conftest import CONFIGURATION, Run, command, execute
@@ -336,7 +336,7 @@ def test_version_and_help_answer_at_once(cli: Run) -> None:
 # The interpreter may lie where only root can read, so everything is imported before it becomes nobody.
 AS_NOBODY = """
 import os, sys
-import supervisor.operating
+import supervisor.ops.commands
 from supervisor.cli import main
 main(["enqueue", "greet", "--database", "sqlite:///nowhere.db"])
 main(["jobs", "list", "--database", sys.argv[-1]])

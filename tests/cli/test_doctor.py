@@ -19,7 +19,7 @@ import pytest
 import supervisor
 from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
-from supervisor.doctor import Finding, admin, clock, environment, gpus, limits, memory, place, service
+from supervisor.ops.doctor import Finding, admin, clock, environment, gpus, limits, memory, place, service
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -135,14 +135,14 @@ def test_files_of_supervisors_that_are_gone_are_named(make_site: Callable[..., S
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
     site.start()
     folder = Path(f"{site.database}-supervisor")
-    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.tapes"):
+    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.run-logs"):
         (folder / name).touch()
 
     found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
 
     [left] = [one["fact"] for one in found if one["about"] == "leftovers"]
-    assert left.endswith(": owner-gone.lock, scoreboard-gone, scoreboard-gone.tapes")
-    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.tapes"):
+    assert left.endswith(": owner-gone.lock, scoreboard-gone, scoreboard-gone.run-logs")
+    for name in ("owner-gone.lock", "scoreboard-gone", "scoreboard-gone.run-logs"):
         (folder / name).unlink()  # they are the test's own
 
 

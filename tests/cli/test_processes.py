@@ -68,7 +68,7 @@ def test_a_running_supervisor_obeys_within_a_second(project: Path, started: Star
     command("scale", "greet", "3", cwd=project)
     asked = time.monotonic()
     [board] = [board for path in project.rglob("scoreboard-*") if (board := Scoreboard.open(path)) is not None]
-    wait_for(lambda: board.bulletin()["pools"]["greet"]["target"] == 3)
+    wait_for(lambda: board.supervisor_status()["pools"]["greet"]["target"] == 3)
     assert time.monotonic() - asked < 1.0
     wait_for(lambda: len(status(project)["workers"]) == 3)
     assert json.loads(command("jobs", "show", str(held), "--json", cwd=project).stdout)["status"] == "pending"

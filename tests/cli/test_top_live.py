@@ -168,7 +168,7 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
 
     screen.type("Tab", "Down", "2", "Enter")
     screen.wait("work is set to 2")
-    wait_for(lambda: site.bulletin(process)["pools"]["work"]["target"] == 2)
+    wait_for(lambda: site.supervisor_status(process)["pools"]["work"]["target"] == 2)
     screen.wait("an operator set 2")
     screen.type("+")
     screen.wait("work is set to 3")

@@ -10,11 +10,11 @@ import pytest
 from rich.cells import cell_len
 
 from supervisor.cli.top import frame, keys
-from supervisor.cli.top.deeds import Cancel, Pause, Retry, Scale
-from supervisor.cli.top.looker import Seen
+from supervisor.cli.top.actions import Cancel, Pause, Retry, Scale
 from supervisor.cli.top.panes import most_interesting, panes
+from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Pressed, View, press
-from supervisor.status import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
+from supervisor.ops.status import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
 EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
 
@@ -209,35 +209,35 @@ def test_a_selection_that_is_gone_falls_to_the_first_row() -> None:
 
 def test_p_pauses_the_selected_pools_types_and_lets_them_go_on() -> None:
     both = overview(pools=[pool("mail", types=["mail", "sms"])])
-    assert after(View(), "p", of=both).deed == Pause(("mail", "sms"), paused=True)
-    assert after(View(), "p", of=replace(both, paused=["sms"])).deed == Pause(("mail",), paused=True)
-    assert after(View(), "p", of=replace(both, paused=["sms", "mail"])).deed == Pause(("mail", "sms"), paused=False)
-    assert after(View(pane="types"), "down", "p").deed == Pause(("tag",), paused=True)
+    assert after(View(), "p", of=both).action == Pause(("mail", "sms"), paused=True)
+    assert after(View(), "p", of=replace(both, paused=["sms"])).action == Pause(("mail",), paused=True)
+    assert after(View(), "p", of=replace(both, paused=["sms", "mail"])).action == Pause(("mail", "sms"), paused=False)
+    assert after(View(pane="types"), "down", "p").action == Pause(("tag",), paused=True)
 
 
 def test_keys_scale_the_selected_pool() -> None:
-    assert after(View(), "down", "+").deed == Scale("tag", 4)
-    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=7)])).deed == Scale("mail", 6)
-    assert after(View(), "a").deed == Scale("mail", None)
-    assert after(View(), "1", "2", "enter").deed == Scale("mail", 12)
-    assert after(View(), "1", "2", "backspace", "enter").deed == Scale("mail", 1)
-    assert after(View(), "1", "escape").deed is None
+    assert after(View(), "down", "+").action == Scale("tag", 4)
+    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=7)])).action == Scale("mail", 6)
+    assert after(View(), "a").action == Scale("mail", None)
+    assert after(View(), "1", "2", "enter").action == Scale("mail", 12)
+    assert after(View(), "1", "2", "backspace", "enter").action == Scale("mail", 1)
+    assert after(View(), "1", "escape").action is None
     assert after(View(), "1", "x").view.typed == ""
-    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=0)])).deed is None
-    assert after(View(pane="types"), "+").deed is None
+    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=0)])).action is None
+    assert after(View(pane="types"), "+").action is None
     assert "Tab" in after(View(pane="types"), "5").view.message
 
 
 def test_retry_and_cancel_ask_and_only_y_is_yes() -> None:
     asked = after(View(pane="types"), "r")
-    assert asked.deed is None
+    assert asked.action is None
     assert asked.view.question is not None
     assert asked.view.question.text == "retry 2 jobs of mail?"
     assert "retry 2 jobs of mail? y/n" in shown(overview(), asked.view)[-2]
-    assert after(asked.view, "y").deed == Retry(("mail",), 2)
+    assert after(asked.view, "y").action == Retry(("mail",), 2)
     for key in ("n", "q", "enter", "r"):
         assert after(asked.view, key) == Pressed(View(pane="types", message="nothing was changed"))
-    assert after(View(pane="workers"), "c", "y").deed == Cancel(12)
+    assert after(View(pane="workers"), "c", "y").action == Cancel(12)
     assert after(View(), "c").view.question is None
     assert "has failed" in after(View(), "r", of=overview(types=[])).view.message
 
@@ -245,7 +245,7 @@ def test_retry_and_cancel_ask_and_only_y_is_yes() -> None:
 def test_nothing_to_act_upon_is_said() -> None:
     empty = overview(pools=[], workers=[], types=[])
     for key in ("p", "+", "a", "r", "c", "3", "down"):
-        assert after(View(), key, of=empty).deed is None
+        assert after(View(), key, of=empty).action is None
     assert press(View(), "p", panes(empty, {}), None).view.message
 
 

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from supervisor.config.settings import VISIBLE_DEVICES
-from supervisor.worker.bridge import LET_GO, TERM_GRACE
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.output import PASSED_ON, TAIL_BYTES
 from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, Violation
+from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE
 from tests.docs.markdown import ROOT, named, spans, table
 from tests.unit.test_protocol import HELLO, heard
 

@@ -21,7 +21,7 @@ from supervisor import Queue, Status
 from supervisor.config import load
 from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
-from supervisor.status import gather
+from supervisor.ops.status import gather
 from tests import forkserver
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
 

@@ -15,7 +15,7 @@ from supervisor.config.reader import read
 from supervisor.domain.policy import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
-from supervisor.system import tallies, tape
+from supervisor.system import counters, run_log
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
@@ -82,7 +82,7 @@ def main() -> None:
     assert board is not None
     configure("json", "debug")
     recorder = Recorder()
-    recorder.attach(tape.shared(board.tapes, 1))
+    recorder.attach(run_log.shared(board.run_logs, 1))
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time).encode()
     record = WorkerRecord(INCARNATION, "nobody", pool.name, "lone-1", os.getpid(), 1, policy, time.time())
     worker = Worker(
@@ -93,7 +93,7 @@ def main() -> None:
         wake=int(wake),
         news=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
         recorder=recorder,
-        row=tallies.shared(board.tallies, 1),
+        row=counters.shared(board.counters, 1),
         cautious=cautious == "1",
     )
     os._exit(worker.run())

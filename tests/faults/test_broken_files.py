@@ -82,7 +82,7 @@ def test_a_bulletin_that_is_too_large_is_cut_and_says_so(tmp_path: Path, pools: 
     board.post({"pid": 1, "trouble": "", "pools": {}})
     pool = {"size": 1, "problem": "x" * (4 * BULLETIN_BYTES // pools), "types": ["t" * 50] * (20_000 // pools)}
     board.post({"pid": 2, "trouble": "", "pools": {f"pool-{number}": pool for number in range(pools)}})
-    news = board.bulletin()
+    news = board.supervisor_status()
     assert news["pid"] == 2
     assert news["clipped"] is True
     if pools < 2000:

@@ -107,4 +107,4 @@ def pools(scoreboard: Path) -> dict[str, Any]:
     """What the supervisor shows of its pools."""
     board = Scoreboard.open(scoreboard)
     assert board is not None
-    return dict(board.bulletin()["pools"])
+    return dict(board.supervisor_status()["pools"])

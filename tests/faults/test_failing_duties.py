@@ -65,7 +65,7 @@ def test_a_schedule_whose_job_is_refused_costs_nobody_a_lock_and_status_names_it
     worker = site.running_pid(long)
     wait_for(lambda: site.event("duty_failed", duty="schedule bad"), "the schedule to fail")
     wait_for(lambda: len(site.rows("SELECT 1 FROM jobs WHERE type = 'good' AND status = 'done'")) >= 2, "the other")
-    wait_for(lambda: site.bulletin(supervisor)["duties"], "the supervisor to hear of it")
+    wait_for(lambda: site.supervisor_status(supervisor)["duties"], "the supervisor to hear of it")
     assert "nothing bad here" in failing(site)["schedule bad"]
     text = command(site, "status")
     assert "schedule bad: " in text
@@ -79,7 +79,7 @@ def test_a_schedule_whose_job_is_refused_costs_nobody_a_lock_and_status_names_it
     assert not site.event("maintainer_died")
     site.rows("DROP TRIGGER refuse")
     wait_for(lambda: site.rows("SELECT 1 FROM jobs WHERE type = 'bad'"), "the schedule to fire")
-    wait_for(lambda: not site.bulletin(supervisor)["duties"], "the supervisor to hear that all is well")
+    wait_for(lambda: not site.supervisor_status(supervisor)["duties"], "the supervisor to hear that all is well")
 
 
 @pytest.mark.fault(64)
@@ -90,13 +90,13 @@ def test_a_death_that_cannot_be_settled_holds_up_no_other(make_site: MakeSite) -
     poisoned = site.queue.enqueue("work", {"seconds": 60, "poison": True})
     hit = site.queue.enqueue("work", {"seconds": 60})
     kill(site.running_pid(poisoned))
-    wait_for(lambda: "deaths" in site.bulletin(supervisor)["duties"], "the refusal to be told")
+    wait_for(lambda: "deaths" in site.supervisor_status(supervisor)["duties"], "the refusal to be told")
     kill(site.running_pid(hit))
     wait_for(lambda: site.job(hit).crashes == 1, "the other death to be settled")
     assert "poison stays" in failing(site)["deaths"]
     site.rows("DROP TRIGGER refuse")
     wait_for(lambda: site.job(poisoned).crashes == 1, "the death to be settled")
-    wait_for(lambda: not site.bulletin(supervisor)["duties"], "all to be well")
+    wait_for(lambda: not site.supervisor_status(supervisor)["duties"], "all to be well")
 
 
 @pytest.mark.fault(64)
@@ -108,7 +108,7 @@ def test_one_expired_row_that_cannot_be_written_holds_up_no_other(make_site: Mak
     site.rows(REFUSE_POISON)
     supervisor = site.start()
     wait_for(lambda: site.count("done") == 2, "the others to be taken back and run")
-    wait_for(lambda: "poison stays" in str(site.bulletin(supervisor)["duties"]), "the refusal to be told")
+    wait_for(lambda: "poison stays" in str(site.supervisor_status(supervisor)["duties"]), "the refusal to be told")
     site.rows("DROP TRIGGER refuse")
     wait_for(lambda: site.count("done") == 3, "all to be run")
 
@@ -167,9 +167,9 @@ def test_the_files_of_a_killed_supervisor_are_removed_by_whoever_recovers_it(mak
     dead = site.start()
     site.done(site.queue.enqueue("work"))
     [board] = site.scoreboards()
-    files = [board, Path(f"{board}.tapes"), Path(f"{board}.tallies")]
+    files = [board, Path(f"{board}.run-logs"), Path(f"{board}.counters")]
     assert board.exists()
-    assert Path(f"{board}.tallies").exists()
+    assert Path(f"{board}.counters").exists()
     kill(dead.pid)
     dead.wait()
     site.start()

@@ -81,7 +81,7 @@ def site_of(make_site: MakeSite, pools: str = POOLS) -> Site:
 
 
 def trouble(site: Site, supervisor: subprocess.Popen[bytes]) -> str:
-    return str(site.bulletin(supervisor)["trouble"])
+    return str(site.supervisor_status(supervisor)["trouble"])
 
 
 @pytest.mark.fault(48)

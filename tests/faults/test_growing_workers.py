@@ -39,8 +39,8 @@ def test_a_pool_whose_workers_have_grown_comes_down_to_its_budget_while_the_load
         site.done(job)
     jobs = site.queue.enqueue_many("grows", [{"mib": 120, "seconds": 0.1, "on": True}] * 4)
     load = site.queue.enqueue_many("grows", [{"mib": 1, "seconds": 0.1}] * 600)
-    wait_for(lambda: site.bulletin(supervisor)["pools"]["grows"]["target"] < 4, "it to be noticed")
-    target = site.bulletin(supervisor)["pools"]["grows"]["target"]
+    wait_for(lambda: site.supervisor_status(supervisor)["pools"]["grows"]["target"] < 4, "it to be noticed")
+    target = site.supervisor_status(supervisor)["pools"]["grows"]["target"]
     wait_for(lambda: len(site.workers("grows")) <= target, "the surplus to leave")
     assert site.job(load[-1]).status == "pending"  # long before the load has ended
     assert target == 1
@@ -59,7 +59,7 @@ def test_a_worker_far_over_max_memory_leaves_before_its_successor_is_ready(make_
 
     def over() -> bool:
         nonlocal largest
-        memory = site.bulletin(supervisor)["pools"]["grows"]["memory"]
+        memory = site.supervisor_status(supervisor)["pools"]["grows"]["memory"]
         largest = max(largest, *memory.values(), 0)
         return all(site.job(job).status.finished for job in jobs[:20])
 

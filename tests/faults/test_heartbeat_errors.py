@@ -19,12 +19,12 @@ def work(payload, ctx):
     record("start", ctx)
     if payload.get("breaks"):
         # What the heartbeat thread uses when it hands back the jobs behind this one.
-        exchange, main = claims.SqliteClaims.exchange, __import__("threading").main_thread()
+        exchange, main = claims.SqliteClaims.settle_and_claim, __import__("threading").main_thread()
         def broken(self, *arguments):
             if __import__("threading").current_thread() is not main:
                 raise ZeroDivisionError("in the heartbeat thread")
             return exchange(self, *arguments)
-        claims.SqliteClaims.exchange = broken
+        claims.SqliteClaims.settle_and_claim = broken
     time.sleep(payload.get("seconds", 0))
     record("end", ctx)
     return os.getpid()
@@ -58,14 +58,14 @@ import os, threading, time
 from ledger import record
 import supervisor.store.sqlite.claims as claims
 
-exchange = claims.SqliteClaims.exchange
+exchange = claims.SqliteClaims.settle_and_claim
 
 def slowly(self, owner, settlements, *arguments):
     if threading.current_thread() is not threading.main_thread():
         time.sleep(0.1 * len(settlements))
     return exchange(self, owner, settlements, *arguments)
 
-claims.SqliteClaims.exchange = slowly
+claims.SqliteClaims.settle_and_claim = slowly
 
 def work(payload, ctx):
     record("start", ctx)

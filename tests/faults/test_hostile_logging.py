@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from supervisor.processes.worker_output import BYTES_A_SECOND
+from supervisor.supervision.worker_output import BYTES_A_SECOND
 from supervisor.telemetry import configure, events, unconfigure
 from tests.faults.lone_worker import LoneWorker
 from tests.site_under_test import Site, wait_for

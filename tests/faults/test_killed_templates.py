@@ -72,7 +72,7 @@ def test_a_template_killed_once_from_outside_charges_nobody_and_isolates_nobody(
     for job in jobs:
         site.running_pid(job)
 
-    os.kill(site.bulletin(supervisor)["templates"][0], signal.SIGKILL)
+    os.kill(site.supervisor_status(supervisor)["templates"][0], signal.SIGKILL)
     for job in jobs:
         assert site.done(job).crashes == 0
     assert not site.event("pool_isolated")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import Status
-from supervisor.processes import exit_reason
-from supervisor.processes.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Circumstances, Kill, explain
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from tests.site_under_test import Site
 

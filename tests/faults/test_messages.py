@@ -57,7 +57,7 @@ def test_a_huge_error_of_one_pool_harms_no_other_and_is_shown(make_site: MakeSit
     site = bad_site(make_site, RAISES.format(size=size))
     supervisor = site.start()
     site.done(site.queue.enqueue("work"))
-    problem = wait_for(lambda: site.bulletin(supervisor)["pools"]["bad"]["problem"], "the problem to be shown")
+    problem = wait_for(lambda: site.supervisor_status(supervisor)["pools"]["bad"]["problem"], "the problem to be shown")
     assert "xxx" in problem
     assert len(problem) < 10_000
     assert supervisor.poll() is None

@@ -85,7 +85,7 @@ def test_a_reload_by_a_signal_is_told_of_too_and_a_refused_one_keeps_all(make_si
     supervisor = site.start()
     site.config.write_text("[pools.work]\nhandler = 7\n")
     supervisor.send_signal(signal.SIGHUP)
-    news = wait_for(lambda: site.bulletin(supervisor).get("reload"), "the news")
+    news = wait_for(lambda: site.supervisor_status(supervisor).get("reload"), "the news")
     assert (news["state"], news["number"]) == ("refused", None)
     assert news["problems"]
 
@@ -96,16 +96,16 @@ def test_a_pool_that_crashed_and_could_not_be_loaded_is_well_as_soon_as_it_is_me
     site = make_site(config + '[pools.other]\nhandler = "jobs:other"\nworkers = 1\n', JOBS)
     supervisor = site.start()
     job = site.queue.enqueue("crash")
-    wait_for(lambda: "crash loop" in site.bulletin(supervisor)["pools"]["crash"]["problem"], "a crash loop")
+    wait_for(lambda: "crash loop" in site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "a crash loop")
     code(site, JOBS + "this is no Python")
     supervisor.send_signal(signal.SIGHUP)
-    wait_for(lambda: "SyntaxError" in site.bulletin(supervisor)["pools"]["crash"]["problem"], "the error")
+    wait_for(lambda: "SyntaxError" in site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "the error")
     (site.folder / "mended").touch()
     code(site, JOBS)
     supervisor.send_signal(signal.SIGHUP)
-    wait_for(lambda: not site.bulletin(supervisor)["pools"]["crash"]["problem"], "it to be well")
+    wait_for(lambda: not site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "it to be well")
     site.queue.wait(job, timeout=20)
-    assert not any(pool["problem"] for pool in site.bulletin(supervisor)["pools"].values())
+    assert not any(pool["problem"] for pool in site.supervisor_status(supervisor)["pools"].values())
 
 
 @pytest.mark.fault(74)
@@ -116,7 +116,7 @@ def test_a_handler_that_is_missing_breaks_its_own_pool_and_not_those_of_the_same
     )
     supervisor = site.start()
     site.done(site.queue.enqueue("other"))
-    pools = wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "missing"), "the problem")
+    pools = wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "missing"), "the problem")
     assert "jobs:missing" in pools["missing"]["problem"]
     assert pools["missing"]["broken"]
     assert not pools["other"]["problem"]
@@ -136,9 +136,9 @@ def test_an_error_of_ten_megabytes_at_import_harms_no_other_pool(make_site: Make
     )
     (site.folder / "huge.py").write_text("raise RuntimeError('x' * 10_000_000)\n")
     supervisor = site.start()
-    pools = wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "huge"), "the problem")
+    pools = wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "huge"), "the problem")
     assert "RuntimeError: xxx" in pools["huge"]["problem"]
     assert len(pools["huge"]["problem"]) < 1000
-    wait_for(lambda: _with_problem(site.bulletin(supervisor)["pools"], "deep"), "the other problem")
+    wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "deep"), "the other problem")
     site.done(site.queue.enqueue("other"))
     assert supervisor.poll() is None

@@ -17,7 +17,7 @@ from tests.site_under_test import wait_for
 
 def pool_problem(path: Path) -> str:
     board = Scoreboard.open(path)
-    pools = {} if board is None else board.bulletin().get("pools", {})
+    pools = {} if board is None else board.supervisor_status().get("pools", {})
     return str(pools["helped"]["problem"]) if pools else ""
 
 

@@ -53,7 +53,9 @@ def test_nothing_outlives_a_killed_supervisor_and_its_jobs_go_on_at_once(make_si
     if heir == "a living peer":
         site.rows("INSERT INTO job_controls VALUES ('workers', 'second', 0, 0)")  # so that the first gets all eight
         peer = site.start("--pool", "second")
-        wait_for(lambda: site.bulletin(peer).get("pools", {}).get("second", {}).get("fixed") == 0, "it to know")
+        wait_for(
+            lambda: site.supervisor_status(peer).get("pools", {}).get("second", {}).get("fixed") == 0, "it to know"
+        )
     sleeper = site.folder / "sleeper"
     jobs = site.queue.enqueue_many("family", [str(sleeper) if n == 2 else None for n in range(8)])
     first = site.start("--pool", "first", wait=False)

@@ -85,6 +85,6 @@ def test_a_process_that_outlives_its_supervisor_is_named_and_ended(make_site: Ma
 
 
 def test_files_of_a_supervisor_that_is_gone_are_named(tmp_path: Path) -> None:
-    for name in ("scoreboard-1", "scoreboard-1.tapes", "owner-1.lock", "write.lock", "token"):
+    for name in ("scoreboard-1", "scoreboard-1.run-logs", "owner-1.lock", "write.lock", "token"):
         (tmp_path / name).touch()
-    assert left_behind(tmp_path) == ["owner-1.lock", "scoreboard-1", "scoreboard-1.tapes"]
+    assert left_behind(tmp_path) == ["owner-1.lock", "scoreboard-1", "scoreboard-1.run-logs"]

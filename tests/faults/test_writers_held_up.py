@@ -159,4 +159,4 @@ def holders(site: Site) -> list[int]:
 def maintainer(board: Path) -> int:
     found = Scoreboard.open(board)
     assert found is not None
-    return int(found.bulletin().get("maintainer") or 0)
+    return int(found.supervisor_status().get("maintainer") or 0)

@@ -34,14 +34,14 @@ from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
 from supervisor.maintenance.recovery import Recovery
+from supervisor.maintenance.redriver import RedrivePolicy, Redriver
 from supervisor.maintenance.renewer import LockTimes, Renewer
-from supervisor.maintenance.reviver import Redriver, SecondChance
 from supervisor.maintenance.scheduler import Scheduler
 from supervisor.maintenance.schedules import Connected, FireSchedule
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.waker import Waker
-from supervisor.store.base import Wanted
-from supervisor.system import tallies
+from supervisor.store.base import JobSelector
+from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 from supervisor.telemetry import configure, unconfigure
@@ -53,7 +53,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "refused": lambda: StoreError("a trigger says no"),
     "bug": lambda: KeyError("a weird row"),
 }
-WANTED = Wanted(("tag",))
+WANTED = JobSelector(("tag",))
 LOCK = 60.0
 PATIENCE = 400.0  # seconds of our own clock
 FIRST = MINUTE * (NOW // MINUTE)
@@ -146,7 +146,7 @@ class World:
             slot.occupy(os.getpid())
             slot.state(state)
             slot.hold(1 if state is State.BUSY else 0)
-        tallies.shared(board.tallies, 1).ran("tag", 0.5, 0.25, failed=False)
+        counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
         slots = SlotReader(board)
         deaths = Deaths(chores, send=send)
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
@@ -163,10 +163,10 @@ class World:
         yield UnhandledTypes(chores, ("tag",), send)
         yield ForeignWriterMonitor(chores)
         yield FireSchedule(Connected(lambda: timetable), schedule)
-        yield Redriver(chores, [SecondChance(WANTED, 60.0, 1)])
+        yield Redriver(chores, [RedrivePolicy(WANTED, 60.0, 1)])
         yield Recovery(chores, "own")
         yield Reclaimer(chores, LOCK, self.clock.steady)
-        yield HistoryRecorder(chores, "own", board.tallies)
+        yield HistoryRecorder(chores, "own", board.counters)
         yield Checkpointer(chores)
         yield Pruner(chores, 3600.0, None)
 

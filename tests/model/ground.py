@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.lease import LeaseObserver
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.domain.vigil import Vigil
 from supervisor.engine import open_engine
 from supervisor.maintenance.reclaimer import Reclaimer
-from supervisor.store.base import Claims, Exchange, Expired, Wanted
+from supervisor.store.base import Claims, Exchange, Expired, JobSelector
 from tests.model import rows
 from tests.model.programs import PROGRAMS, UniqueBroken
 from tests.model.rows import Row, row_of
 from tests.model.table import UNFINISHED, Table
 from tests.store.kit import ENGINES, LOCK, NOW, POLICY, Desk, worker_record
 
-ALL = Wanted(("a", "b"), "gpu x y")
+ALL = JobSelector(("a", "b"), "gpu x y")
 FOREIGN_LOCK_TIME = 3600.0
 _TIMES = ("scheduled_at", "locked_at", "lock_expires_at", "started_at", "completed_at")
 
@@ -34,7 +34,7 @@ class Place:
 
     supervisor: str
     slot: int
-    wanted: Wanted
+    wanted: JobSelector
     claims: Claims
     life: int = 0
     held: list[Claim] = field(default_factory=list)
@@ -61,10 +61,10 @@ class Ground:
         self.now, self.clock = NOW, 1000.0
         self.policies = {letter: JobPolicy(POLICY, 3, recover, LOCK) for letter, recover in _RECOVER.items()}
         self.lives = dict.fromkeys(_RECOVER, 0)
-        kinds = [("a", 1, Wanted(("a", "b"))), ("a", 2, ALL), ("b", 1, ALL)]
+        kinds = [("a", 1, JobSelector(("a", "b"))), ("a", 2, ALL), ("b", 1, ALL)]
         self.places = [Place(*kind, self.desk.engine.claims()) for kind in kinds]
         self.reclaimer = Reclaimer(self.desk.chores, LOCK, lambda: self.clock)
-        self.vigil: Vigil[Expired] = Vigil(self.reclaimer.every)
+        self.observer: LeaseObserver[Expired] = LeaseObserver(self.reclaimer.every)
         self.expired: dict[Expired, None] = {}  # every one that was ever seen, in order
         self.sightings: dict[Expired, float] = {}
         self.granted: list[tuple[str, Claim]] = []
@@ -105,17 +105,23 @@ class Ground:
         self.expect_new_rows()
         assert ids == [self.table.enqueue(job, self.now) for job in jobs]
 
-    def exchange(
-        self, place: Place | None, ends: Sequence[Settlement], want: int = 0, *, owner: str = "", wanted: Wanted = ALL
+    def settle_and_claim(
+        self,
+        place: Place | None,
+        ends: Sequence[Settlement],
+        want: int = 0,
+        *,
+        owner: str = "",
+        wanted: JobSelector = ALL,
     ) -> Exchange:
         """By a worker that lives, or (without a place) in the name of any owner."""
         claims = self.desk.claims
         if place is not None:
             claims, owner, wanted = place.claims, place.incarnation, place.wanted
-        done = claims.exchange(owner, ends, wanted, want, LOCK, self.now)
+        done = claims.settle_and_claim(owner, ends, wanted, want, LOCK, self.now)
         self.expect_new_rows()
         name = None if place is None else place.name
-        assert done == self.table.exchange(owner, ends, wanted, want, LOCK, self.now, name)
+        assert done == self.table.settle_and_claim(owner, ends, wanted, want, LOCK, self.now, name)
         for claim in done.claims:
             # A token is given out once: whoever holds a later claim cannot be taken for this one.
             assert claim.token > self.tokens.get(claim.job_id, 0)

@@ -9,7 +9,7 @@ from hypothesis.stateful import precondition, rule
 
 from supervisor.domain.errors import Conflict, JobNotFound
 from supervisor.domain.job import Status
-from supervisor.store.base import Filter, Wanted
+from supervisor.store.base import Filter, JobSelector
 from tests.model.processes import Processes, keys, some, types
 from tests.model.programs import UniqueBroken
 from tests.model.rows import Row
@@ -102,7 +102,7 @@ class StoreMachine(Processes):
             operations.pause(type_, self.ground.now)
             paused.add(type_)
 
-    def measure(self, wanted: Wanted) -> None:
+    def measure(self, wanted: JobSelector) -> None:
         ground = self.ground
         assert ground.desk.chores.depth(wanted, ground.now, 1000) == ground.table.depth(wanted, ground.now)
         ground.check_errors()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 
 from supervisor.domain.job import Claim, Status
+from supervisor.domain.lease import patience, renewal_interval
 from supervisor.domain.liveness import Signs, Verdict, judge
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, Settlement, done, failed, released
-from supervisor.domain.vigil import patience, renewal_interval
 from tests.model import rows
 from tests.model.guards import ALL, Guards
 from tests.model.rows import Row

@@ -105,7 +105,7 @@ class Processes(RuleBasedStateMachine):
         """Hypothesis likes the first name among the rules with few arguments best; so this is the one."""
         want, place = divmod(which, 3)
         worker = self.ground.places[place]
-        worker.held += self.ground.exchange(worker, [], want + 1).claims
+        worker.held += self.ground.settle_and_claim(worker, [], want + 1).claims
 
     @precondition(lambda self: self.ground.granted)
     @rule(place=places, finished=st.lists(ends, min_size=1, max_size=3), want=st.integers(0, 3))
@@ -113,20 +113,20 @@ class Processes(RuleBasedStateMachine):
         """Settle the first of what is held, whether it still is or not, and claim."""
         worker = self.busy(place)
         settlements = [self.end(kind, claim) for kind, claim in zip(finished, worker.held, strict=False)]
-        exchange = self.ground.exchange(worker, settlements, want)
-        worker.held = worker.held[len(settlements) :] + exchange.claims
+        settle_and_claim = self.ground.settle_and_claim(worker, settlements, want)
+        worker.held = worker.held[len(settlements) :] + settle_and_claim.claims
 
     @precondition(lambda self: self.ground.granted)
     @rule(which=some, kind=ends, twice=st.booleans(), want=st.integers(0, 1))
     def settle_late(self, which: int, kind: str, twice: bool, want: int) -> None:
         """Any claim that ever was, by its owner: dead, stopped until now, or not sure that it was heard."""
         owner, claim = self.granted(which)
-        self.ground.exchange(None, [self.end(kind, claim)] * (1 + twice), want, owner=owner)
+        self.ground.settle_and_claim(None, [self.end(kind, claim)] * (1 + twice), want, owner=owner)
 
     @precondition(lambda self: self.ground.granted)
     @rule(place=places, which=some, kind=ends)
     def settle_anothers(self, place: int, which: int, kind: str) -> None:
-        self.ground.exchange(self.ground.places[place], [self.end(kind, self.granted(which)[1])])
+        self.ground.settle_and_claim(self.ground.places[place], [self.end(kind, self.granted(which)[1])])
 
     def end(self, kind: str, claim: Claim) -> Settlement:
         row = self.ground.table.rows.get(claim.job_id)
@@ -230,9 +230,9 @@ class Processes(RuleBasedStateMachine):
         assert set(ground.desk.chores.expired(ground.now, 1000)) == set(seen)
         ground.sightings = {row: ground.sightings.get(row, ground.clock) for row in seen}
         ground.expired |= dict.fromkeys(seen)
-        ground.vigil = ground.vigil.look(seen, ground.clock, writable=True)
+        ground.observer = ground.observer.look(seen, ground.clock, writable=True)
         result = ground.reclaimer.run(ground.now)
-        ripe = [row for row in seen if ground.vigil.watched[row] >= patience]
+        ripe = [row for row in seen if ground.observer.watched[row] >= patience]
         assert (result.jobs, result.watched) == (len(ripe), len(seen) - len(ripe))
         for row in ripe:
             assert ground.clock - ground.sightings[row] >= patience
@@ -281,9 +281,9 @@ class Processes(RuleBasedStateMachine):
         self.reclaim(0.0, 6, 1)
         last = ground.places[-1]
         for _ in range(3):  # the last claims may have delayed or brought forth some
-            while ground.exchange(last, [], want=1000).claims:
+            while ground.settle_and_claim(last, [], want=1000).claims:
                 held = ground.table.held_by(last.incarnation)
-                ground.exchange(last, [done(claim, '"drained"', started_at=END) for claim in held])
+                ground.settle_and_claim(last, [done(claim, '"drained"', started_at=END) for claim in held])
             ground.now += 1000.0
         ground.check()
         ground.check_errors()

@@ -1,7 +1,7 @@
 """Every step that anybody may take in the protocol of claims, locks and tokens, one at a time.
 
 What is decided, the product decides: `settle_held`, `settle_interrupted`, `settle_expired`, `done`, `failed`
-and `released`, `judge`, `Vigil` and `patience` are its own, and what a statement makes of a row is what
+and `released`, `judge`, `LeaseObserver` and `patience` are its own, and what a statement makes of a row is what
 `tests/model/rows.py` says, which the state machine holds to the real store. The wall clock does as it likes:
 at any time any lock may look expired, or not expired any more. The monotonic clock moves by ticks, as long as
 a reclaimer leaves between two looks; it stands still until every maintainer has renewed that is due to, if it
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from supervisor.domain.job import Status
+from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired, settle_held, settle_interrupted
 from supervisor.domain.settlement import Failure, Settlement, released
-from supervisor.domain.vigil import Vigil, patience
 from supervisor.store.base import Expired
 from tests.model import rows
 from tests.model.guards import ALL, Guards
@@ -278,10 +278,10 @@ class Protocol:
         late = [row.expired for row in state.late()]
         every = TICK if guards.late_looks_prove_little else 1e9
         writable = not state.blocked or not guards.reclaimer_tries_to_write
-        vigil = Vigil(every, 0.0, dict(watcher.watched)).look(late, watcher.gap * TICK, writable=writable)
+        observer = LeaseObserver(every, 0.0, dict(watcher.watched)).look(late, watcher.gap * TICK, writable=writable)
         patient = 0.0 if not self.timing or not guards.reclaimer_is_patient else patient
-        ripe = tuple(row for row in late if vigil.watched[row] >= patient)
-        watched = tuple((row, min(age, patient)) for row, age in vigil.watched.items())
+        ripe = tuple(row for row in late if observer.watched[row] >= patient)
+        watched = tuple((row, min(age, patient)) for row, age in observer.watched.items())
         seen = ", ".join(f"job {row.job_id}" for row in late) or "nothing"
         words = f"the reclaimer sees {seen} expired" + (" for long enough" if ripe else "")
         frozen = state.frozen and bool(watched)

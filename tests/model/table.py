@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from supervisor.domain.capability import covers
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Depth, Exchange, Expired, Wanted
+from supervisor.store.base import Depth, Exchange, Expired, JobSelector
 from tests.model import rows
 from tests.model.rows import FOREIGN, Row
 
@@ -53,11 +53,11 @@ class Table:
 
     # Claiming and settling
 
-    def exchange(
+    def settle_and_claim(
         self,
         owner: str,
         ends: Sequence[Settlement],
-        wanted: Wanted,
+        wanted: JobSelector,
         want: int,
         lock_time: float,
         now: float,
@@ -68,16 +68,16 @@ class Table:
         lost = [end.job_id for end in ordered if not self.settle(owner, end, now, worker)]
         return Exchange(self.claim(owner, wanted, want, lock_time, now), lost)
 
-    def claim(self, owner: str, wanted: Wanted, want: int, lock_time: float, now: float) -> list[Claim]:
+    def claim(self, owner: str, wanted: JobSelector, want: int, lock_time: float, now: float) -> list[Claim]:
         found = sorted(self.claimable(wanted, now), key=lambda row: row.place)[: max(want, 0)]
         for row in found:
             self.put(rows.claimed(row, owner, now, now + lock_time))
         return [self.rows[row.id].claim for row in found]
 
-    def claimable(self, wanted: Wanted, now: float) -> list[Row]:
+    def claimable(self, wanted: JobSelector, now: float) -> list[Row]:
         return [row for row in self._suitable(wanted) if row.scheduled_at <= now]
 
-    def _suitable(self, wanted: Wanted) -> list[Row]:
+    def _suitable(self, wanted: JobSelector) -> list[Row]:
         return [
             row
             for row in self.rows.values()
@@ -87,13 +87,13 @@ class Table:
             and covers(wanted.capabilities, row.requires)
         ]
 
-    def depth(self, wanted: Wanted, now: float) -> Depth:
+    def depth(self, wanted: JobSelector, now: float) -> Depth:
         times = sorted(row.scheduled_at for row in self._suitable(wanted))
         due = [at for at in times if at <= now]
         later = [at for at in times if at > now]
         return Depth(len(due), due[0] if due else None, self._next_due(wanted, now) if later else None)
 
-    def _next_due(self, wanted: Wanted, now: float) -> float | None:
+    def _next_due(self, wanted: JobSelector, now: float) -> float | None:
         """Of groups with something due, the store does not look further: they are looked at again anyway."""
         first: dict[tuple[str, str, int], float] = {}
         for row in self._suitable(wanted):

@@ -25,7 +25,7 @@ import pytest
 
 from supervisor.domain.job import Status
 from supervisor.engine import open_engine
-from supervisor.store.base import Wanted
+from supervisor.store.base import JobSelector
 from tests.model import moves
 from tests.model.guards import Guards
 from tests.model.histories import EXAMPLES, PATIENCE
@@ -155,7 +155,7 @@ def test_the_store_answers_each_settlement_that_the_search_tried_as_the_model_do
 
     for (row, owner, end), after in moves.SETTLED.items():
         program.run(insert, row._replace(payload="null"))
-        lost = desk.claims.exchange(owner, [end], Wanted(()), 0, 0.0, 0.0).lost
+        lost = desk.claims.settle_and_claim(owner, [end], JobSelector(()), 0, 0.0, 0.0).lost
         assert lost == ([] if after else [row.id])
         assert row_of(desk.job(row.id)) == (after or row)
         program.run("DELETE FROM jobs")

@@ -93,7 +93,7 @@ def test_a_worker_over_its_memory_is_replaced_between_its_jobs_and_none_is_charg
         jobs.append(site.done(site.queue.enqueue("hoard")))
         # Until its successor is there, one that is over the limit may still take a job.
         wait_for(
-            lambda: (found := site.workers()) and all(w.state is State.IDLE and not w.worn for w in found),
+            lambda: (found := site.workers()) and all(w.state is State.IDLE and not w.recycle_reason for w in found),
             "nobody but one below its limit",
         )
     site.verdict()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system import tallies
+from supervisor.system import counters
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, tallies_of
 from tests.faults.shifted_clock import Clock
 from tests.site_under_test import Site, kill, wait_for
@@ -75,11 +75,11 @@ def work_off(site: Site) -> None:
 
 
 def counted(site: Site) -> dict[str, tuple[int, int]]:
-    """The same, as the tallies of all supervisors have it."""
-    found = tallies.Tallies()
+    """The same, as the counters of all supervisors have it."""
+    found = counters.Counters()
     for board in site.scoreboards():
-        found.add(tallies.read(tallies_of(board)))
-    return {type_: (tally.done, tally.failed) for type_, tally in found.types.items()}
+        found.add(counters.read(tallies_of(board)))
+    return {type_: (counters.done, counters.failed) for type_, counters in found.types.items()}
 
 
 def beat(site: Site) -> float:
@@ -95,13 +95,13 @@ def test_what_was_done_and_what_failed_is_counted_and_recorded(make_site: MakeSi
     work_off(site)
     wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
     [path] = [tallies_of(board) for board in site.scoreboards()]
-    tally = tallies.read(path).types["work"]
-    assert sum(tally.run) == sum(tally.wait) == 28
-    assert 0 < tally.run_seconds < 20
+    work = counters.read(path).types["work"]
+    assert sum(work.run) == sum(work.wait) == 28
+    assert 0 < work.run_seconds < 20
     assert site.stop(supervisor) == 0
     assert recorded(site) == happened(site) == {"work": (17, 11)}
     [(run, wait)] = site.rows("SELECT sum(run_seconds), sum(wait_seconds) FROM job_history")
-    assert (run, wait) == pytest.approx((tally.run_seconds, tally.wait_seconds))
+    assert (run, wait) == pytest.approx((work.run_seconds, work.wait_seconds))
     assert not path.exists()
 
 

@@ -37,7 +37,9 @@ def test_max_memory_below_a_worker_s_own_size_is_refused_with_the_size_it_has(ma
     )
     assert found, detail
     assert 100 <= int(found[1]) < 150
-    wait_for(lambda: "max_memory" in site.bulletin(supervisor)["pools"]["large"]["problem"], "status to say so")
+    wait_for(
+        lambda: "max_memory" in site.supervisor_status(supervisor)["pools"]["large"]["problem"], "status to say so"
+    )
     assert site.job(job).attempts == 0
     site.configure(large.format(int(found[1]) + 50))
     supervisor.send_signal(signal.SIGHUP)
@@ -83,7 +85,7 @@ def test_a_budget_is_kept_from_the_first_worker_on_and_the_size_is_remembered(ma
         return scaled(site)[before:]
 
     def news(key: str) -> Any:
-        return site.bulletin(supervisor)["pools"]["large"][key]
+        return site.supervisor_status(supervisor)["pools"]["large"][key]
 
     grown = work()
     assert grown[0] == (1, "memory_budget: measuring the first worker")

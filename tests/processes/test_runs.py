@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from supervisor import Status
+from supervisor.system.run_log import MOST_BYTES, said
 from supervisor.system.scoreboard import tapes_of
-from supervisor.system.tape import MOST_BYTES, said
 from tests.faults.programs import RECORD, program_site
 from tests.site_under_test import Site, kill, wait_for
 

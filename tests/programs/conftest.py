@@ -15,10 +15,10 @@ from supervisor.config import load
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.worker.bridge import Bridge
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.recorder import Recorder
+from supervisor.worker.subprocess_handler import SubprocessHandler
 
 
 class Pair:
@@ -32,7 +32,9 @@ class Pair:
         self.leaves = 0
         self.board = NoBoard()
         self.recorder = Recorder()
-        self.bridge = Bridge(self.pool, folder, leave=self._leave, lost=self.losses.append, recorder=self.recorder)
+        self.bridge = SubprocessHandler(
+            self.pool, folder, leave=self._leave, lost=self.losses.append, recorder=self.recorder
+        )
         self.executor = Executor(
             self.bridge,
             self.board,

@@ -142,7 +142,7 @@ class Soak:
     def _child(self, role: str) -> psutil.Process:
         """The maintainer or the admin process of some supervisor, as that says. Raises IndexError if it has none."""
         supervisor = self.random.choice(self._living())
-        said = self.site.bulletin(supervisor) if self._is_registered(supervisor) else {}
+        said = self.site.supervisor_status(supervisor) if self._is_registered(supervisor) else {}
         pid = said.get("maintainer") if role == "maintainer" else (said.get("admin") or {}).get("pid")
         children = psutil.Process(supervisor.pid).children()
         return [child for child in children if child.pid == pid][0]  # noqa: RUF015 - an IndexError is meant

@@ -18,19 +18,19 @@ from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, 
 from supervisor.store.base import (
     Chores,
     Claims,
+    Cursor,
     Engine,
     Filter,
     Intake,
-    Mark,
+    JobSelector,
     Operations,
     Planned,
     SupervisorRecord,
     Timetable,
-    Wanted,
 )
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
-WANTED = Wanted(("tag", "mail"), "gpu")
+WANTED = JobSelector(("tag", "mail"), "gpu")
 OLD = T0 - 1e5  # when what has to be pruned had ended
 ROLES: dict[str, Callable[[Engine], Any]] = {
     "intake": lambda engine: engine.intake(),
@@ -108,8 +108,8 @@ def _new(**fields: Any) -> NewJob:
     return NewJob("tag", "{}", scheduled_at=T0, **fields)
 
 
-def _settle(claims: Claims, *settlements: Settlement, want: int = 0, wanted: Wanted = WANTED) -> Any:
-    return claims.exchange("w1", settlements, wanted, want, LOCK, NOW)
+def _settle(claims: Claims, *settlements: Settlement, want: int = 0, wanted: JobSelector = WANTED) -> Any:
+    return claims.settle_and_claim("w1", settlements, wanted, want, LOCK, NOW)
 
 
 _USAGE = Usage(started_at=NOW, duration=3.0)
@@ -146,8 +146,8 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         "register worker": (lambda r: r.register(worker_record("w2", "s1", name="tag-9")), True),
         "settle all kinds": (lambda r: _settle(r, *ends), False),
         "settle plain": (lambda r: _settle(r, *(done(_claim(n), None) for n in range(1, 7))), False),
-        "claim one": (lambda r: _settle(r, want=1, wanted=Wanted(("solo",))), False),
-        "claim several": (lambda r: _settle(r, want=2, wanted=Wanted(("solo",))), False),
+        "claim one": (lambda r: _settle(r, want=1, wanted=JobSelector(("solo",))), False),
+        "claim several": (lambda r: _settle(r, want=2, wanted=JobSelector(("solo",))), False),
         "claim groups": (lambda r: _settle(r, want=3), False),
         "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
         "limits": (lambda r: r.limits([8, 9]), True),
@@ -176,18 +176,18 @@ def _of_chores() -> dict[str, tuple[Callable[[Chores], Any], bool]]:
             False,
         ),
         "cancels": (lambda r: r.cancels("s1", 9), True),
-        "glance": (lambda r: r.glance(WANTED, NOW), True),
+        "any_due": (lambda r: r.any_due(WANTED, NOW), True),
         "depth": (lambda r: r.depth(WANTED, NOW, 100).oldest, True),
         "unhandled": (lambda r: r.unhandled(["tag"]), True),
-        "unfinished": (lambda r: r.unfinished(Wanted(("nothing",)), NOW), True),
-        "holding": (lambda r: r.holding("s1"), True),
+        "unfinished": (lambda r: r.unfinished(JobSelector(("nothing",)), NOW), True),
+        "has_claims": (lambda r: r.has_claims("s1"), True),
         "progress": (lambda r: r.progress_of(["tag"], T0), True),
         "controls": (lambda r: r.controls(), True),
         "prune": (lambda r: r.prune(0, 100, T0 - 10, T0 - 10), False),
-        "revive": (lambda r: r.revive(Wanted(("end0",)), 1, Mark(0.0, 0), NOW, 10, NOW)[1], False),
+        "revive": (lambda r: r.revive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
         "checkpoint": (lambda r: r.checkpoint(), True),
         "truncate": (lambda r: r.truncate_log(), True),
-        "standing": (lambda r: r.standing(NOW), True),
+        "queue_sizes": (lambda r: r.queue_sizes(NOW), True),
         "record minutes": (
             lambda r: (r.counted("s1"), r.record_minutes("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
             False,
@@ -227,7 +227,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.error_groups(0.0, 9),
                 r.history(0.0),
                 r.counts(),
-                r.depth(Wanted(("mail",)), NOW, 9),
+                r.depth(JobSelector(("mail",)), NOW, 9),
                 r.failures(0.0),
                 r.speeds(),
                 r.schedules(),

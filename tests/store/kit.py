@@ -20,9 +20,9 @@ from supervisor.store.base import (
     Engine,
     Exchange,
     Intake,
+    JobSelector,
     Operations,
     SupervisorRecord,
-    Wanted,
     WorkerRecord,
 )
 
@@ -82,8 +82,8 @@ class Desk:
         capabilities: str = "",
         lock_time: float = LOCK,
     ) -> list[Claim]:
-        wanted = Wanted(tuple(types), capabilities)
-        return self.claims.exchange(owner, [], wanted, want, lock_time, now).claims
+        wanted = JobSelector(tuple(types), capabilities)
+        return self.claims.settle_and_claim(owner, [], wanted, want, lock_time, now).claims
 
     def one(self, **options: Any) -> Claim:
         claims = self.claim(**options)
@@ -92,10 +92,10 @@ class Desk:
 
     def settle(self, *settlements: Settlement, owner: str = "w1", now: float = NOW) -> list[int]:
         """Returns the ids of the jobs whose claim was lost."""
-        return self.claims.exchange(owner, settlements, Wanted(()), 0, LOCK, now).lost
+        return self.claims.settle_and_claim(owner, settlements, JobSelector(()), 0, LOCK, now).lost
 
-    def exchange(self, *settlements: Settlement, want: int, now: float = NOW) -> Exchange:
-        return self.claims.exchange("w1", settlements, Wanted(("tag",)), want, LOCK, now)
+    def settle_and_claim(self, *settlements: Settlement, want: int, now: float = NOW) -> Exchange:
+        return self.claims.settle_and_claim("w1", settlements, JobSelector(("tag",)), want, LOCK, now)
 
     def finish(self, job_id: int, status: Status = Status.DONE, *, at: float = NOW) -> None:
         """Bring a pending job of its own type to an end."""

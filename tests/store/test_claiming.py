@@ -92,7 +92,7 @@ class TestWhatIsDue:
         claim = desk.one()
         desk.operations.pause("tag", NOW)
 
-        assert desk.exchange(done(claim, None), want=1).claims == []
+        assert desk.settle_and_claim(done(claim, None), want=1).claims == []
         assert desk.status(waiting) is Status.PENDING
 
 
@@ -153,25 +153,27 @@ class TestExchange:
         first, second = desk.put(), desk.put()
         claim = desk.one()
 
-        exchange = desk.exchange(done(claim, None), want=1)
+        settle_and_claim = desk.settle_and_claim(done(claim, None), want=1)
 
-        assert ([c.job_id for c in exchange.claims], exchange.lost) == ([second], [])
+        assert ([c.job_id for c in settle_and_claim.claims], settle_and_claim.lost) == ([second], [])
         assert desk.status(first) is Status.DONE
 
     def test_a_child_of_a_completion_can_be_claimed_in_the_same_exchange(self, desk: Desk) -> None:
         desk.put()
         claim = desk.one()
 
-        exchange = desk.exchange(done(claim, None, children=(NewJob("tag", "[2]", scheduled_at=T0),)), want=5)
+        settle_and_claim = desk.settle_and_claim(
+            done(claim, None, children=(NewJob("tag", "[2]", scheduled_at=T0),)), want=5
+        )
 
-        assert [c.payload for c in exchange.claims] == ["[2]"]
+        assert [c.payload for c in settle_and_claim.claims] == ["[2]"]
 
     def test_a_child_that_the_database_refuses_fails_its_parent_and_holds_up_nobody(self, desk: Desk) -> None:
         first, second = desk.put(), desk.put()
         refused = done(desk.one(), None, children=(NewJob("tag", "{}", priority=101),))
 
-        exchange = desk.exchange(refused, want=5)
+        settle_and_claim = desk.settle_and_claim(refused, want=5)
 
-        assert ([c.job_id for c in exchange.claims], exchange.lost) == ([second], [])
+        assert ([c.job_id for c in settle_and_claim.claims], settle_and_claim.lost) == ([second], [])
         assert desk.status(first) is Status.FAILED
         assert "refused" in str(desk.job(first).last_error)

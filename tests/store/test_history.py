@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.history import KEPT, MINUTE, Minute, Standing
+from supervisor.domain.history import KEPT, MINUTE, Minute, QueueSizes
 from supervisor.domain.job import Status
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.system.tallies import Row, shared
+from supervisor.system.counters import Row, shared
 from tests.store.kit import NOW, T0, Desk, supervisor_record
 
 START = NOW // MINUTE * MINUTE
@@ -193,5 +193,5 @@ class TestStanding:
         desk.put("mail")
         desk.claim(["mail"])
 
-        assert desk.chores.standing(NOW) == [Standing("mail", 0, 1), Standing("tag", 2, 0)]
-        assert desk.chores.standing(NOW + 60)[0] == Standing("later", 1, 0)
+        assert desk.chores.queue_sizes(NOW) == [QueueSizes("mail", 0, 1), QueueSizes("tag", 2, 0)]
+        assert desk.chores.queue_sizes(NOW + 60)[0] == QueueSizes("later", 1, 0)

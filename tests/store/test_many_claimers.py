@@ -19,16 +19,16 @@ import sys
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
-from supervisor.store.base import Wanted
+from supervisor.store.base import JobSelector
 
 url, name, want = sys.argv[1], sys.argv[2], int(sys.argv[3])
 claims = open_engine(url).claims()
-wanted = Wanted(("tag", "caption", "child"), "cpu")
+wanted = JobSelector(("tag", "caption", "child"), "cpu")
 settlements, ran = [], []
 print("ready", flush=True)
 sys.stdin.readline()
 while True:
-    exchange = claims.exchange(name, settlements, wanted, want, 60.0, 1001000.0)
+    exchange = claims.settle_and_claim(name, settlements, wanted, want, 60.0, 1001000.0)
     assert exchange.lost == [], exchange.lost
     if not exchange.claims:
         break

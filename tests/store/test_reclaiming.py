@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from supervisor.domain.job import Status
+from supervisor.domain.lease import patience, renewal_interval
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import done
-from supervisor.domain.vigil import patience, renewal_interval
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
 from tests.store.kit import LOCK, NOW, Desk, worker_record
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.reviver import Redriver, SecondChance
-from supervisor.store.base import Mark, Wanted
+from supervisor.maintenance.redriver import RedrivePolicy, Redriver
+from supervisor.store.base import Cursor, JobSelector
 from tests.store.kit import BROKEN, NOW, Desk
 
-START = Mark(0.0, 0)
-TAG = Wanted(("tag",), "gpu")
+START = Cursor(0.0, 0)
+TAG = JobSelector(("tag",), "gpu")
 
 
 def fail(desk: Desk, *, at: float = NOW, **job: Any) -> int:
@@ -23,13 +23,13 @@ def fail(desk: Desk, *, at: float = NOW, **job: Any) -> int:
 
 def again(desk: Desk, job_id: int, at: float) -> None:
     """It is run once more, to no avail."""
-    (claim,) = desk.claims.exchange("w1", [], TAG, 1, 60.0, at).claims
+    (claim,) = desk.claims.settle_and_claim("w1", [], TAG, 1, 60.0, at).claims
     assert claim.job_id == job_id
     settlement = Settlement(job_id, claim.token, Status.FAILED, failure=Failure(BROKEN.kind, BROKEN.message))
-    assert desk.claims.exchange("w1", [settlement], TAG, 0, 60.0, at).lost == []
+    assert desk.claims.settle_and_claim("w1", [settlement], TAG, 0, 60.0, at).lost == []
 
 
-def revive(desk: Desk, until: float, *, times: int = 2, after: Mark = START, limit: int = 100) -> list[int]:
+def revive(desk: Desk, until: float, *, times: int = 2, after: Cursor = START, limit: int = 100) -> list[int]:
     revived, _ = desk.chores.revive(TAG, times, after, until, limit, until)
     return revived
 
@@ -58,11 +58,11 @@ def test_it_goes_back_so_many_times_and_no_more_unless_somebody_retries_it_by_ha
 def test_what_another_pool_takes_or_what_was_quarantined_or_cancelled_stays(desk: Desk) -> None:
     wanted = fail(desk, requires="gpu")
     (elsewhere,) = desk.intake.enqueue([NewJob("mail", "{}", scheduled_at=NOW - 1)])
-    (claim,) = desk.claims.exchange("w1", [], Wanted(("mail",)), 1, 60.0, NOW).claims
-    desk.claims.exchange("w1", [Settlement(elsewhere, claim.token, Status.FAILED)], TAG, 0, 60.0, NOW)
+    (claim,) = desk.claims.settle_and_claim("w1", [], JobSelector(("mail",)), 1, 60.0, NOW).claims
+    desk.claims.settle_and_claim("w1", [Settlement(elsewhere, claim.token, Status.FAILED)], TAG, 0, 60.0, NOW)
     poisoned = desk.put("tag")
-    (claim,) = desk.claims.exchange("w1", [], TAG, 1, 60.0, NOW).claims
-    desk.claims.exchange("w1", [Settlement(poisoned, claim.token, Status.QUARANTINED)], TAG, 0, 60.0, NOW)
+    (claim,) = desk.claims.settle_and_claim("w1", [], TAG, 1, 60.0, NOW).claims
+    desk.claims.settle_and_claim("w1", [Settlement(poisoned, claim.token, Status.QUARANTINED)], TAG, 0, 60.0, NOW)
 
     assert revive(desk, NOW + 10) == [wanted]
 
@@ -88,7 +88,7 @@ def test_one_whose_unique_key_has_been_taken_meanwhile_stays_and_is_not_counted(
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
-    reviver = Redriver(desk.chores, [SecondChance(TAG, 60.0, 5)])
+    reviver = Redriver(desk.chores, [RedrivePolicy(TAG, 60.0, 5)])
     fail(desk)
     assert reviver.run(NOW + 60).jobs == 1
     fail(desk, at=NOW - 7200)

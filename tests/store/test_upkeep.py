@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.settlement import Settlement, crashed, done, failed, released
-from supervisor.store.base import Expired, Wanted
+from supervisor.store.base import Expired, JobSelector
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
 
@@ -194,7 +194,9 @@ class TestRegistry:
 
 class TestMeasuring:
     def test_depth_counts_what_is_due_for_a_pool_and_says_since_when(self, desk: Desk) -> None:
-        assert desk.chores.depth(Wanted(("tag",)), NOW, 10) == (desk.operations.depth(Wanted(("tag",)), NOW, 10))
+        assert desk.chores.depth(JobSelector(("tag",)), NOW, 10) == (
+            desk.operations.depth(JobSelector(("tag",)), NOW, 10)
+        )
         for at in (T0 + 2, T0 + 1, T0 + 3):
             desk.put(at=at)
         desk.put(at=T0, requires="gpu")
@@ -202,36 +204,36 @@ class TestMeasuring:
         desk.put(at=NOW + 20)
         desk.put(at=NOW + 10, priority=3)
 
-        depth = desk.chores.depth(Wanted(("tag",)), NOW, 100)
+        depth = desk.chores.depth(JobSelector(("tag",)), NOW, 100)
 
         assert (depth.due, depth.oldest, depth.next_due) == (3, T0 + 1, NOW + 10)
-        assert desk.chores.depth(Wanted(("tag",), "gpu"), NOW, 100).due == 4
-        assert desk.operations.depth(Wanted(("tag", "caption")), NOW, 100).due == 4
+        assert desk.chores.depth(JobSelector(("tag",), "gpu"), NOW, 100).due == 4
+        assert desk.operations.depth(JobSelector(("tag", "caption")), NOW, 100).due == 4
 
     def test_a_glance_sees_a_plain_job_that_is_due_and_no_other(self, desk: Desk) -> None:
         desk.put(requires="gpu")
         desk.put("caption")
         desk.put(at=NOW + 20)
-        assert not desk.chores.glance(Wanted(("tag",), "gpu"), NOW)
+        assert not desk.chores.any_due(JobSelector(("tag",), "gpu"), NOW)
 
         desk.put("tag")
-        assert not desk.chores.glance(Wanted(("tag",)), NOW)  # some need more than it looks at: `depth` will tell
-        assert desk.chores.glance(Wanted(("caption",)), NOW)
+        assert not desk.chores.any_due(JobSelector(("tag",)), NOW)  # some need more than it looks at: `depth` will tell
+        assert desk.chores.any_due(JobSelector(("caption",)), NOW)
 
         desk.operations.pause("caption", NOW)
-        assert not desk.chores.glance(Wanted(("caption",)), NOW)
+        assert not desk.chores.any_due(JobSelector(("caption",)), NOW)
 
     def test_depth_counts_up_to_its_limit(self, desk: Desk) -> None:
         for n in range(9):
             desk.put(priority=n % 3)
 
-        assert desk.chores.depth(Wanted(("tag",)), NOW, 5).due == 5
+        assert desk.chores.depth(JobSelector(("tag",)), NOW, 5).due == 5
 
     def test_paused_types_are_not_due(self, desk: Desk) -> None:
         desk.put()
         desk.operations.pause("tag", NOW)
 
-        assert desk.chores.depth(Wanted(("tag",)), NOW, 5).due == 0
+        assert desk.chores.depth(JobSelector(("tag",)), NOW, 5).due == 0
 
     def test_types_that_nobody_handles_are_named(self, desk: Desk) -> None:
         for type_ in ("tag", "caption", "nsfw", "tag"):
@@ -243,7 +245,7 @@ class TestMeasuring:
         assert desk.chores.unhandled([]) == ["caption", "nsfw", "tag"]
 
     def test_a_burst_waits_for_due_jobs_and_for_retries_but_not_for_delayed_ones(self, desk: Desk) -> None:
-        wanted = Wanted(("tag",))
+        wanted = JobSelector(("tag",))
         assert desk.chores.unfinished(wanted, NOW) is False
         desk.put(at=NOW + 1000)
         assert desk.chores.unfinished(wanted, NOW) is False
@@ -258,8 +260,8 @@ class TestMeasuring:
     def test_a_burst_does_not_wait_for_what_its_workers_cannot_run(self, desk: Desk) -> None:
         desk.put(requires="gpu")
 
-        assert desk.chores.unfinished(Wanted(("tag",), "cpu"), NOW) is False
-        assert desk.chores.unfinished(Wanted(("tag",), "gpu"), NOW) is True
+        assert desk.chores.unfinished(JobSelector(("tag",), "cpu"), NOW) is False
+        assert desk.chores.unfinished(JobSelector(("tag",), "gpu"), NOW) is True
 
     def test_progress_counts_what_waits_and_what_went_wrong_since(self, desk: Desk) -> None:
         for _ in range(4):

@@ -12,7 +12,7 @@ from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.processes.termination import KILL_GRACE, Step, TerminationLadder
+from supervisor.supervision.termination import KILL_GRACE, Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.domain.counting import LONGEST_WAIT, Ended, ended, waited
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import (
@@ -19,8 +20,7 @@ from supervisor.domain.settlement import (
     released,
     suspected,
 )
-from supervisor.domain.tally import LONGEST_WAIT, Ended, ended, waited
-from supervisor.system.tallies import BOUNDS, Row, Tally, read, shared
+from supervisor.system.counters import BOUNDS, Row, TypeCounters, read, shared
 from supervisor.worker.counting import QUICK, Counter
 
 POLICY = RetryPolicy(max_attempts=3)
@@ -72,9 +72,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tallies"
 
 
-def counted(path: Path, settlements: list[Settlement], until: float, *, lost: list[int] | None = None) -> Tally:
+def counted(path: Path, settlements: list[Settlement], until: float, *, lost: list[int] | None = None) -> TypeCounters:
     Counter(shared(path, 1), ["tag"]).settled(settlements, lost or [], until)
-    return read(path).types.get("tag", Tally())
+    return read(path).types.get("tag", TypeCounters())
 
 
 def by_bound(counts: list[int]) -> dict[float, int]:
@@ -85,13 +85,13 @@ def test_of_a_hand_of_quick_jobs_each_lasts_until_the_next_begins(path: Path) ->
     starts = [BEGAN, BEGAN + 0.0005, BEGAN + 0.0025, BEGAN + 0.009, BEGAN + 0.0095]
     hand = [quick(number, at, due=BEGAN - number) for number, at in enumerate(starts)]
 
-    tally = counted(path, hand, BEGAN + 0.0096)
+    counters = counted(path, hand, BEGAN + 0.0096)
 
-    assert (tally.done, tally.failed) == (5, 0)
-    assert tally.run_seconds == pytest.approx(0.0096, abs=1e-6)
-    assert by_bound(tally.run) == {0.001: 3, 0.005: 1, 0.01: 1}
-    assert tally.wait_seconds == pytest.approx(0 + 1 + 2 + 3 + 4 + sum(at - BEGAN for at in starts), abs=1e-5)
-    assert by_bound(tally.wait) == {0.001: 1, 2.5: 2, 5.0: 2}
+    assert (counters.done, counters.failed) == (5, 0)
+    assert counters.run_seconds == pytest.approx(0.0096, abs=1e-6)
+    assert by_bound(counters.run) == {0.001: 3, 0.005: 1, 0.01: 1}
+    assert counters.wait_seconds == pytest.approx(0 + 1 + 2 + 3 + 4 + sum(at - BEGAN for at in starts), abs=1e-5)
+    assert by_bound(counters.wait) == {0.001: 1, 2.5: 2, 5.0: 2}
 
 
 def test_a_mixed_hand_counts_as_its_jobs_do(path: Path) -> None:
@@ -99,22 +99,22 @@ def test_a_mixed_hand_counts_as_its_jobs_do(path: Path) -> None:
     broken = failed(claim(3), Failure("exception", "no", duration=0.3), POLICY, chance=0, started_at=BEGAN + 0.201)
     hand = [quick(1, BEGAN), slow, broken, quick(4, BEGAN + 0.501), released(claim(5)), released(claim(6))]
 
-    tally = counted(path, hand, BEGAN + 7.0)
+    counters = counted(path, hand, BEGAN + 7.0)
 
-    assert (tally.done, tally.failed) == (3, 1)
+    assert (counters.done, counters.failed) == (3, 1)
     # The last one was not timed, so it was short, however late it was settled.
-    assert tally.run_seconds == pytest.approx(0.001 + 0.2 + 0.3 + 0.01, abs=1e-6)
-    assert (sum(tally.run), sum(tally.wait)) == (4, 4)
+    assert counters.run_seconds == pytest.approx(0.001 + 0.2 + 0.3 + 0.01, abs=1e-6)
+    assert (sum(counters.run), sum(counters.wait)) == (4, 4)
 
 
 def test_jobs_of_one_batch_ran_as_long_as_it_did(path: Path) -> None:
     first = [quick(number, BEGAN) for number in range(5)]
     second = [quick(number, BEGAN + 0.004) for number in range(5, 8)]
 
-    tally = counted(path, [*first, *second], BEGAN + 0.006)
+    counters = counted(path, [*first, *second], BEGAN + 0.006)
 
-    assert tally.done == 8
-    assert tally.run_seconds == pytest.approx(5 * 0.004 + 3 * 0.002, abs=1e-6)
+    assert counters.done == 8
+    assert counters.run_seconds == pytest.approx(5 * 0.004 + 3 * 0.002, abs=1e-6)
 
 
 def test_a_lost_claim_does_not_count(path: Path) -> None:
@@ -127,18 +127,18 @@ def test_a_clock_that_jumps_in_the_middle_spoils_no_sum(path: Path) -> None:
     hand = [quick(number, BEGAN + number / 1000) for number in range(4)]
     hand += [quick(number, BEGAN - 7200 + number / 1000) for number in range(4, 8)]
 
-    tally = counted(path, hand, BEGAN - 7200 + 0.008)
+    counters = counted(path, hand, BEGAN - 7200 + 0.008)
 
-    assert tally.done == 8
-    assert tally.run_seconds < 0.1
-    assert tally.wait_seconds < 8 * 5.01
+    assert counters.done == 8
+    assert counters.run_seconds < 0.1
+    assert counters.wait_seconds < 8 * 5.01
 
 
 def test_quick_jobs_claimed_one_at_a_time_are_counted_when_no_other_follows_or_many_have(path: Path) -> None:
     counter = Counter(shared(path, 1), ["tag"])
 
     def done_so_far() -> int:
-        return read(path).types.get("tag", Tally()).done
+        return read(path).types.get("tag", TypeCounters()).done
 
     for number in range(3 * QUICK):
         counter.settled([quick(number, BEGAN + number)], [], BEGAN + number + 0.002, more=True)
@@ -151,10 +151,10 @@ def test_quick_jobs_claimed_one_at_a_time_are_counted_when_no_other_follows_or_m
     assert done_so_far() == 3 * QUICK + 2
     broken = failed(claim(1002), Failure("exception", "no", duration=0.3), POLICY, chance=0, started_at=BEGAN)
     counter.settled([broken], [], BEGAN + 0.3, more=True)
-    tally = read(path).types["tag"]
-    assert (tally.done, tally.failed) == (3 * QUICK + 2, 1)
-    assert sum(tally.run) == sum(tally.wait) == 3 * QUICK + 3
-    assert by_bound(tally.run) == {0.005: 3 * QUICK + 2, 0.5: 1}
+    counters = read(path).types["tag"]
+    assert (counters.done, counters.failed) == (3 * QUICK + 2, 1)
+    assert sum(counters.run) == sum(counters.wait) == 3 * QUICK + 3
+    assert by_bound(counters.run) == {0.005: 3 * QUICK + 2, 0.5: 1}
 
 
 def test_a_pool_of_several_types_counts_each() -> None:

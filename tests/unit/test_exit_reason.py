@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.suspicion import Suspicion
-from supervisor.processes import exit_reason
-from supervisor.processes.exit_reason import Circumstances, Kill, explain
-from supervisor.processes.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
+from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Slot, State
 
 KILLED = int(signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.system import kernel
-from supervisor.worker.growth import Growth
+from supervisor.worker.memory_watch import MemoryWatch
 
 MIB = 1 << 20
 
@@ -30,12 +30,12 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 def test_without_a_limit_nobody_looks(memory: Memory) -> None:
-    assert not Growth(None).beyond_limit(0.0, 60.0)
+    assert not MemoryWatch(None).beyond_limit(0.0, 60.0)
     assert memory.looks == []
 
 
 def test_only_what_is_not_shared_counts(memory: Memory) -> None:
-    growth = Growth(100 * MIB)
+    growth = MemoryWatch(100 * MIB)
     memory.resident, memory.unique = 500, 90
     assert not growth.beyond_limit(0.0, 10.0)
     memory.resident, memory.unique = 511, 101
@@ -43,7 +43,7 @@ def test_only_what_is_not_shared_counts(memory: Memory) -> None:
 
 
 def test_a_close_look_is_taken_only_where_the_limit_may_have_been_reached(memory: Memory) -> None:
-    growth = Growth(100 * MIB)
+    growth = MemoryWatch(100 * MIB)
     memory.resident, memory.unique = 99, 99
     growth.beyond_limit(0.0, 10.0)
     memory.resident, memory.unique = 500, 60
@@ -56,7 +56,7 @@ def test_a_close_look_is_taken_only_where_the_limit_may_have_been_reached(memory
 
 
 def test_pages_that_are_no_longer_shared_are_noticed_within_a_second(memory: Memory) -> None:
-    growth = Growth(100 * MIB)
+    growth = MemoryWatch(100 * MIB)
     memory.resident, memory.unique = 500, 60
     growth.beyond_limit(0.0, 10.0)
     memory.unique = 101
@@ -65,7 +65,7 @@ def test_pages_that_are_no_longer_shared_are_noticed_within_a_second(memory: Mem
 
 
 def test_quick_jobs_are_not_held_up(memory: Memory) -> None:
-    growth = Growth(100 * MIB)
+    growth = MemoryWatch(100 * MIB)
     for number in range(100):
         growth.beyond_limit(10.0 + number / 1000, 10.0 + (number + 1) / 1000)
     assert memory.looks == ["quick"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.oom import OomKiller
+from supervisor.system.oom import OomCounter
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "35 31 0:32 {root} {point} rw,relatime - cgroup cgroup rw,memory\n"
@@ -51,14 +51,14 @@ def test_the_nearest_count_is_read(machine: Machine, mounts: str, groups: str, c
     machine.write("proc/self/mountinfo", mounts)
     machine.write("proc/self/cgroup", groups)
     file = machine.write(counter, "under_oom 0\noom_kill 3\n")
-    killer = OomKiller(machine.root)
+    killer = OomCounter(machine.root)
     assert not killer.struck()
     file.write_text("under_oom 0\noom_kill 4\n")
     assert killer.struck()
 
 
 def test_a_kill_is_news_for_two_looks(machine: Machine) -> None:
-    killer = OomKiller(machine.root)
+    killer = OomCounter(machine.root)
     machine.write("proc/vmstat", "oom_kill 1\n")
     killer.look()
     assert killer.struck()
@@ -67,7 +67,7 @@ def test_a_kill_is_news_for_two_looks(machine: Machine) -> None:
 
 
 def test_what_was_before_can_be_forgotten(machine: Machine) -> None:
-    killer = OomKiller(machine.root)
+    killer = OomCounter(machine.root)
     machine.write("proc/vmstat", "oom_kill 1\n")
     killer.forget()
     assert not killer.struck()
@@ -76,13 +76,13 @@ def test_what_was_before_can_be_forgotten(machine: Machine) -> None:
 
 
 def test_without_any_count_nobody_is_accused(tmp_path: Path) -> None:
-    assert not OomKiller(tmp_path / "nothing").struck()
+    assert not OomCounter(tmp_path / "nothing").struck()
 
 
 @pytest.mark.fault(30)
 def test_a_count_that_cannot_be_read_for_a_while_is_no_kill_afterwards(machine: Machine) -> None:
     file = machine.write("proc/vmstat", "oom_kill 3\n")
-    killer = OomKiller(machine.root)
+    killer = OomCounter(machine.root)
     file.unlink()
     killer.look()
     killer.look()

@@ -10,7 +10,7 @@ import pytest
 from supervisor.config import PoolSettings, load
 from supervisor.worker.environment import THREADS
 from supervisor.worker.loader import HandlerError
-from supervisor.worker.place import Place, check_memory, limit_threads, take, threads_of
+from supervisor.worker.placement import Place, check_memory, limit_threads, take, threads_of
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
-from supervisor.processes.pool import Pool
-from supervisor.processes.worker_process import Stage, WorkerProcess
+from supervisor.supervision.pool import Pool
+from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 
 

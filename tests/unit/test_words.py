@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.admin import words
+from supervisor.admin import formatting
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from supervisor.admin import words
     ],
 )
 def test_lengths_of_time(seconds: float | None, text: str) -> None:
-    assert words.span(seconds) == text
+    assert formatting.span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_lengths_of_time(seconds: float | None, text: str) -> None:
     [(0.0, "just now"), (0.9, "just now"), (-0.5, "now"), (4.7, "4 s ago"), (130, "2 min ago"), (-200, "in 3 min")],
 )
 def test_ages(ago: float, text: str) -> None:
-    assert words.age(1e9, 1e9 + ago) == text
+    assert formatting.age(1e9, 1e9 + ago) == text
 
 
 @pytest.mark.parametrize(
@@ -46,29 +46,29 @@ def test_ages(ago: float, text: str) -> None:
     [(0, "0"), (12345, "12,345"), (4.52, "4.5"), (23.87, "23.9"), (0.004, "0.01"), (123.4, "123"), (None, "–")],
 )
 def test_numbers(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert formatting.number(value) == text
 
 
 def test_sizes_shares_and_counts() -> None:
-    assert words.size(1.4 * 2**30) == "1.4 GiB"
-    assert words.percent(0.256) == "26 %"
-    assert words.percent(7.0) == "100 %"
-    assert [words.counted(n, "job") for n in (0, 1, 2000)] == ["0 jobs", "1 job", "2,000 jobs"]
+    assert formatting.size(1.4 * 2**30) == "1.4 GiB"
+    assert formatting.percent(0.256) == "26 %"
+    assert formatting.percent(7.0) == "100 %"
+    assert [formatting.counted(n, "job") for n in (0, 1, 2000)] == ["0 jobs", "1 job", "2,000 jobs"]
 
 
 @pytest.mark.parametrize("stored", ["yesterday", 1e300, -1e300, float("nan"), None, True, b"\xff"])
 def test_times_that_other_programs_stored_are_shown_as_they_are(stored: object) -> None:
-    assert words.iso(stored) == ""
-    assert words.absolute(stored) in (str(stored), "–", "\ufffd")
+    assert formatting.iso(stored) == ""
+    assert formatting.absolute(stored) in (str(stored), "–", "\ufffd")
 
 
 def test_a_long_value_is_cut_and_says_so() -> None:
-    assert words.pretty({"a": ["b"]}) == '{\n  "a": [\n    "b"\n  ]\n}'
-    assert words.cut("x" * 60_010).endswith("x\n… 10 more characters")
+    assert formatting.pretty({"a": ["b"]}) == '{\n  "a": [\n    "b"\n  ]\n}'
+    assert formatting.cut("x" * 60_010).endswith("x\n… 10 more characters")
 
 
 def test_a_log_is_shown_as_a_terminal_would_in_the_end() -> None:
-    assert words.final(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
+    assert formatting.final(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_log_is_shown_as_a_terminal_would_in_the_end() -> None:
     ],
 )
 def test_timings_of_schedules(stored: str, text: str) -> None:
-    assert words.timing(stored) == text
+    assert formatting.timing(stored) == text
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_timings_of_schedules(stored: str, text: str) -> None:
     ],
 )
 def test_what_messages_of_a_kind_have_in_common(message: str, part: str) -> None:
-    assert words.fragment(message) == part
+    assert formatting.fragment(message) == part
     assert part in message

@@ -64,7 +64,7 @@ def admin_of(site: Site, supervisor: subprocess.Popen[bytes], *, other_than: int
     """The admin process of a supervisor once it answers; another than one of before, if that is told."""
 
     def there() -> dict[str, Any] | None:
-        news = site.bulletin(supervisor).get("admin")
+        news = site.supervisor_status(supervisor).get("admin")
         serving = news and news["pid"] and news["pid"] != other_than and not news["problem"]
         return news if serving else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.admin.desk import Desk
+from supervisor.admin.store_executor import Desk
 from supervisor.domain.errors import StoreError
 from supervisor.domain.intake import new_job
 from supervisor.engine import open_engine

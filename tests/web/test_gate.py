@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 import pytest
 from fastapi import Request
 
-from supervisor.admin import gate, login
+from supervisor.admin import access, login
+from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk
-from supervisor.admin.gate import LARGEST_BODY, LARGEST_FORM, Gate
 from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
-from supervisor.admin.office import Office, may_change
+from supervisor.admin.state import AppState, may_change
+from supervisor.admin.store_executor import Desk
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -62,7 +62,7 @@ class Door:
 
     def __post_init__(self) -> None:
         desk = Desk(open_engine("sqlite:////nowhere/jobs.db"))
-        app = make_app(Office(self.settings, self.keys, desk, Watch(desk), ()))
+        app = make_app(AppState(self.settings, self.keys, desk, Watch(desk), ()))
 
         @app.api_route("/static/there", methods=["GET", "POST"])
         @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
@@ -77,7 +77,7 @@ class Door:
         async def broken(how: str) -> None:
             raise {"busy": StoreBusy("it is busy"), "store": StoreError("it is gone"), "bug": KeyError("secret")}[how]
 
-        self.gate = Gate(app, self.keys, self.settings)
+        self.gate = AccessMiddleware(app, self.keys, self.settings)
 
     def ask(
         self,
@@ -136,7 +136,7 @@ class Door:
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.0)
+    monkeypatch.setattr(access, "WRONG_TOKEN_PAUSE", 0.0)
     monkeypatch.setattr(login, "WRONG_TOKEN_PAUSE", 0.0)
     return Door()
 
@@ -213,7 +213,7 @@ def test_a_wrong_token_counts_although_the_browser_has_a_session(door: Door) -> 
 
 
 def test_a_wrong_token_costs_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.2)
+    monkeypatch.setattr(access, "WRONG_TOKEN_PAUSE", 0.2)
     began = time.monotonic()
     door.ask(headers={"authorization": "Bearer wrong-wrong-wrong"})
     assert time.monotonic() - began >= 0.2

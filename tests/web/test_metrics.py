@@ -14,14 +14,14 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk
-from supervisor.admin.families import MOST_TYPES, OTHERS
 from supervisor.admin.keys import keys_of
-from supervisor.admin.office import Office
+from supervisor.admin.metric_families import MOST_TYPES, OTHERS
+from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import Desk
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
+from supervisor.system.counters import BOUNDS, shared
 from supervisor.system.scoreboard import tallies_of
-from supervisor.system.tallies import BOUNDS, shared
 from tests.processes.test_history import HANDLERS, POOLS, counted, happened, work_off
 from tests.site_under_test import Site, kill, wait_for
 from tests.store.kit import Desk as StoreDesk
@@ -51,7 +51,7 @@ class Scraper:
 
     def __init__(self, url: str) -> None:
         self._desk = Desk(open_engine(url))
-        self._app = make_app(Office(SETTINGS, keys_of(SETTINGS), self._desk, Watch(self._desk), ()))
+        self._app = make_app(AppState(SETTINGS, keys_of(SETTINGS), self._desk, Watch(self._desk), ()))
         self.made.append(self)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def put_up(store: StoreDesk, folder: Path, name: str, **types: int) -> Path:
-    """A supervisor that was there once: registered, with tallies of so many runs of each type."""
+    """A supervisor that was there once: registered, with counters of so many runs of each type."""
     board = folder / f"scoreboard-{name}"
     store.chores.register(supervisor_record(name, store.engine, "/nowhere", scoreboard=str(board)))
     row = shared(tallies_of(board), 1)
@@ -172,7 +172,7 @@ def test_a_reload_is_a_restart_of_every_worker_and_a_smaller_pool_is_none(make_s
     site.rows("INSERT INTO job_controls VALUES ('workers', 'work', 1, 0)")
 
     def shrunk() -> bool:
-        news = site.bulletin(supervisor)["pools"]["work"]
+        news = site.supervisor_status(supervisor)["pools"]["work"]
         return bool(news["size"] == news["target"] == 1)
 
     wait_for(shrunk, "the bulletin")

@@ -15,18 +15,18 @@ import httpx
 import pytest
 
 from supervisor import Queue
+from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk
-from supervisor.admin.gate import Gate
 from supervisor.admin.keys import Keys
-from supervisor.admin.office import Office
+from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import Desk
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
+from supervisor.ops.timeline import trials
 from supervisor.testing import run_due
-from supervisor.timeline import trials
 from tests.web import client
 
 SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")
@@ -41,8 +41,8 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = Desk(engine)
-        self.app = make_app(Office(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
-        gate = Gate(self.app, KEYS, settings)
+        self.app = make_app(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
+        gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 
     def get(self, path: str, *, token: str | None = KEYS.admin, accept: str = "text/html") -> httpx.Response:
@@ -146,7 +146,7 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
         raise error
 
     for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "has made a mistake")]:
-        reader.app.state.office.watch.overview = lambda error=error: fails(error)
+        reader.app.state.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)
         assert "secret" not in page.text

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor import access
-from supervisor.access import granted
 from supervisor.config import load
 from supervisor.domain.errors import ConfigError
+from supervisor.ops import tokens
+from supervisor.ops.tokens import granted
 from tests.site_under_test import Site, descendants, kill, wait_for
 from tests.web.client import ADMIN, WORK, Admin, admin_of
 
@@ -102,7 +102,7 @@ def test_without_the_table_there_is_no_admin_process(make_site: MakeSite) -> Non
     site = make_site(WORK)
     supervisor = site.start()
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
-    assert wait_for(lambda: site.bulletin(supervisor), "its bulletin")["admin"] is None
+    assert wait_for(lambda: site.supervisor_status(supervisor), "its bulletin")["admin"] is None
     assert len(descendants(supervisor.pid)) == 4  # maintainer, template, two workers
     assert not site.event("admin_listening")
     assert not Path(f"{site.database}-supervisor/admin-token").exists()
@@ -208,7 +208,7 @@ def test_it_ends_with_a_supervisor_that_is_killed(make_site: MakeSite) -> None:
 def test_a_template_s_death_does_not_take_it_for_something_that_the_template_had_started(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
-    [template] = site.bulletin(supervisor)["templates"]
+    [template] = site.supervisor_status(supervisor)["templates"]
     kill(template)
     wait_for(lambda: site.event("template_died", pid=template), "its death to be noticed")
     site.done(site.queue.enqueue("work"))
@@ -228,7 +228,7 @@ def test_an_address_in_use_holds_up_no_job_and_is_taken_when_it_is_free(make_sit
     second = site.start()
     refused = wait_for(lambda: site.event("admin_unavailable"), "its complaint")
     assert refused["problem"] == f"127.0.0.1:{port}: Address already in use"
-    news = wait_for(lambda: site.bulletin(second).get("admin"), "its bulletin")
+    news = wait_for(lambda: site.supervisor_status(second).get("admin"), "its bulletin")
     assert (news["pid"], news["problem"]) == (None, refused["problem"])
     shown = status(site)
     assert [view["admin"]["problem"] for view in shown["supervisors"]] == [None, refused["problem"]]
@@ -313,7 +313,7 @@ def test_a_reload_takes_another_address_another_token_or_none_of_it_at_all(make_
 
     site.configure(WORK)
     supervisor.send_signal(signal.SIGHUP)
-    wait_for(lambda: site.bulletin(supervisor)["admin"] is None, "it to be gone")
+    wait_for(lambda: site.supervisor_status(supervisor)["admin"] is None, "it to be gone")
     wait_for(lambda: not psutil.pid_exists(successor.pid), "its end")
     with pytest.raises(ConnectionRefusedError):
         successor.get("/login")
@@ -361,7 +361,7 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     with pytest.raises(ConfigError) as refused:
         granted(settings, tmp_path)
     assert refused.value.problems == [f"{config}:{line}: admin.token_file: {path} {problem}"]
-    assert access.problems(settings) == {"token_file": f"{path} {problem}"}
+    assert tokens.problems(settings) == {"token_file": f"{path} {problem}"}
 
 
 def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: MakeSite) -> None:
@@ -395,7 +395,7 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
     kill(admin.pid)  # its successor cannot know whom to let in
 
     def problem() -> str | None:
-        found: str | None = (site.bulletin(supervisor)["admin"] or {}).get("problem")
+        found: str | None = (site.supervisor_status(supervisor)["admin"] or {}).get("problem")
         return found
 
     assert wait_for(problem, "the problem to be shown").endswith("it must have 16 at least")

@@ -30,7 +30,7 @@ application/json` if it has a body, and, without the header `Authorization`, `X-
 Times are Unix seconds, durations seconds, sizes bytes. Errors are `{"error": "one sentence", "hint": "…"}`.
 """
 
-# Documents the token, which the gate has checked before.
+# Documents the token, which the access middleware has checked before.
 _TOKEN = Depends(HTTPBearer(auto_error=False, scheme_name="token", description="The admin token, or the read token."))
 
 

@@ -10,15 +10,15 @@ from typing import NamedTuple
 from fastapi import APIRouter, HTTPException
 from starlette.responses import JSONResponse
 
-from supervisor import operating
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.jobs import filter_of
 from supervisor.admin.api.problems import changing, problem
-from supervisor.admin.desk import Desk
-from supervisor.admin.office import Office, TheOffice
 from supervisor.admin.snapshots import MOST_IDS
+from supervisor.admin.state import AppState, TheOffice
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import ConfigError
+from supervisor.ops import commands
 from supervisor.store.base import Filter, Operations
 
 ROUND = 1000  # jobs between which other questions get their turn; a transaction is shorter still
@@ -28,21 +28,21 @@ router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
 
 
 @router.post("/retry", response_model=models.BulkAnswer, responses=changing(409))
-async def retry(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def retry(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
     """Put unsuccessful jobs back, due at once, with their counters reset. Without a state: failed and quarantined."""
-    return await _change("retry", office, request)
+    return await _change("retry", state, request)
 
 
 @router.post("/cancel", response_model=models.BulkAnswer, responses=changing(409))
-async def cancel(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def cancel(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
     """Cancel pending jobs, ask running ones to stop. Without a state: both."""
-    return await _change("cancel", office, request)
+    return await _change("cancel", state, request)
 
 
 @router.post("/delete", response_model=models.BulkAnswer, responses=changing(409))
-async def delete(office: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def delete(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
     """Delete finished jobs with their errors and runs. Without a state: all finished ones."""
-    return await _change("delete", office, request)
+    return await _change("delete", state, request)
 
 
 @router.api_route("/retry", methods=["GET", "DELETE"], include_in_schema=False)
@@ -53,49 +53,49 @@ async def no_job() -> None:
     raise HTTPException(405)
 
 
-async def _change(what: operating.Change, office: Office, request: models.BulkRequest) -> JSONResponse:
+async def _change(what: commands.Change, state: AppState, request: models.BulkRequest) -> JSONResponse:
     try:
-        which = operating.meant(what, filter_of(request.filter))
+        which = commands.meant(what, filter_of(request.filter))
     except ConfigError as error:
         return problem(422, error.problems[0], field="filter.status")
     if request.snapshot is not None:
-        ids = office.snapshots.take(what, request.snapshot)
+        ids = state.snapshots.take(what, request.snapshot)
         if ids is None:
             return await _confirm(
-                what, office, which, "what was confirmed is not known any more; nothing was changed", 409
+                what, state, which, "what was confirmed is not known any more; nothing was changed", 409
             )
         changed = 0
         for start in range(0, len(ids), ROUND):
             part = ids[start : start + ROUND].tolist()
-            changed += await office.desk.ask(_change_of(what, part))
+            changed += await state.executor.ask(_change_of(what, part))
         return answer({"matching": len(ids), "changed": changed, "skipped": len(ids) - changed})
     if request.count is None:
-        return await _confirm(what, office, which)
-    matching = await office.desk.ask(lambda operations: operations.count(which, limit=_ALL))
+        return await _confirm(what, state, which)
+    matching = await state.executor.ask(lambda operations: operations.count(which, limit=_ALL))
     if matching > request.count:
         said = f"{matching} jobs match now, more than the {request.count} expected; nothing was changed"
-        return await _confirm(what, office, which, said, 409)
-    taken, changed = await _in_rounds(office.desk, what, which, request.count)
+        return await _confirm(what, state, which, said, 409)
+    taken, changed = await _in_rounds(state.executor, what, which, request.count)
     return answer({"matching": taken, "changed": changed, "skipped": taken - changed})
 
 
-def _change_of(what: operating.Change, ids: list[int]) -> Callable[[Operations], int]:
-    return lambda operations: operating.change(operations, what, ids, time.time())
+def _change_of(what: commands.Change, ids: list[int]) -> Callable[[Operations], int]:
+    return lambda operations: commands.change(operations, what, ids, time.time())
 
 
 async def _confirm(
-    what: operating.Change, office: Office, which: Filter, refusal: str = "", status: int = 200
+    what: commands.Change, state: AppState, which: Filter, refusal: str = "", status: int = 200
 ) -> JSONResponse:
     """How many are meant now, with the name of just these."""
-    ids = await _meant(office.desk, which)
-    name = office.snapshots.keep(what, ids)
+    ids = await _meant(state.executor, which)
+    name = state.snapshots.keep(what, ids)
     if not refusal:
         return answer({"matching": len(ids), "changed": 0, "skipped": 0, "snapshot": name})
     hint = "look again, and send the new snapshot if they are meant"
     return problem(status, refusal, hint=hint, matching=len(ids), snapshot=name)
 
 
-async def _meant(desk: Desk, which: Filter) -> array[int]:
+async def _meant(executor: StoreExecutor, which: Filter) -> array[int]:
     """The ids of those that are meant, the latest first, and no more than a snapshot holds."""
     found: array[int] = array("q")
     before: int | None = None
@@ -105,7 +105,7 @@ async def _meant(desk: Desk, which: Filter) -> array[int]:
         def look(operations: Operations, before: int | None = before, most: int = most) -> tuple[list[int], int | None]:
             return operations.some_ids(which, before=before, limit=most)
 
-        ids, before = await desk.ask(look)
+        ids, before = await executor.ask(look)
         found.extend(ids)
         if before is None:
             break
@@ -118,7 +118,7 @@ class _Round(NamedTuple):
     floor: int | None
 
 
-async def _in_rounds(desk: Desk, what: operating.Change, which: Filter, most: int) -> tuple[int, int]:
+async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int]:
     """Returns how many were meant, and how many of them were changed."""
     taken = changed = 0
     before: int | None = None
@@ -127,9 +127,9 @@ async def _in_rounds(desk: Desk, what: operating.Change, which: Filter, most: in
 
         def act(operations: Operations, before: int | None = before, limit: int = limit) -> _Round:
             ids, floor = operations.some_ids(which, before=before, limit=limit)
-            return _Round(len(ids), operating.change(operations, what, ids, time.time()), floor)
+            return _Round(len(ids), commands.change(operations, what, ids, time.time()), floor)
 
-        done = await desk.ask(act)
+        done = await executor.ask(act)
         taken, changed, before = taken + done.taken, changed + done.changed, done.floor
         if before is None:
             break

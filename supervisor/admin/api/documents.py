@@ -12,8 +12,8 @@ from supervisor.admin.api.models import Attempt as AttemptModel
 from supervisor.admin.api.models import JobSummary
 from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.domain.plain import plain
-from supervisor.status import Doing
+from supervisor.domain.json_safe import json_safe
+from supervisor.ops.status import Doing
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 
@@ -30,7 +30,7 @@ class Everything(NamedTuple):
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
     """A value as JSON that every parser takes."""
-    return JSONResponse(plain(value), status, headers)
+    return JSONResponse(json_safe(value), status, headers)
 
 
 def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:

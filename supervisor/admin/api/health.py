@@ -11,9 +11,9 @@ import supervisor
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Health, NotReady, Ready
 from supervisor.admin.api.problems import RETRY_AFTER, reading
-from supervisor.admin.office import TheOffice
+from supervisor.admin.state import TheOffice
 from supervisor.domain.errors import StoreError
-from supervisor.status import Overview
+from supervisor.ops.status import Overview
 
 router = APIRouter(tags=["health"])
 behind_the_gate = APIRouter(tags=["health"])
@@ -30,13 +30,13 @@ async def healthz() -> JSONResponse:
     response_model=Ready,
     responses={**reading(), 503: {"model": NotReady, "description": "Not able to work; `reasons` say why."}},
 )
-async def readyz(office: TheOffice) -> JSONResponse:
+async def readyz(state: TheOffice) -> JSONResponse:
     """Jobs can be stored, and somebody runs them: the database can be read and written, a supervisor lives and has
     recovered what an earlier one left, and no pool is broken.
     """
     try:
-        seen = await office.watch.overview()
-        await office.desk.ask(lambda operations: operations.insist_on_writing())
+        seen = await state.watch.overview()
+        await state.executor.ask(lambda operations: operations.insist_on_writing())
     except StoreError as error:
         return _not_ready([str(error)])
     reasons = list(hindrances(seen))

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query
 from starlette.responses import JSONResponse
 
-from supervisor import operating
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import Everything, answer, document, summary
 from supervisor.admin.api.problems import changing, each_once, reading
-from supervisor.admin.office import TheOffice
+from supervisor.admin.state import TheOffice
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Status
-from supervisor.status import Doing, running
+from supervisor.ops import commands
+from supervisor.ops.status import Doing, running
 from supervisor.store.base import Filter, Operations, Page
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
@@ -46,7 +46,7 @@ def filter_of(which: models.JobFilter) -> Filter:
 @router.get(
     "", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type", "tag")]
 )
-async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
+async def list_jobs(state: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
     """The latest jobs first, a page at a time. All filters may be combined.
 
     `status`, `type` and `tag` may be repeated.
@@ -56,7 +56,7 @@ async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()
         page = operations.page(filter_of(query), before=query.before, limit=query.limit)
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
-    page, doing = await office.desk.ask(look)
+    page, doing = await state.executor.ask(look)
     return answer({"jobs": [summary(job, doing) for job in page.jobs], "next": page.next})
 
 
@@ -66,7 +66,7 @@ async def list_jobs(office: TheOffice, query: Annotated[models.JobQuery, Query()
     status_code=201,
     responses={200: {"model": models.Enqueued, "description": "An unfinished job has this key."}, **changing(409)},
 )
-async def enqueue(office: TheOffice, job: models.NewJob) -> JSONResponse:
+async def enqueue(state: TheOffice, job: models.NewJob) -> JSONResponse:
     """Enqueue a job. When the answer comes, the job survives a power loss."""
     wanted = new_job(
         job.type,
@@ -79,7 +79,7 @@ async def enqueue(office: TheOffice, job: models.NewJob) -> JSONResponse:
         unique_key=job.unique_key,
         meta=job.meta,
     )
-    job_id, new = await office.desk.put(wanted)
+    job_id, new = await state.executor.put(wanted)
     location = {"Location": f"/api/admin/jobs/{job_id}"}
     return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
 
@@ -94,10 +94,10 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
-async def show(office: TheOffice, job_id: JobId) -> JSONResponse:
+async def show(state: TheOffice, job_id: JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
-    found = await office.desk.ask(lambda operations: _everything(operations, job_id))
-    return answer(document(found, show=office.settings.show_payloads))
+    found = await state.executor.ask(lambda operations: _everything(operations, job_id))
+    return answer(document(found, show=state.settings.show_payloads))
 
 
 def _everything(operations: Operations, job_id: int) -> Everything:
@@ -110,35 +110,35 @@ def _everything(operations: Operations, job_id: int) -> Everything:
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
-async def delete(office: TheOffice, job_id: JobId) -> JSONResponse:
+async def delete(state: TheOffice, job_id: JobId) -> JSONResponse:
     """Delete a finished job with its errors and runs."""
 
     def act(operations: Operations) -> None:
-        operating.check_delete(operations, [job_id])
+        commands.check_delete(operations, [job_id])
         operations.delete([job_id])
 
-    await office.desk.ask(act)
+    await state.executor.ask(act)
     return answer({"id": job_id, "status": "deleted"})
 
 
 @router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
-async def retry(office: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+async def retry(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
     """Put a failed, quarantined or cancelled job back, due at once, with its counters reset."""
 
     def act(operations: Operations) -> None:
-        operating.check_retry(operations, [job_id])
-        operating.retry(operations, [job_id], time.time())
+        commands.check_retry(operations, [job_id])
+        commands.retry(operations, [job_id], time.time())
 
-    await office.desk.ask(act)
+    await state.executor.ask(act)
     return answer({"id": job_id, "status": "pending"})
 
 
 @router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
-async def cancel(office: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+async def cancel(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has."""
 
     def act(operations: Operations) -> Any:
-        operating.check_cancel(operations, [job_id])
+        commands.check_cancel(operations, [job_id])
         return operations.cancel(job_id, time.time())
 
-    return answer({"id": job_id, "status": await office.desk.ask(act)})
+    return answer({"id": job_id, "status": await state.executor.ask(act)})

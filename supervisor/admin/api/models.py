@@ -17,7 +17,7 @@ from supervisor.domain import intake
 from supervisor.domain.duration import seconds
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
-from supervisor.operating import MOST_WORKERS
+from supervisor.ops.commands import MOST_WORKERS
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11

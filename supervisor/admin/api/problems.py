@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse
 from supervisor.admin.watch import TooManyListeners
 from supervisor.config.problems import in_words
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
-from supervisor.domain.plain import plain
-from supervisor.operating import UnknownPool, UnknownType
+from supervisor.domain.json_safe import json_safe
+from supervisor.ops.commands import UnknownPool, UnknownType
 
 RETRY_AFTER = 2  # seconds after which another try is promising
 
@@ -82,7 +82,7 @@ def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
 def problem(status: int, error: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
     """The answer to a request that is refused."""
     content = {"error": error} | {name: value for name, value in more.items() if value is not None}
-    return JSONResponse(plain(content), status, headers=dict(headers or {}))
+    return JSONResponse(json_safe(content), status, headers=dict(headers or {}))
 
 
 def each_once(*repeatable: str) -> Any:

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
-from supervisor.admin.office import TheOffice
+from supervisor.admin.state import TheOffice
 from supervisor.domain.history import KEPT, Minute
-from supervisor.status import TypeView
+from supervisor.ops.status import TypeView
 from supervisor.store.base import ErrorGroup
 
 DAY = 86400.0
@@ -63,9 +63,9 @@ class History(BaseModel):
 
 
 @router.get("/stats", response_model=Stats, responses=reading())
-async def stats(office: TheOffice) -> JSONResponse:
+async def stats(state: TheOffice) -> JSONResponse:
     """How many jobs there are in each state, how many wait for how long, failures, and how long each type takes."""
-    seen = await office.watch.overview()
+    seen = await state.watch.overview()
     ages = [type_.oldest_age for type_ in seen.types if type_.oldest_age is not None]
     return answer(
         {
@@ -81,16 +81,16 @@ async def stats(office: TheOffice) -> JSONResponse:
 
 
 @router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
-async def failures(office: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
+async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """What fails and how often: messages that differ in numbers and names only are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
-    groups = await office.desk.ask(lambda operations: operations.error_groups(since, query.limit))
+    groups = await state.executor.ask(lambda operations: operations.error_groups(since, query.limit))
     return answer({"since": since, "groups": [asdict(group) for group in groups]})
 
 
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
-async def history(office: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
+async def history(state: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, minute by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
-    minutes = await office.desk.ask(lambda operations: operations.history(since))
+    minutes = await state.executor.ask(lambda operations: operations.history(since))
     return answer({"since": since, "minutes": [minute._asdict() for minute in minutes]})

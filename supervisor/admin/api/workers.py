@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse
 
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import reading
-from supervisor.admin.office import TheOffice
-from supervisor.status import Overview, ScheduleView, WorkerView
+from supervisor.admin.state import TheOffice
+from supervisor.ops.status import Overview, ScheduleView, WorkerView
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
 
@@ -25,20 +25,20 @@ class Schedules(BaseModel):
 
 
 @router.get("/overview", response_model=Overview, responses=reading())
-async def overview(office: TheOffice) -> JSONResponse:
+async def overview(state: TheOffice) -> JSONResponse:
     """Everything at one moment, at most a second old: what `supervisor status --json` prints."""
-    return answer((await office.watch.overview()).as_json())
+    return answer((await state.watch.overview()).as_json())
 
 
 @router.get("/workers", response_model=Workers, responses=reading())
-async def list_workers(office: TheOffice) -> JSONResponse:
+async def list_workers(state: TheOffice) -> JSONResponse:
     """Each worker: its process, its state, its job, its memory and when it last gave a sign of life."""
-    seen = await office.watch.overview()
+    seen = await state.watch.overview()
     return answer({"workers": [asdict(worker) for worker in seen.workers]})
 
 
 @router.get("/schedules", response_model=Schedules, responses=reading())
-async def list_schedules(office: TheOffice) -> JSONResponse:
+async def list_schedules(state: TheOffice) -> JSONResponse:
     """Each schedule: when it fires next, and what it last did."""
-    seen = await office.watch.overview()
+    seen = await state.watch.overview()
     return answer({"schedules": [asdict(schedule) for schedule in seen.schedules]})

@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from supervisor.admin.access import DATA
 from supervisor.admin.api.problems import of_http
-from supervisor.admin.gate import DATA
 from supervisor.admin.pages import failures, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
@@ -33,7 +33,7 @@ def install(app: FastAPI) -> None:
     for_programs = app.exception_handlers[Exception]
 
     def mistake(request: Request, error: Exception) -> Any:
-        """For what nobody has foreseen; the gate logs it."""
+        """For what nobody has foreseen; the access middleware logs it."""
         if not _wants_page(request):
             return for_programs(request, error)
         return problem(request, 500, "The admin process has made a mistake", "Its log says more.")

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from supervisor.admin import words
-from supervisor.admin.office import TheOffice
-from supervisor.admin.pages import asked, route
+from supervisor.admin import formatting
+from supervisor.admin.pages import job_query, route
+from supervisor.admin.state import TheOffice
 from supervisor.domain.duration import seconds
 from supervisor.domain.job import Status
 from supervisor.store.base import ErrorGroup
@@ -32,12 +32,12 @@ class Cause:
 
 
 @router.get("/failures")
-async def failures(request: Request, office: TheOffice) -> HTMLResponse:
-    shown = await office.watch.overview()
+async def failures(request: Request, state: TheOffice) -> HTMLResponse:
+    shown = await state.watch.overview()
     chosen = request.query_params.get("since", "1d")
     chosen = chosen if chosen in SPANS else "1d"
     since = shown.time - seconds(chosen)
-    groups = await office.desk.ask(lambda operations: operations.error_groups(since, MOST))
+    groups = await state.executor.ask(lambda operations: operations.error_groups(since, MOST))
     return await route.page(
         request,
         "failures.html",
@@ -50,5 +50,5 @@ async def failures(request: Request, office: TheOffice) -> HTMLResponse:
 
 
 def cause(group: ErrorGroup, now: float) -> Cause:
-    query = asked.Asked(statuses=STANDING, types=(group.type,), error=words.fragment(group.message))
+    query = job_query.JobQueryForm(statuses=STANDING, types=(group.type,), error=formatting.fragment(group.message))
     return Cause(group, query.address(), query.as_filter(now, STANDING))

@@ -9,13 +9,13 @@ from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import RedirectResponse, Response
 
-from supervisor.admin.office import TheOffice
-from supervisor.admin.pages import asked, route
+from supervisor.admin.pages import job_query, route
+from supervisor.admin.state import TheOffice
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.operating import CANCELLABLE, DELETABLE, RETRIABLE
-from supervisor.status import Overview, WorkerView
+from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
+from supervisor.ops.status import Overview, WorkerView
+from supervisor.ops.timeline import steps, trials
 from supervisor.store.base import Operations, Page
-from supervisor.timeline import steps, trials
 
 PAGE = 50  # jobs on a page
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
@@ -25,16 +25,16 @@ router = route.router()
 
 
 @router.get("/jobs")
-async def jobs(request: Request, office: TheOffice) -> Response:
+async def jobs(request: Request, state: TheOffice) -> Response:
     wanted_id = request.query_params.get("id", "").strip().lstrip("#")
     if wanted_id.isdecimal() and len(wanted_id) < 19:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
-    shown = await office.watch.overview()
-    query = asked.read(request.query_params)
+    shown = await state.watch.overview()
+    query = job_query.read(request.query_params)
     found = (
         Page([], None)
         if query.problems
-        else await office.desk.ask(lambda operations: _page(operations, query, shown.time))
+        else await state.executor.ask(lambda operations: _page(operations, query, shown.time))
     )
     return await route.page(
         request,
@@ -46,12 +46,12 @@ async def jobs(request: Request, office: TheOffice) -> Response:
         bulk={} if query.problems else bulk(query, shown.time),
         states=list(Status),
         counts=counts(query, shown),
-        finished=asked.FINISHED,
+        finished=job_query.FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
     )
 
 
-def _page(operations: Operations, query: asked.Asked, now: float) -> Page:
+def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> Page:
     """A look goes through a bounded number of rows; an empty page is looked beyond a few times."""
     found = operations.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
@@ -61,16 +61,16 @@ def _page(operations: Operations, query: asked.Asked, now: float) -> Page:
     return found
 
 
-def bulk(query: asked.Asked, now: float) -> dict[str, dict[str, Any]]:
+def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
     """What may be done to all jobs that are meant, each with the API's filter; only to some states, each."""
-    deeds = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
+    actions = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
     chosen = {
-        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in deeds.items()
+        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in actions.items()
     }
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
 
 
-def counts(query: asked.Asked, shown: Overview) -> dict[str, int] | None:
+def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
     """How many jobs each state has, of the types that are asked for. Other filters would have to look at all."""
     if query.address(statuses=(), types=()) != "/jobs":
         return None
@@ -83,12 +83,12 @@ def counts(query: asked.Asked, shown: Overview) -> dict[str, int] | None:
 
 
 @router.get("/jobs/{job_id}")
-async def job(request: Request, office: TheOffice, job_id: int) -> HTMLResponse:
-    found, errors, runs = await office.desk.ask(lambda operations: _everything(operations, job_id))
+async def job(request: Request, state: TheOffice, job_id: int) -> HTMLResponse:
+    found, errors, runs = await state.executor.ask(lambda operations: _everything(operations, job_id))
     found = route.fitting(found, *KEPT)
     errors = [route.fitting(error, "message", "traceback", "stderr") for error in errors]
     runs = [route.fitting(run, "log") for run in runs]
-    shown = await office.watch.overview()
+    shown = await state.watch.overview()
     tried = trials(runs, errors)
     return await route.page(
         request,

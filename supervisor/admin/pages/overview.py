@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from supervisor.admin import words
+from supervisor.admin import formatting
 from supervisor.admin.hour import Hour, Series
-from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
+from supervisor.admin.state import TheOffice
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, minute_of
-from supervisor.status import Overview, PoolView, SupervisorView
+from supervisor.ops.status import Overview, PoolView, SupervisorView
 
 LATE = 60.0  # seconds after which a schedule's time has passed unnoticed
 MOST_NAMED = 3  # types that no pool takes and that get a line each
@@ -46,9 +46,11 @@ class PoolCard:
 
 
 @router.get("/")
-async def overview(request: Request, office: TheOffice) -> HTMLResponse:
-    shown = await office.watch.overview()
-    hour = Hour(await office.desk.ask(lambda operations: operations.history(minute_of(shown.time) - KEPT)), shown.time)
+async def overview(request: Request, state: TheOffice) -> HTMLResponse:
+    shown = await state.watch.overview()
+    hour = Hour(
+        await state.executor.ask(lambda operations: operations.history(minute_of(shown.time) - KEPT)), shown.time
+    )
     return await route.page(
         request,
         "overview.html",
@@ -78,7 +80,7 @@ def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
 def troubles(shown: Overview) -> Iterator[Trouble]:
     """What is wrong, or not as it usually is."""
     if not shown.running:
-        waits = words.counted(shown.jobs["pending"], "job")
+        waits = formatting.counted(shown.jobs["pending"], "job")
         yield Trouble("fault", "No supervisor is running.", f"{waits} will wait until one does: supervisor run")
     for supervisor in shown.supervisors:
         yield from _of_supervisor(supervisor)
@@ -90,18 +92,18 @@ def troubles(shown: Overview) -> Iterator[Trouble]:
     yield from _of_types(shown)
     for schedule in shown.schedules:
         if schedule.next_in < -LATE:
-            late = words.span(-schedule.next_in)
+            late = formatting.span(-schedule.next_in)
             yield Trouble("warning", f"The schedule {schedule.name} is {late} late.", "No running supervisor has it.")
 
 
 def _of_types(shown: Overview) -> Iterator[Trouble]:
     pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
-    waits = {type_: words.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
+    waits = {type_: formatting.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
     if len(shown.unhandled) > MOST_NAMED:
         # The others that are added up are without a pool: those with one come first.
         more = 0 if shown.other_types is None else shown.other_types.jobs.get("pending", 0)
         waiting = more + sum(pending[view.type] for view in shown.types if not view.handled)
-        many = words.counted(waiting, "job waits", "jobs wait")
+        many = formatting.counted(waiting, "job waits", "jobs wait")
         yield Trouble("warning", f"No pool takes {shown.unhandled_types} types: {many}.", "They are marked below.")
     else:
         for type_ in shown.unhandled:

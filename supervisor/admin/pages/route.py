@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from supervisor.admin.office import may_change, office_of
 from supervisor.admin.rendering import render
+from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import StoreBusy, StoreError
-from supervisor.status import Overview, text_of
+from supervisor.ops.status import Overview, text_of
 
 NAME = 200  # characters of a name
 LONG = 60_000  # of a message, a traceback, a log
@@ -53,14 +53,14 @@ def router() -> APIRouter:
 
 async def page(request: Request, template: str, overview: Overview | None = None, **values: Any) -> HTMLResponse:
     """A page of the dashboard with its frame. Raises StoreError if the database cannot be used."""
-    office = office_of(request)
-    shown = overview or await office.watch.overview()
+    state = state_of(request)
+    shown = overview or await state.watch.overview()
     return render(
         template,
         overview=shown,
         may_change=may_change(request),
-        settings=office.settings,
-        may_leave=not office.keys.open,
+        settings=state.settings,
+        may_leave=not state.keys.open,
         **values,
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from supervisor.admin.office import TheOffice
 from supervisor.admin.pages import route
-from supervisor.status import MOST_SCHEDULES
+from supervisor.admin.state import TheOffice
+from supervisor.ops.status import MOST_SCHEDULES
 from supervisor.store.base import Planned
 
 LATE_BEAT = 10.0  # seconds; workers stamp their slot every one
@@ -16,13 +16,13 @@ router = route.router()
 
 
 @router.get("/workers")
-async def workers(request: Request, office: TheOffice) -> HTMLResponse:
+async def workers(request: Request, state: TheOffice) -> HTMLResponse:
     return await route.page(request, "workers.html", late_beat=LATE_BEAT)
 
 
 @router.get("/schedules")
-async def schedules(request: Request, office: TheOffice) -> HTMLResponse:
-    planned: list[Planned] = await office.desk.ask(lambda operations: operations.schedules())
+async def schedules(request: Request, state: TheOffice) -> HTMLResponse:
+    planned: list[Planned] = await state.executor.ask(lambda operations: operations.schedules())
     return await route.page(
         request, "schedules.html", schedules=[route.fitting(one) for one in planned[:MOST_SCHEDULES]]
     )

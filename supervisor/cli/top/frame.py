@@ -11,11 +11,11 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from supervisor.cli.tables import span, table
-from supervisor.cli.top.looker import Seen
 from supervisor.cli.top.panes import NAMES, Pane, Row, most_interesting, panes
+from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Panes, View
 from supervisor.domain.printable import CELL, clean
-from supervisor.status import Overview, SupervisorView
+from supervisor.ops.status import Overview, SupervisorView
 
 NARROWEST, LOWEST = 40, 10
 STALE = 3.0  # seconds after which a look counts as old
@@ -169,5 +169,5 @@ def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[
 
 
 def answered(view: View, seen: Seen, before: Seen) -> View:
-    """The view after a deed was done."""
+    """The view after a action was done."""
     return view if seen.answers == before.answers else replace(view, message=seen.answer)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from supervisor.cli.top import frame, keys
-from supervisor.cli.top.looker import Looker, Seen
 from supervisor.cli.top.panes import NAMES, Pane, panes
+from supervisor.cli.top.poller import Poller, Seen
 from supervisor.cli.top.terminal import Terminal
 from supervisor.cli.top.view import Panes, View, press
 from supervisor.store.base import Engine
@@ -25,20 +25,20 @@ _NOTHING: Panes = {name: Pane(name, (), ()) for name in NAMES}
 def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is as it was before, whatever happens."""
     with _signals() as heard, Terminal() as terminal:
-        looker = Looker(engine, heard[1])
-        looker.start()
+        poller = Poller(engine, heard[1])
+        poller.start()
         try:
-            return _Loop(terminal, looker, heard[0]).run()
+            return _Loop(terminal, poller, heard[0]).run()
         except OSError:
             return 128 + signal.SIGHUP  # the terminal has gone
         finally:
-            looker.stop()
+            poller.stop()
 
 
 class _Loop:
-    def __init__(self, terminal: Terminal, looker: Looker, heard: int) -> None:
+    def __init__(self, terminal: Terminal, poller: Poller, heard: int) -> None:
         self._terminal = terminal
-        self._looker = looker
+        self._looker = poller
         self._heard = heard
         self._view = View()
         self._seen = Seen()
@@ -69,7 +69,7 @@ class _Loop:
         self._terminal.show(frame.lines(self._seen, self._view, width, height, time.monotonic()))
 
     def _hear(self, numbers: bytes) -> None:
-        """A byte is a signal's number, or 0 from the looker."""
+        """A byte is a signal's number, or 0 from the poller."""
         for number in numbers:
             if number in _ENDING:
                 self._ended = 128 + number
@@ -92,8 +92,8 @@ class _Loop:
         for key in keys.decode(sent):
             pressed = press(self._view, key, self._panes, self._seen.overview)
             self._view = pressed.view
-            if pressed.deed is not None:
-                self._looker.ask(pressed.deed)
+            if pressed.action is not None:
+                self._looker.ask(pressed.action)
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from supervisor.cli.top.deeds import Cancel, Deed, Pause, Retry, Scale, counted
+from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale, counted
 from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
-from supervisor.operating import MOST_WORKERS
-from supervisor.status import Overview
+from supervisor.ops.commands import MOST_WORKERS
+from supervisor.ops.status import Overview
 
 Panes = Mapping[Name, Pane]
 _DIGITS = 4
@@ -19,7 +19,7 @@ class Question:
     """Done when it is answered with y, and nothing else."""
 
     text: str
-    deed: Deed
+    action: Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Pressed:
     """What a key has led to."""
 
     view: View
-    deed: Deed | None = None
+    action: Action | None = None
 
 
 def press(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
@@ -157,7 +157,7 @@ _MEANINGS = {
 
 def _answered(view: View, question: Question, key: str) -> Pressed:
     view = replace(view, question=None)
-    return Pressed(view, question.deed) if key in ("y", "Y") else _refused(view, "nothing was changed")
+    return Pressed(view, question.action) if key in ("y", "Y") else _refused(view, "nothing was changed")
 
 
 def _sized(view: View, key: str, panes: Panes) -> Pressed:

@@ -20,7 +20,7 @@ from supervisor.store.sqlite.damage import look_for_damage
 from supervisor.store.sqlite.intake import SqliteIntake, insert
 from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.timetable import SqliteTimetable
+from supervisor.store.sqlite.schedules import SqliteTimetable
 from supervisor.store.sqlite.writelock import WriterWatch
 
 __all__ = ["SqliteEngine"]

@@ -8,20 +8,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
-from supervisor.domain.history import Minute, Standing
+from supervisor.domain.history import Minute, QueueSizes
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import (
     Controls,
+    Cursor,
     Depth,
     Expired,
-    Mark,
+    JobSelector,
     SettleExpired,
     SupervisorRecord,
-    Wanted,
     WorkerRecord,
 )
-from supervisor.store.sqlite import chronicle, measuring, owner, repair
+from supervisor.store.sqlite import history, measuring, owner, repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
@@ -164,16 +164,16 @@ class SqliteChores:
 
     # Measuring
 
-    def glance(self, wanted: Wanted, now: float) -> bool:
-        return measuring.glance(self._connection, wanted, now)
+    def any_due(self, wanted: JobSelector, now: float) -> bool:
+        return measuring.any_due(self._connection, wanted, now)
 
-    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
+    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         depth = measuring.depth(self._connection, wanted, now, limit)
         if self._connection.unreadable:
             self._refuse_unreadable(wanted, now)
         return depth
 
-    def _refuse_unreadable(self, wanted: Wanted, now: float) -> None:
+    def _refuse_unreadable(self, wanted: JobSelector, now: float) -> None:
         """Fail jobs whose requirements cannot be read: they would wait for ever, and nobody would know why."""
         unreadable, types = self._connection.unreadable, json.dumps(wanted.types)
         try:
@@ -193,14 +193,14 @@ class SqliteChores:
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return measuring.unhandled(self._connection, types)
 
-    def unfinished(self, wanted: Wanted, now: float) -> bool:
+    def unfinished(self, wanted: JobSelector, now: float) -> bool:
         """Whether anything is due, or delayed for another attempt: what a burst waits for."""
         types = {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
         return bool(self.depth(wanted, now, 1).due or self._connection.row(QUERIES.awaiting_retry, types))
 
-    def holding(self, supervisor: str) -> bool:
+    def has_claims(self, supervisor: str) -> bool:
         """Whether any worker of this supervisor still holds a claim."""
-        return self._connection.row(QUERIES.holding, {"supervisor": supervisor}) is not None
+        return self._connection.row(QUERIES.has_claims, {"supervisor": supervisor}) is not None
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         """(jobs pending, jobs failed or quarantined since then) of these types."""
@@ -214,21 +214,21 @@ class SqliteChores:
 
     # History
 
-    def standing(self, now: float) -> list[Standing]:
+    def queue_sizes(self, now: float) -> list[QueueSizes]:
         """How each type with due or running jobs stands."""
-        return chronicle.standing(self._connection, now)
+        return history.queue_sizes(self._connection, now)
 
     def counted(self, supervisor: str) -> str:
         """What was noted with the last minutes that were recorded for it; "{}" at first."""
-        return chronicle.counted(self._connection, supervisor)
+        return history.counted(self._connection, supervisor)
 
     def record_minutes(self, supervisor: str, before: str, after: str, minutes: Sequence[Minute]) -> bool:
         """Add to the history and note `after`, in one transaction; or neither, if what is noted is not `before`."""
-        return chronicle.record(self._connection, supervisor, (before, after), minutes)
+        return history.record(self._connection, supervisor, (before, after), minutes)
 
     def forget_history(self, before: float) -> int:
         """Delete minutes that began before then. Without any nothing is written."""
-        return chronicle.forget(self._connection, before)
+        return history.forget(self._connection, before)
 
     # The file
 
@@ -251,8 +251,8 @@ class SqliteChores:
         return deleted, row[0]
 
     def revive(
-        self, wanted: Wanted, times: int, after: Mark, until: float, limit: int, now: float
-    ) -> tuple[list[int], Mark]:
+        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
+    ) -> tuple[list[int], Cursor]:
         """Look at `limit` jobs that failed after a mark and not after `until` (Unix seconds), and put those that
         are wanted and had fewer than `times` second chances back to pending. Returns (their ids, the new mark).
         """
@@ -282,7 +282,7 @@ class SqliteChores:
         for job_id in (row[1] for row in rows if row[2]):
             if one_by_one(self._connection, [job_id], retry)[0]:
                 revived.append(job_id)
-        return revived, Mark(rows[-1][0], rows[-1][1])
+        return revived, Cursor(rows[-1][0], rows[-1][1])
 
     def checkpoint(self) -> int:
         """Copy the log into the database as far as readers allow. Returns the frames still in the log."""

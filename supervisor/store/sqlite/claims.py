@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.errors import StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Exchange, Wanted, WorkerRecord
+from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
@@ -40,11 +40,11 @@ class SqliteClaims:
         self._worker = worker.name
         self._connection.apply(QUERIES.register_worker, worker._asdict())
 
-    def exchange(
+    def settle_and_claim(
         self,
         owner: str,
         settlements: Sequence[Settlement],
-        wanted: Wanted,
+        wanted: JobSelector,
         want: int,
         lock_time: float,
         now: float,
@@ -64,7 +64,9 @@ class SqliteClaims:
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
         return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
 
-    def _exchange(self, settlements: Sequence[Settlement], wanted: Wanted, want: int, mark: dict[str, Any]) -> Exchange:
+    def _exchange(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
+    ) -> Exchange:
         """All in one transaction. Raises RowRefused where a row does not allow that."""
         owner, now = mark["owner"], mark["now"]
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
@@ -81,7 +83,7 @@ class SqliteClaims:
                     raw.execute("ROLLBACK")  # a commit would wake us for the row that cannot be claimed
         return Exchange(claims, lost)
 
-    def _claim_due(self, raw: sqlite3.Connection, wanted: Wanted, mark: dict[str, Any], want: int) -> list[Claim]:
+    def _claim_due(self, raw: sqlite3.Connection, wanted: JobSelector, mark: dict[str, Any], want: int) -> list[Claim]:
         groups = self._due(wanted, mark["now"])
         if not groups:
             return []
@@ -97,7 +99,7 @@ class SqliteClaims:
         """With how many at most each may run together, of those whose batch has failed before."""
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
 
-    def _anything_due(self, wanted: Wanted, now: float) -> bool:
+    def _anything_due(self, wanted: JobSelector, now: float) -> bool:
         """The short look first: after a sleep every page of the longer one has to come from memory."""
         if len(wanted.types) == 1:
             first = (wanted.types[0], self._priority, now)
@@ -105,7 +107,7 @@ class SqliteClaims:
                 return True
         return bool(self._due(wanted, now))
 
-    def _due(self, wanted: Wanted, now: float) -> list[Row]:
+    def _due(self, wanted: JobSelector, now: float) -> list[Row]:
         """The groups (type, requires, priority, first_at) that have a due row, higher priorities first."""
         groups = self._connection.rows(QUERIES.groups, _parameters(wanted))
         due = [group for group in groups if isinstance(group[3], (int, float)) and group[3] <= now]
@@ -151,7 +153,9 @@ class SqliteClaims:
 
     # One row in a transaction of its own, where one of them is refused
 
-    def _claim_singly(self, wanted: Wanted, want: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
+    def _claim_singly(
+        self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]
+    ) -> list[Claim]:
         """As `_claim_due`; adds what is set aside to `refused`."""
         self._stuck = {job: until for job, until in self._stuck.items() if until > monotonic()}
         claims: list[Claim] = []
@@ -163,7 +167,7 @@ class SqliteClaims:
                 break
         return claims
 
-    def _candidates(self, wanted: Wanted, now: float, want: int) -> list[int]:
+    def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
         ids: list[int] = []
         with self._connection.write() as raw:
             for tier in _tiers(self._due(wanted, now)):
@@ -195,7 +199,7 @@ class SqliteClaims:
 
 
 @lru_cache(maxsize=64)
-def _parameters(wanted: Wanted) -> dict[str, str]:
+def _parameters(wanted: JobSelector) -> dict[str, str]:
     return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
 
 

@@ -7,18 +7,18 @@ import os
 from collections.abc import Iterable
 
 from supervisor.domain.job import shown
-from supervisor.store.base import Controls, Depth, Remains, SupervisorRecord, Wanted
+from supervisor.store.base import Anomalies, Controls, Depth, JobSelector, SupervisorRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
 _COUNTED = 10_000  # remains are counted no further
 
 
-def glance(connection: Connection, wanted: Wanted, now: float) -> bool:
+def any_due(connection: Connection, wanted: JobSelector, now: float) -> bool:
     """Whether a job is plainly due: one of the usual priority that requires nothing. A fifth of what `depth` costs."""
     return any(connection.row(QUERIES.claim_first, (type_, 0, now)) is not None for type_ in wanted.types[:2])
 
 
-def depth(connection: Connection, wanted: Wanted, now: float, limit: int) -> Depth:
+def depth(connection: Connection, wanted: JobSelector, now: float, limit: int) -> Depth:
     """Due jobs for these types and capabilities, counted up to `limit`; costs a seek a group."""
     total = Depth()
     parameters = {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
@@ -103,7 +103,7 @@ def requirements(connection: Connection, now: float) -> list[tuple[str, str]]:
     return list(found)
 
 
-def remains(connection: Connection, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
+def remains(connection: Connection, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
     """What should not be lying about, each counted no further than a bound."""
     known = {
         "past": now - slack,
@@ -117,7 +117,7 @@ def remains(connection: Connection, now: float, slack: float, done_before: float
         row = connection.row(query, known)
         return int(row[0]) if row else 0
 
-    return Remains(
+    return Anomalies(
         held={shown(supervisor): count for supervisor, count in connection.rows(QUERIES.held_by_supervisor)},
         expired=counted(QUERIES.count_expired),
         orphans=counted(QUERIES.count_orphans),

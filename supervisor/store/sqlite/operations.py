@@ -10,18 +10,18 @@ from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.history import Minute
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.store.base import (
+    Anomalies,
     Controls,
     Depth,
     ErrorGroup,
     Filter,
+    JobSelector,
     Page,
     Planned,
-    Remains,
     SupervisorRecord,
     TypeSpeed,
-    Wanted,
 )
-from supervisor.store.sqlite import chronicle, failures, listing, measuring, owner
+from supervisor.store.sqlite import failures, history, listing, measuring, owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.intake import job_of
@@ -88,7 +88,7 @@ class SqliteOperations:
 
     def history(self, since: float) -> list[Minute]:
         """The minutes since then that the maintainer has kept, in their order."""
-        return chronicle.minutes(self._connection, since)
+        return history.minutes(self._connection, since)
 
     def retry(self, ids: Iterable[int], now: float) -> int:
         """Put finished, unsuccessful jobs back with their counters reset. Returns how many it was.
@@ -182,7 +182,7 @@ class SqliteOperations:
         """Done and cancelled jobs, by type and status; reads the whole table."""
         return [(shown(row[0]), Status(row[1]), row[2]) for row in self._connection.rows(QUERIES.count_closed)]
 
-    def depth(self, wanted: Wanted, now: float, limit: int) -> Depth:
+    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         return measuring.depth(self._connection, wanted, now, limit)
 
     def log_size(self) -> int:
@@ -211,7 +211,7 @@ class SqliteOperations:
         """Every schedule that was ever planned on this database, by name."""
         return [Planned(*row) for row in self._connection.rows(QUERIES.schedules)]
 
-    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Remains:
+    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
         """What should not be lying about; may take seconds on a large table."""
         return measuring.remains(self._connection, now, slack, done_before, failed_before)
 

@@ -378,7 +378,7 @@ SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND ty
 -- How many jobs there ever were.
 SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
 
--- name: holding
+-- name: has_claims
 -- Whether any worker of a supervisor holds a claim.
 SELECT 1 FROM jobs_held j CROSS JOIN job_workers w ON w.incarnation = j.locked_by
 WHERE w.supervisor = :supervisor LIMIT 1;

@@ -10,8 +10,8 @@ several, whoever has waited longest.
 
 Programs that know nothing of it must not starve. They poll, so what they need is that the write lock is
 free for a share of the time: while they are writing a large share, else a small one. Our writers keep an
-account of that in the file itself: each transaction adds to a debt, free time pays it off, and whoever
-comes when the debt has grown waits it out, with the lock in hand so that nobody else of ours can begin.
+account of that in the file itself: each transaction adds to a owed idle time, free time pays it off, and whoever
+comes when the owed idle time has grown waits it out, with the lock in hand so that nobody else of ours can begin.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a
 SHARE = 0.1  # of the time, free in any case: all attempts of a 5 s busy timeout fail once in 300 times
 GENEROUS_SHARE = 0.4  # while others are seen to write: measured p95 of a foreign INSERT is then 4 ms
 GENEROUS_FOR = 5.0  # seconds after they were last seen
-_WORTHWHILE = 0.002  # seconds of debt that are worth a pause
-_MOST = 0.02  # seconds of debt at most: a long transaction is not paid for with a long silence
+_WORTHWHILE = 0.002  # seconds of owed idle time that are worth a pause
+_MOST = 0.02  # seconds of owed idle time at most: a long transaction is not paid for with a long silence
 _PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks the others to let it go first
 _PLEA_STANDS = 0.005  # seconds: it is repeated at every try, so an older one is of somebody who is gone
 _FIRST_PAUSE = 0.00001
@@ -69,11 +69,11 @@ class WriteLock:
         now = time.monotonic()
         if self._held:
             account = self._account
-            debt = account[_DEBT] - max(0.0, now - account[_RELEASED])
-            if debt > _WORTHWHILE:
-                time.sleep(min(debt, _MOST))
-                now, debt = time.monotonic(), 0.0
-            account[_DEBT] = max(0.0, debt)
+            owed_idle = account[_DEBT] - max(0.0, now - account[_RELEASED])
+            if owed_idle > _WORTHWHILE:
+                time.sleep(min(owed_idle, _MOST))
+                now, owed_idle = time.monotonic(), 0.0
+            account[_DEBT] = max(0.0, owed_idle)
             account[_SINCE], account[_HOLDER] = now, self._pid
         self._since = now
 

@@ -20,7 +20,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
-from supervisor.store.base import AdoptReport, Wanted
+from supervisor.store.base import AdoptReport, JobSelector
 from tests.store.kit import Desk, python, until
 
 PLAIN = """CREATE TABLE jobs (
@@ -341,17 +341,17 @@ class TestGuarantees:
         ended = threading.Event()
         poller = threading.Thread(target=poll)
         with desk(app) as opened:
-            wanted = Wanted(("tag", "caption", "nsfw"))
+            wanted = JobSelector(("tag", "caption", "nsfw"))
             poller.start()
             until(lambda: theirs)
             settlements: list[Any] = []
             while True:
-                exchange = opened.claims.exchange("w1", settlements, wanted, 3, 60, 4e9)
-                assert exchange.lost == []
-                if not exchange.claims:
+                settle_and_claim = opened.claims.settle_and_claim("w1", settlements, wanted, 3, 60, 4e9)
+                assert settle_and_claim.lost == []
+                if not settle_and_claim.claims:
                     break
-                ours += [claim.job_id for claim in exchange.claims]
-                settlements = [done(claim, None) for claim in exchange.claims]
+                ours += [claim.job_id for claim in settle_and_claim.claims]
+                settlements = [done(claim, None) for claim in settle_and_claim.claims]
             ended.set()
             poller.join(30)
 

@@ -15,7 +15,7 @@ from supervisor import Queue, Status
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
-from supervisor.store.base import Filter, Wanted
+from supervisor.store.base import Filter, JobSelector
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.chores import SqliteChores
@@ -120,7 +120,7 @@ class TestSetAside:
             f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[2]} AND NEW.status = 'done' "
             f"BEGIN SELECT RAISE({how}, 'not this one'); END"
         )
-        ends = desk.exchange(*[done(claim, result) for claim in desk.claim(want=5)], want=0)
+        ends = desk.settle_and_claim(*[done(claim, result) for claim in desk.claim(want=5)], want=0)
         assert ends.lost == []
         assert list(ends.refused) == [(jobs[2], "not this one")]
         assert [desk.status(job) for job in jobs].count(Status.DONE) == 4
@@ -161,7 +161,7 @@ class TestSetAside:
             f"CREATE TRIGGER no BEFORE UPDATE ON jobs WHEN NEW.id IN ({jobs[0]}, {jobs[1]}) "
             f"BEGIN SELECT RAISE({how}, 'neither of these'); END"
         )
-        assert desk.exchange(done(running, None), want=0).lost == [jobs[0]]
+        assert desk.settle_and_claim(done(running, None), want=0).lost == [jobs[0]]
         assert [claim.job_id for _ in range(3) for claim in desk.claim(want=want)] == jobs[2:]
         assert [desk.status(job) for job in jobs[:2]] == [Status.RUNNING, Status.PENDING]
 
@@ -313,7 +313,7 @@ class TestLooking:
             *desk.operations.backlog(4e9, 10).items(),
             *desk.operations.unhandled(["tag"]),
             *desk.operations.speeds(),
-            *desk.chores.standing(4e9),
+            *desk.chores.queue_sizes(4e9),
             *desk.operations.jobs(status=None, type=None, before=None, limit=10),
             desk.operations.remains(4e9, 1.0, 0.0, 0.0),
         ]
@@ -460,7 +460,7 @@ class TestSeveralAtOnce:
             return alone(job_id, mark, refused)
 
         with contextlib.closing(claims), mock.patch.object(claims, "_claim_alone", meanwhile):
-            assert claims.exchange("w2", [], Wanted(("tag",), ""), 6, 60.0, NOW).claims == []
+            assert claims.settle_and_claim("w2", [], JobSelector(("tag",), ""), 6, 60.0, NOW).claims == []
         assert desk.job(jobs[1]).result == "by another"
         assert {desk.status(job) for job in jobs[2:]} == {Status.RUNNING}
         assert desk.job(jobs[2]).attempts == 1

@@ -19,7 +19,7 @@ import pytest
 from supervisor.domain.errors import Conflict, StoreBusy, StoreError
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import done
-from supervisor.store.base import Engine, Wanted
+from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import Migration, shipped
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
@@ -350,7 +350,7 @@ class TestBackups:
 def test_a_wanted_without_types_claims_nothing(desk: Desk) -> None:
     desk.put()
 
-    assert desk.claims.exchange("w1", [], Wanted(()), 10, 60, NOW).claims == []
+    assert desk.claims.settle_and_claim("w1", [], JobSelector(()), 10, 60, NOW).claims == []
 
 
 class TestManyAtOnce:

@@ -11,7 +11,7 @@ from supervisor.domain.errors import Conflict
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import done, released
-from supervisor.store.base import Wanted
+from supervisor.store.base import JobSelector
 from tests.store.kit import NOW, Desk
 
 CLAIM = (
@@ -248,8 +248,8 @@ class TestMeddling:
         good = desk.put(requires="gpu")
 
         assert desk.one(capabilities="gpu", want=2, now=4e9).job_id == good
-        assert desk.chores.depth(Wanted(("tag",), "gpu"), 4e9, 10).due == 0
-        assert not desk.chores.unfinished(Wanted(("tag",), "gpu"), 4e9)
+        assert desk.chores.depth(JobSelector(("tag",), "gpu"), 4e9, 10).due == 0
+        assert not desk.chores.unfinished(JobSelector(("tag",), "gpu"), 4e9)
         assert [desk.status(job) for job in (1, 2, 3)] == [Status.FAILED, Status.PENDING, Status.PENDING]
         assert (desk.job(1).completed_at, desk.job(1).last_error) == (4e9, "what it requires is no valid UTF-8")
         assert [attempt.kind for attempt in desk.operations.attempts(1)] == ["requires"]

@@ -13,11 +13,11 @@ import pytest
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
-from supervisor.status import gather
-from supervisor.store.base import Depth, Wanted
+from supervisor.ops.status import gather
+from supervisor.ops.views import MOST_TYPES
+from supervisor.store.base import Depth, JobSelector
 from supervisor.store.sqlite import measuring
 from supervisor.store.sqlite.connection import QUERIES
-from supervisor.views import MOST_TYPES
 from tests.store.kit import Desk
 
 MANY = 3000
@@ -53,8 +53,8 @@ def test_what_runs_is_found_by_a_few_steps_a_kind(desk: Desk, tmp_path: Path) ->
 
 
 def test_what_runs_is_found_among_many_kinds(desk: Desk, tmp_path: Path) -> None:
-    wanted = Wanted(("tag", "type-7", "type-2999"), "word-7 word-2999")
-    claims = desk.claims.exchange("worker", [], wanted, 10, 60.0, time.time()).claims
+    wanted = JobSelector(("tag", "type-7", "type-2999"), "word-7 word-2999")
+    claims = desk.claims.settle_and_claim("worker", [], wanted, 10, 60.0, time.time()).claims
     assert len(claims) == 2
     assert desk.chores.held_by("worker") == claims
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:

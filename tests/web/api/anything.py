@@ -17,9 +17,9 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
-from supervisor.admin import gate
+from supervisor.admin import access
+from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
-from supervisor.admin.gate import Gate
 from supervisor.admin.keys import Keys
 from supervisor.domain.job import Status
 from tests.web.api.conftest import Site
@@ -53,14 +53,16 @@ schema.config.max_stream_events = 1  # the next one comes when something has cha
 @pytest.fixture(autouse=True)
 def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Site:
     """An application behind its gate, with jobs of every state and the oddest rows."""
-    monkeypatch.setattr(gate, "WRONG_TOKEN_PAUSE", 0.0)
+    monkeypatch.setattr(access, "WRONG_TOKEN_PAUSE", 0.0)
     site = make_site(hosts=("testserver",), show_payloads=True)
     for status in (Status.DONE, Status.FAILED, Status.QUARANTINED):
         site.desk.finish(site.desk.put("tag"), status)
     site.desk.put("mail", unique_key="k")
     for _, change in ODD_ROWS:
         site.rows(f"UPDATE jobs SET {change} WHERE id = ?", site.desk.put("odd"))
-    monkeypatch.setattr(stage, "play", Gate(site.client.app, Keys(TOKEN, None, "session"), site.office.settings))
+    monkeypatch.setattr(
+        stage, "play", AccessMiddleware(site.client.app, Keys(TOKEN, None, "session"), site.state.settings)
+    )
     return site
 
 

@@ -16,9 +16,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from supervisor.admin.app import make_app
-from supervisor.admin.desk import Desk as AdminDesk
 from supervisor.admin.keys import keys_of
-from supervisor.admin.office import Office
+from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import Desk as AdminDesk
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
@@ -82,7 +82,7 @@ class Site:
 
     engine: Engine
     path: Path
-    office: Office
+    state: AppState
     client: Client
     desk: Desk
 
@@ -130,28 +130,28 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """Makes the application of a database with a supervisor, as far as the scoreboard shows one."""
     with contextlib.ExitStack() as stack:
 
-        def make(*, supervised: bool = True, bulletin: dict[str, Any] | None = None, **settings: Any) -> Site:
+        def make(*, supervised: bool = True, supervisor_status: dict[str, Any] | None = None, **settings: Any) -> Site:
             path = tmp_path / "jobs.db"
             engine = open_engine(f"sqlite:///{path}")
             desk = Desk.at(engine)
             stack.callback(desk.close)
             if supervised:
-                supervise(engine, desk, tmp_path, bulletin or BULLETIN)
+                supervise(engine, desk, tmp_path, supervisor_status or BULLETIN)
             asking = AdminDesk(engine)
             stack.callback(asking.close)
             chosen = SETTINGS._replace(**settings)
-            office = Office(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
-            client = Client(make_app(office))
+            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
+            client = Client(make_app(state))
             stack.callback(client.close)
-            return Site(engine, path, office, client, desk)
+            return Site(engine, path, state, client, desk)
 
         yield make
 
 
-def supervise(engine: Engine, desk: Desk, folder: Path, bulletin: dict[str, Any]) -> Scoreboard:
+def supervise(engine: Engine, desk: Desk, folder: Path, supervisor_status: dict[str, Any]) -> Scoreboard:
     """Register a supervisor whose lock cannot be judged, so that it is taken to live."""
     board = Scoreboard.create(folder / "scoreboard")
-    board.post(bulletin)
+    board.post(supervisor_status)
     owner = engine.claim_ownership("s1")
     owner.release()
     owner.path.unlink(missing_ok=True)

@@ -85,7 +85,7 @@ def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]
 
     async def told(story: Story) -> None:
         await story(site, site.client.app)
-        assert (site.office.watch.listeners, site.office.watch.is_looking) == (0, False)
+        assert (site.state.watch.listeners, site.state.watch.is_looking) == (0, False)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while len(asyncio.all_tasks()) > 1:
             assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
@@ -109,7 +109,7 @@ def test_the_state_comes_at_once_and_again_when_it_has_changed(tell: Callable[[S
 
         assert name == "overview"
         assert first["jobs"]["pending"] == 0
-        assert set(first) == set((await site.office.watch.overview()).as_json())
+        assert set(first) == set((await site.state.watch.overview()).as_json())
 
     tell(story)
 
@@ -118,14 +118,14 @@ def test_the_passing_of_time_is_no_news(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
         site.desk.put()
         looks = 0
-        ask = site.office.desk.ask
+        ask = site.state.desk.ask
 
         async def counted(question: Any) -> Any:
             nonlocal looks
             looks += 1
             return await ask(question)
 
-        site.office.desk.ask = counted  # type: ignore[method-assign]
+        site.state.desk.ask = counted  # type: ignore[method-assign]
         visitor = Visitor(app)
         await visitor.start()
         await visitor.event()
@@ -162,7 +162,7 @@ def test_whoever_comes_later_is_told_at_once_too(tell: Callable[[Story], None]) 
         for visitor in visitors:
             await visitor.pending(1)
         for visitor in visitors:
-            assert site.office.watch.is_looking
+            assert site.state.watch.is_looking
             await visitor.leave()
 
     tell(story)
@@ -207,20 +207,20 @@ def test_trouble_with_the_database_is_told_and_its_end_too(tell: Callable[[Story
 
 def test_more_than_fifty_are_refused_until_one_goes(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
-        listeners = [site.office.watch.join() for _ in range(LISTENERS)]
+        listeners = [site.state.watch.join() for _ in range(LISTENERS)]
         with pytest.raises(TooManyListeners):
-            site.office.watch.join()
+            site.state.watch.join()
         refused = Visitor(app)
         start = await refused.start()
         assert start["status"] == 503
         assert b"retry-after" in dict(start["headers"])
         assert b'"error"' in await refused.part()
-        site.office.watch.leave(listeners.pop())
+        site.state.watch.leave(listeners.pop())
         visitor = Visitor(app)
         assert (await visitor.start())["status"] == 200
         await visitor.leave()
         for listener in listeners:
-            site.office.watch.leave(listener)
+            site.state.watch.leave(listener)
 
     tell(story)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Status
-from supervisor.domain.plain import plain
-from supervisor.status import gather
+from supervisor.domain.json_safe import plain
+from supervisor.ops.status import gather
 from tests.store.kit import NOW, T0
 from tests.web.api.conftest import BULLETIN, POOL, Site
 
@@ -178,8 +178,10 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("bulletin", "word"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
-def test_what_keeps_jobs_from_running_is_said(make_site: Callable[..., Site], bulletin: Any, word: str) -> None:
-    site = make_site(bulletin=bulletin)
+def test_what_keeps_jobs_from_running_is_said(
+    make_site: Callable[..., Site], supervisor_status: Any, word: str
+) -> None:
+    site = make_site(supervisor_status=supervisor_status)
 
     refused = site.get("/readyz", 503)
     assert word in refused["error"]

@@ -79,7 +79,7 @@ def test_a_page_says_when_it_is_no_longer_live_and_when_it_is_again(
     page = visitor.open("/jobs?type=work")
     visitor.live()
     [supervisor] = common.supervisors
-    pid = common.bulletin(supervisor)["admin"]["pid"]
+    pid = common.supervisor_status(supervisor)["admin"]["pid"]
 
     psutil.Process(pid).send_signal(signal.SIGSTOP)
     psutil.Process(pid).kill()

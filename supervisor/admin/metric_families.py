@@ -1,0 +1,195 @@
+"""The metrics by their names: what the overview and the numbers say, for a scraper.
+
+A label's values are bounded, whatever other programs write into the table: types beyond the first MOST_TYPES are
+added up under OTHERS, which no type can be called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+import supervisor
+from supervisor.admin.numbers import Numbers
+from supervisor.domain.job import Status
+from supervisor.domain.json_safe import json_safe
+from supervisor.ops.status import Overview, TypeView
+from supervisor.system.counters import BOUNDS, TypeCounters
+
+MOST_TYPES = 200
+MOST_SCHEDULES = 200
+OTHERS = "(others)"
+STATES = ("starting", "idle", "busy", "draining")
+
+
+def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
+    """Everything at one moment."""
+    types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
+    labels = _labels(types, numbers)
+    yield from _supervisors(overview)
+    yield from _jobs(types, labels, _unhandled(overview))
+    yield from _runs(numbers, labels)
+    yield from _pools(overview)
+    yield from _workers(overview, numbers)
+    yield from _schedules(overview)
+    yield from _store(numbers)
+
+
+def _labels(types: Iterable[TypeView], numbers: Numbers) -> dict[str, str]:
+    """The label of each type: those that pools take and that have run come first, so that theirs never change."""
+    known = {view.type: (not view.handled, 0 if view.handled else -view.due) for view in types}
+    known |= dict.fromkeys(numbers.counters.types, (False, 0))
+    ordered = sorted(known, key=lambda type_: (type_ == "", *known[type_], str(type_)))
+    return {type_: str(json_safe(type_)) if type_ and at < MOST_TYPES else OTHERS for at, type_ in enumerate(ordered)}
+
+
+def _supervisors(overview: Overview) -> Iterator[Metric]:
+    living = [view for view in overview.supervisors if view.alive is not False]
+    info = GaugeMetricFamily("supervisor_build_info", "1, with the version of what answers.", labels=["version"])
+    info.add_metric([supervisor.__version__], 1)
+    yield info
+    yield GaugeMetricFamily(
+        "supervisor_up", "How many supervisors run on this database; 0: nobody works on the jobs.", value=len(living)
+    )
+    yield GaugeMetricFamily(
+        "supervisor_database_trouble",
+        "How many of them cannot use the database at the moment: locked, full, read-only, gone.",
+        value=sum(bool(view.trouble) for view in living),
+    )
+
+
+def _unhandled(overview: Overview) -> int:
+    others = overview.other_types
+    more = overview.more_types if others is not None and others.due and not others.handled else 0
+    return more + sum(bool(view.due and not view.handled) for view in overview.types)
+
+
+def _jobs(types: Iterable[TypeView], labels: dict[str, str], unhandled: int) -> Iterator[Metric]:
+    counts: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(map(str, Status), 0)))
+    oldest: dict[str, float] = {}
+    paused: dict[str, bool] = {}
+    for view in types:
+        label = labels[view.type]
+        counts[label].update(view.jobs)
+        oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
+        paused[label] = paused.get(label, False) or view.paused
+    jobs = GaugeMetricFamily(
+        "supervisor_jobs",
+        "Rows of the jobs table. In a large table the finished ones may be a little old.",
+        labels=["type", "status"],
+    )
+    for label, statuses in counts.items():
+        for status, count in statuses.items():
+            jobs.add_metric([label, status], count)
+    yield jobs
+    yield _by(
+        "supervisor_oldest_due_seconds", "How long the first job has been due that has not begun.", "type", oldest
+    )
+    yield _by("supervisor_type_paused", "1 if an operator has paused the type.", "type", paused)
+    yield GaugeMetricFamily(
+        "supervisor_unhandled_types", "Types with due jobs that no pool of a running supervisor takes.", value=unhandled
+    )
+
+
+def _runs(numbers: Numbers, labels: dict[str, str]) -> Iterator[Metric]:
+    sums: dict[str, TypeCounters] = defaultdict(TypeCounters)
+    for type_, counters in numbers.counters.types.items():
+        sums[labels[type_]].add(counters)
+    runs = CounterMetricFamily(
+        "supervisor_job_runs",
+        "Runs that have ended, by how: crashes and time limits are failures, what is tried again counts each time.",
+        labels=["type", "outcome"],
+    )
+    run = HistogramMetricFamily(
+        "supervisor_job_run_seconds", "How long runs took, whatever they ended with.", labels=["type"]
+    )
+    wait = HistogramMetricFamily(
+        "supervisor_job_wait_seconds", "How long jobs had been due when their runs began.", labels=["type"]
+    )
+    for label, counters in sorted(sums.items()):
+        runs.add_metric([label, "done"], counters.done)
+        runs.add_metric([label, "failed"], counters.failed)
+        run.add_metric([label], _buckets(counters.run), counters.run_seconds)
+        wait.add_metric([label], _buckets(counters.wait), counters.wait_seconds)
+    yield from (runs, run, wait)
+
+
+def _buckets(counts: list[int]) -> list[tuple[str, float]]:
+    """Cumulated, as the format wants them."""
+    found, total = [], 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+        total += count
+        found.append((bound, float(total)))
+    return found
+
+
+def _pools(overview: Overview) -> Iterator[Metric]:
+    target: Counter[str] = Counter()
+    broken: dict[str, bool] = {}
+    for pool in overview.pools:
+        target[pool.name] += pool.target
+        broken[pool.name] = broken.get(pool.name, False) or pool.broken
+    yield _by("supervisor_pool_target_workers", "How many workers there should be.", "pool", target)
+    yield _by("supervisor_pool_broken", "1 if workers cannot be set up; `supervisor status` says why.", "pool", broken)
+
+
+def _workers(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
+    states = {(pool.name, state): 0 for pool in overview.pools for state in STATES}
+    memory: Counter[str] = Counter({pool.name: 0 for pool in overview.pools})
+    for worker in overview.workers:
+        if worker.state in STATES:
+            states[worker.pool, worker.state] = states.get((worker.pool, worker.state), 0) + 1
+        memory[worker.pool] += worker.memory or 0
+    workers = GaugeMetricFamily("supervisor_workers", "Worker processes.", labels=["pool", "state"])
+    for (pool, state), count in states.items():
+        workers.add_metric([pool, state], count)
+    yield workers
+    yield _by(
+        "supervisor_worker_memory_bytes",
+        "What a pool's workers use of memory that they share with nobody.",
+        "pool",
+        memory,
+    )
+    restarts = CounterMetricFamily(
+        "supervisor_worker_restarts",
+        "Workers that ended and were to be replaced, by why.",
+        labels=["pool", "reason"],
+    )
+    for (pool, reason), count in sorted(numbers.restarts.items()):
+        restarts.add_metric([pool, reason], count)
+    yield restarts
+
+
+def _schedules(overview: Overview) -> Iterator[Metric]:
+    late = {str(json_safe(view.name)): max(0.0, -view.next_in) for view in overview.schedules[:MOST_SCHEDULES]}
+    yield _by(
+        "supervisor_schedule_lag_seconds", "How long a schedule's time has passed without it firing.", "schedule", late
+    )
+
+
+def _store(numbers: Numbers) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "supervisor_locks_reclaimed",
+        "Jobs taken back because their locks ran out: from stopped or unreachable workers, or foreign programs.",
+        value=numbers.counters.locks_reclaimed,
+    )
+    yield CounterMetricFamily(
+        "supervisor_store_busy",
+        "How often our processes could not write for 5 s because another program kept the database's lock.",
+        value=numbers.counters.store_busy,
+    )
+    yield GaugeMetricFamily(
+        "supervisor_wal_bytes",
+        "Length of the write-ahead log; it grows while a reader keeps a transaction open.",
+        value=numbers.wal_bytes,
+    )
+
+
+def _by(name: str, words: str, label: str, values: dict[str, float] | dict[str, bool] | Counter[str]) -> Metric:
+    """A gauge with one label."""
+    family = GaugeMetricFamily(name, words, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], float(value))
+    return family

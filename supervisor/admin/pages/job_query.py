@@ -1,0 +1,145 @@
+"""Which jobs the address of a page means, and how to write that as an address again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from supervisor.domain.duration import seconds
+from supervisor.domain.job import Status
+from supervisor.store.base import Filter
+
+FINISHED = {
+    "15m": "in the last 15 min",
+    "1h": "in the last hour",
+    "1d": "in the last day",
+    "7d": "in the last week",
+    "older-1d": "over a day ago",
+    "older-7d": "over a week ago",
+    "older-30d": "over 30 days ago",
+}
+"""What the form offers; any other duration can be written into the address."""
+
+_OLDER = "older-"
+_MOST = 2**62  # ids and priorities beyond it are none, and SQLite could not take them
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueryForm:
+    """A list of jobs as it was asked for. `problems` say what could not be understood: then nothing is meant."""
+
+    statuses: tuple[Status, ...] = ()
+    types: tuple[str, ...] = ()
+    error: str = ""
+    key: str = ""
+    requires: str = ""
+    priority: int | None = None
+    finished: str = ""
+    before: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether something beside the state was asked for."""
+        return replace(self, statuses=(), before=None) != JobQueryForm()
+
+    def which(self, now: float) -> Filter:
+        after, before = self._times(now)
+        return Filter(
+            statuses=self.statuses,
+            types=self.types,
+            error=self.error,
+            unique_key=self.key or None,
+            requires=self.requires or None,
+            priority=self.priority,
+            finished_after=after,
+            finished_before=before,
+        )
+
+    def as_filter(self, now: float, statuses: Sequence[Status]) -> dict[str, Any]:
+        """The same for the API, confined to some states."""
+        after, before = self._times(now)
+        return {
+            "status": [status.value for status in statuses],
+            "type": list(self.types),
+            "error": self.error,
+            "key": self.key or None,
+            "requires": self.requires or None,
+            "priority": self.priority,
+            "finished_after": after,
+            "finished_before": before,
+        }
+
+    def address(self, **changes: Any) -> str:
+        """The address of this list with some fields changed; the page is the first unless `before` is given."""
+        new = replace(self, **({"before": None} | changes))
+        query = [
+            *(("status", status.value) for status in new.statuses),
+            *(("type", type_) for type_ in new.types),
+            *(
+                (name, str(getattr(new, name)))
+                for name in ("error", "key", "requires", "finished")
+                if getattr(new, name)
+            ),
+            *((name, str(getattr(new, name))) for name in ("priority", "before") if getattr(new, name) is not None),
+        ]
+        return "/jobs" + (f"?{urlencode(query)}" if query else "")
+
+    def _times(self, now: float) -> tuple[float | None, float | None]:
+        if not self.finished:
+            return None, None
+        if self.finished.startswith(_OLDER):
+            return None, now - seconds(self.finished.removeprefix(_OLDER))
+        return now - seconds(self.finished), None
+
+
+def read(query: QueryParams) -> JobQueryForm:
+    """What an address asks for. Unknown fields are nobody's business."""
+    problems: list[str] = []
+    return JobQueryForm(
+        statuses=_statuses(query.getlist("status"), problems),
+        types=tuple(
+            dict.fromkeys(type_ for text in query.getlist("type") for type_ in re.split(r"[,\s]+", text) if type_)
+        ),
+        error=query.get("error", "").strip(),
+        key=query.get("key", ""),
+        requires=query.get("requires", "").strip(),
+        priority=_number(query, "priority", problems),
+        finished=_finished(query.get("finished", ""), problems),
+        before=_number(query, "before", problems),
+        problems=tuple(problems),
+    )
+
+
+def _statuses(written: Sequence[str], problems: list[str]) -> tuple[Status, ...]:
+    found = []
+    for text in filter(None, written):
+        try:
+            found.append(Status(text))
+        except ValueError:
+            problems.append(f"“{text}” is not a state; there are {', '.join(Status)}.")
+    return tuple(dict.fromkeys(found))
+
+
+def _number(query: Mapping[str, str], name: str, problems: list[str]) -> int | None:
+    text = query.get(name, "").strip()
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and abs(int(text)) < _MOST:
+        return int(text)
+    if text:
+        problems.append(f"“{text}” is not a number, so it cannot be a {name}.")
+    return None
+
+
+def _finished(text: str, problems: list[str]) -> str:
+    try:
+        if text:
+            seconds(text.removeprefix(_OLDER))
+    except ValueError:
+        problems.append(f"“{text}” is not a duration; write it like 15m, 2h or {_OLDER}7d.")
+        return ""
+    return text

@@ -1,0 +1,40 @@
+"""What every route may use: the settings, the executor, and what is shared between requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from supervisor.admin.keys import Keys
+from supervisor.admin.snapshots import Snapshots
+from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.watch import Watch
+from supervisor.config.settings import AdminSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """One admin process at work. `pools` are the names of the configured ones."""
+
+    settings: AdminSettings
+    keys: Keys
+    executor: StoreExecutor
+    watch: Watch
+    pools: tuple[str, ...]
+    snapshots: Snapshots = field(default_factory=Snapshots)
+
+
+def state_of(request: Request) -> AppState:
+    state: AppState = request.app.state.state
+    return state
+
+
+TheOffice = Annotated[AppState, Depends(state_of)]
+"""The parameter of a route that wants it."""
+
+
+def may_change(request: Request) -> bool:
+    """Whether the request came with the full token; the access middleware has put its role into the scope."""
+    return bool(request.scope.get("state", {}).get("role", "admin") == "admin")

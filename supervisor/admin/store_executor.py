@@ -1,0 +1,130 @@
+"""Questions to the database, asked on a few threads of their own, each with a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.job import NewJob
+from supervisor.store.base import Engine, Operations
+
+Answer = TypeVar("Answer")
+Task = tuple[Callable[[Callable[[], Operations]], Any], "Future[Any]"]
+
+THREADS = 3  # a slow question must not hold up the others; more would only queue on the same two cores
+FAREWELL = 1.0  # seconds that closing waits for questions that are being answered
+
+
+class StoreExecutor:
+    """Answers questions of the event loop. Threads and connections are made at the first question."""
+
+    def __init__(self, engine: Engine, threads: int = THREADS) -> None:
+        self.engine = engine
+        self._most = threads
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._clerks: list[_Clerk] = []
+        self._open: list[Future[Any]] = []
+        self._closed = False
+
+    async def ask(self, question: Callable[[Operations], Answer]) -> Answer:
+        """What `question` returns. Raises StoreError if the database cannot be used, and what it raises itself."""
+
+        def answered(operations: Callable[[], Operations]) -> Answer:
+            found = operations()
+            found.insist_on_file()  # or we would go on telling of a file that is not there any more
+            return question(found)
+
+        return await self._later(answered)
+
+    async def put(self, job: NewJob) -> tuple[int, bool]:
+        """Insert a job as any other program does: when it returns, the job survives a power loss.
+
+        Returns its id and whether it is a new one's. Raises StoreError.
+        """
+        return await self._later(lambda _: self._put(job))
+
+    def close(self) -> None:
+        """Close the connections. A thread that hangs in a question keeps its own, and does not hold us up."""
+        self._closed = True
+        while True:
+            try:
+                task = self._tasks.get_nowait()
+            except Empty:
+                break
+            if task is not None:
+                task[1].cancel()
+        for _ in self._clerks:
+            self._tasks.put(None)
+        deadline = time.monotonic() + FAREWELL
+        for clerk in self._clerks:
+            clerk.join(max(0.0, deadline - time.monotonic()))
+
+    async def _later(self, task: Callable[[Callable[[], Operations]], Answer]) -> Answer:
+        if self._closed:
+            raise StoreError("the admin process is about to end")
+        future: Future[Answer] = Future()
+        self._open = [other for other in self._open if not other.done()]
+        if len(self._open) >= len(self._clerks) < self._most:
+            clerk = _Clerk(self.engine, self._tasks, len(self._clerks))
+            clerk.start()
+            self._clerks.append(clerk)
+        self._open.append(future)
+        self._tasks.put((task, future))
+        return await asyncio.wrap_future(future)
+
+    def _put(self, job: NewJob) -> tuple[int, bool]:
+        intake = self.engine.intake(create=False)
+        try:
+            return intake.put(job)
+        finally:
+            intake.close()
+
+
+class _Clerk(threading.Thread):
+    """A thread that answers one question after another, and closes its connection where it was opened.
+
+    It is no executor's: those end their threads without a word, and a connection that is left to the garbage
+    collector may hold the database's files for as long as it likes.
+    """
+
+    def __init__(self, engine: Engine, tasks: SimpleQueue[Task | None], number: int) -> None:
+        super().__init__(name=f"desk_{number}", daemon=True)
+        self._engine = engine
+        self._tasks = tasks
+        self._operations: Operations | None = None
+
+    def run(self) -> None:
+        try:
+            while (task := self._tasks.get()) is not None:
+                self._answer(*task)
+                del task  # or what was asked would live until the next question
+        finally:
+            self._forget()
+
+    def _answer(self, task: Callable[[Callable[[], Operations]], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(task(self._opened))
+        except BaseException as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreBusy):
+                self._forget()  # the file may be another by now
+            future.set_exception(error)
+        finally:
+            del task, future  # which the error's traceback would keep alive, and they the error
+
+    def _opened(self) -> Operations:
+        if self._operations is None:
+            self._operations = self._engine.operations()
+        return self._operations
+
+    def _forget(self) -> None:
+        operations, self._operations = self._operations, None
+        if operations is not None:
+            operations.close()

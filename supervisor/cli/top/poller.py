@@ -1,0 +1,144 @@
+"""A thread that looks at the database once a second and does what was asked of it.
+
+A database that is busy or gone keeps this thread waiting, and never the keys.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from supervisor.cli.top.actions import Action
+from supervisor.domain.errors import QueueError, StoreBusy, StoreError
+from supervisor.ops import commands
+from supervisor.ops.status import Costs, Overview, gather
+from supervisor.store.base import Engine, Operations
+
+EVERY = 1.0  # seconds between two looks
+RECENT = 50  # unsuccessful jobs of each kind that are looked through for the latest failures
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known: the last look that succeeded, its time (monotonic seconds), and what hinders another.
+
+    `failures` is the latest message of each type, of `RECENT` unsuccessful jobs; `answer` is what the last action has
+    brought about, `answers` counts them.
+    """
+
+    overview: Overview | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
+    at: float = 0.0
+    trouble: str = ""
+    answer: str = ""
+    answers: int = 0
+
+
+class Poller:
+    """`seen` is replaced as a whole, and a byte is written to `wake` each time."""
+
+    def __init__(self, engine: Engine, wake: int) -> None:
+        self.seen = Seen()
+        self._engine = engine
+        self._wake = wake
+        self._deeds: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._operations: Operations | None = None
+        self._file: tuple[int, int] | None = None
+        self._costs = Costs()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(self, action: Action) -> None:
+        self._deeds.put(action)
+
+    def stop(self) -> None:
+        """Does not wait long: a look at a busy database may take seconds, and writes nothing."""
+        self._deeds.put(None)
+        self._thread.join(0.2)
+
+    def _work(self) -> None:
+        while True:
+            self._look()
+            try:
+                action = self._deeds.get(timeout=EVERY)
+            except queue.Empty:
+                continue
+            if action is None:
+                self._forget()
+                return
+            self._perform(action)
+
+    def _look(self) -> None:
+        try:
+            operations = self._open()
+            overview = gather(self._engine, operations, costs=self._costs)
+            failures = _failures(operations)
+        except (StoreError, OSError) as error:
+            self._hindered(error)
+        else:
+            self._tell(replace(self.seen, overview=overview, failures=failures, at=time.monotonic(), trouble=""))
+
+    def _perform(self, action: Action) -> None:
+        try:
+            answer = action.perform(self._open(), time.time())
+        except (QueueError, OSError) as error:
+            if isinstance(error, (StoreError, OSError)):
+                self._hindered(error)
+            answer = f"not done: {self._brief(error)}"
+        self._tell(replace(self.seen, answer=answer, answers=self.seen.answers + 1))
+
+    def _hindered(self, error: Exception) -> None:
+        if not isinstance(error, StoreBusy):
+            self._forget()  # the file may be another by now
+        self._tell(replace(self.seen, trouble=self._brief(error)))
+
+    def _brief(self, error: Exception) -> str:
+        """What is wrong, in a line that has no room for a path."""
+        path = self._engine.url.partition("///")[2]
+        return str(error).replace(path, path.rpartition("/")[2]) if path else str(error)
+
+    def _open(self) -> Operations:
+        """Of the file that has the database's name now: one that was moved away could still be read."""
+        file = _identity(self._engine)
+        if self._operations is None or file != self._file:
+            self._forget()
+            self._operations, self._file = self._engine.operations(), file
+            self._costs = Costs()  # what they remember was of another file
+        return self._operations
+
+    def _forget(self) -> None:
+        operations, self._operations = self._operations, None
+        if operations is not None:
+            operations.close()
+
+    def _tell(self, seen: Seen) -> None:
+        self.seen = seen
+        os.write(self._wake, b"\0")
+
+
+def _identity(engine: Engine) -> tuple[int, int] | None:
+    """Device and inode; None where there is no file, or the engine has none."""
+    if engine.watched is None:
+        return None
+    try:
+        found = (engine.watched / engine.watch_prefix).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _failures(operations: Operations) -> dict[str, str]:
+    """The latest message of each type."""
+    found = [
+        job
+        for status in commands.UNSUCCESSFUL
+        for job in operations.jobs(status=status, type=None, before=None, limit=RECENT)
+    ]
+    found.sort(key=lambda job: job.completed_at or 0.0)
+    return {job.type: job.last_error for job in found if job.last_error}

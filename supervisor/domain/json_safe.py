@@ -1,0 +1,39 @@
+"""Values from rows, which any program may have written, as values that JSON can say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_DEEPEST = 100  # levels of a stored value that are shown: many parsers take no more than twice as many
+
+
+def json_safe(value: Any, depth: int = 0) -> Any:
+    """The same value without bytes, infinities, great depth, or text that no UTF-8 can hold."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, (dict, list, tuple, set, frozenset)):
+        return value
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()  # a value of ours
+    if isinstance(value, dict):
+        return {_text(str(key)): json_safe(item, depth + 1) for key, item in value.items()}
+    items = sorted(value) if isinstance(value, (set, frozenset)) else value
+    return [json_safe(item, depth + 1) for item in items]
+
+
+def _text(value: str) -> str:
+    """Without lone surrogates, which JSON's \\u escapes can bring in and no UTF-8 can say."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return value

@@ -1,0 +1,70 @@
+"""Give failed jobs another chance by themselves, where a pool says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.maintenance.isolation import Items
+from supervisor.store.base import Chores, Cursor, JobSelector
+from supervisor.telemetry import events
+
+_STRETCH = 500  # failed jobs looked at a pass and pool
+_START = Cursor(0.0, 0)
+
+
+class RedrivePolicy(NamedTuple):
+    """What a pool grants its failed jobs: `every` so many seconds after a failure, at most `times` times a job."""
+
+    wanted: JobSelector
+    every: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven(Result):
+    jobs: int = 0
+
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
+
+
+class Redriver(Duty):
+    """Walks the failed jobs in the order of their failures, each once it has rested long enough.
+
+    It never goes back: what fails again stands at the end once more. A new maintainer walks from the beginning.
+    """
+
+    name = "retries of failed jobs"
+    needs = Needs.WRITING
+
+    def __init__(self, chores: Chores, chances: Iterable[RedrivePolicy]) -> None:
+        self._chores = chores
+        self._reached = dict.fromkeys(chances, _START)
+        self._failing: Items[RedrivePolicy] = Items("types")
+        self._log = events(process="maintainer")
+        # Punctual to a twentieth of the time that is asked for; a look costs one seek.
+        self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
+
+    def run(self, now: float) -> Redriven:
+        """`now` is Unix seconds."""
+        jobs = 0
+        for chance in self._reached:
+            if self._failing.ready(chance):
+                with self._failing.attempt(chance, " ".join(chance.wanted.types)):
+                    jobs += self._redrive(chance, now)
+        return Redriven(jobs, problem=self._failing.problem)
+
+    def _redrive(self, chance: RedrivePolicy, now: float) -> int:
+        rested, reached = now - chance.every, self._reached[chance]
+        if reached.failed_at > rested:
+            reached = _START  # the clock was put back: what fails now stands before what we have seen
+        revived, self._reached[chance] = self._chores.revive(
+            chance.wanted, chance.times, reached, rested, _STRETCH, now
+        )
+        if revived:
+            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=revived)
+        return len(revived)

@@ -1,0 +1,283 @@
+"""What operators may ask for, and when it is refused: the rules of the operating commands."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from supervisor.domain.capability import covers
+from supervisor.domain.duration import seconds
+from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
+from supervisor.domain.intake import checked_type
+from supervisor.domain.job import Job, Status
+from supervisor.domain.text import like
+from supervisor.store.base import Filter, Operations, SupervisorRecord
+from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
+
+MOST_WORKERS = MAX_SLOTS - 1
+_LOOK_EVERY = 0.1  # seconds between two looks at what supervisors show
+Change = Literal["retry", "cancel", "delete"]
+"""What may be done to many jobs at once."""
+
+UNSUCCESSFUL = (Status.FAILED, Status.QUARANTINED)
+RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
+CANCELLABLE = tuple(status for status in Status if not status.finished)
+DELETABLE = tuple(status for status in Status if status.finished)
+
+
+class NobodyRuns(QueueError):
+    """No supervisor lives that could obey."""
+
+
+class UnknownPool(ConfigError):
+    """Neither the configuration nor a living supervisor knows a pool of that name."""
+
+
+class UnknownType(ConfigError):
+    """No configuration, pool or job has a type of that name."""
+
+
+_MOST_COMPARED = 2000  # names among which one is looked for that is nearly the same
+
+# What each change is possible for, and which jobs it means where no state is named.
+_CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...]]] = {
+    "retry": (RETRIABLE, UNSUCCESSFUL),
+    "cancel": (CANCELLABLE, CANCELLABLE),
+    "delete": (DELETABLE, DELETABLE),
+}
+
+
+def check_retry(operations: Operations, ids: Iterable[int]) -> None:
+    """Raises JobNotFound or Conflict for the first job that cannot be retried."""
+    for job_id in ids:
+        _require(operations, job_id, RETRIABLE, "a failed, quarantined or cancelled job can be retried")
+
+
+def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
+    """Retry these very jobs. Raises Conflict if one is left as it is; the others are retried."""
+    retried = operations.retry(ids, now)
+    if retried < len(ids):
+        which = f"job {ids[0]} was" if len(ids) == 1 else f"{len(ids) - retried} of {len(ids)} jobs were"
+        raise Conflict(f"{which} left as it is: an unfinished job has its unique key, or it has just changed")
+    return retried
+
+
+def check_cancel(operations: Operations, ids: Iterable[int]) -> None:
+    """Raises JobNotFound or Conflict for the first job that cannot be cancelled."""
+    for job_id in ids:
+        _require(operations, job_id, CANCELLABLE, "a pending or running job can be cancelled")
+
+
+def check_delete(operations: Operations, ids: Iterable[int]) -> None:
+    """Raises JobNotFound or Conflict for the first job that cannot be deleted."""
+    for job_id in ids:
+        _require(operations, job_id, DELETABLE, "a finished job can be deleted; cancel it first")
+
+
+def meant(change: Change, which: Filter) -> Filter:
+    """The jobs of a filter that a change of many is about. Raises ConfigError for states that it is impossible in.
+
+    Without a state, `retry` means what went wrong: who cancelled jobs meant it.
+    """
+    possible, usual = _CHANGES[change]
+    for status in which.statuses:
+        if status not in possible:
+            raise ConfigError([f"status: {status} jobs cannot be meant; {change} is for {', '.join(possible)} ones"])
+    return which._replace(statuses=which.statuses or usual)
+
+
+def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:
+    """Do it to those of these jobs that allow it, and return how many that were."""
+    if what == "retry":
+        return operations.retry(ids, now)
+    return operations.cancel_all(ids, now) if what == "cancel" else operations.delete(ids)
+
+
+def _require(operations: Operations, job_id: int, allowed: Collection[Status], rule: str) -> None:
+    job = operations.job(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    if job.status not in allowed:
+        raise Conflict(f"job {job_id} is {job.status}; only {rule}")
+
+
+def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
+    """The jobs that finished so long ago. Raises ConfigError for a duration or a status that cannot be meant."""
+    try:
+        before = now - seconds(older_than)
+    except ValueError as error:
+        raise ConfigError([f"--older-than: {error}"]) from None
+    for status in statuses:
+        if not status.finished:
+            raise ConfigError([f"--status: {status} jobs are not finished, so they are not purged"])
+    return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
+
+
+def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:
+    """Fix a pool's size, or give it back with None. Raises what `check_scale` does."""
+    check_scale(operations, pool, workers, configured)
+    operations.scale(pool, workers, now)
+
+
+def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
+    """Raises ConfigError for a size out of range, and UnknownPool for a pool that neither the configuration nor a
+    living supervisor knows, if one of them can tell.
+    """
+    if workers is not None and not 0 <= workers <= MOST_WORKERS:
+        raise ConfigError([f"{workers} is not a number of workers; it must be from 0 to {MOST_WORKERS}"])
+    known = set(configured)
+    for record in living(operations):
+        known.update(_pools_of(record))
+    # A pool that is no longer known may still have a size to give back.
+    stale = workers is None and pool in operations.controls().sizes
+    if known and pool not in known and not stale:
+        raise UnknownPool([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}"])
+
+
+def pause(
+    operations: Operations,
+    type_: str,
+    paused: bool,
+    now: float,
+    *,
+    configured: Iterable[str] = (),
+    force: bool = False,
+) -> bool:
+    """Start no more jobs of a type, or start them again. Returns whether that is a change.
+
+    Raises InvalidJob, and UnknownType for a type to pause that is in no configuration and that nobody has or takes: a
+    slip would seem to have paused what goes on. `force` pauses it all the same, for jobs that are still to come.
+    """
+    changed = (checked_type(type_) in operations.controls().paused) != paused
+    if paused and changed:
+        if not force:
+            _require_type(operations, type_, configured)
+        operations.pause(type_, now)
+    elif not paused:
+        operations.resume(type_)
+    return changed
+
+
+def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
+    known = {*configured, *types_taken(operations)}
+    if type_ in known or operations.jobs(status=None, type=type_, before=None, limit=1):
+        return
+    known.update(name for name, _, _ in operations.open_counts() if isinstance(name, str))
+    near = difflib.get_close_matches(type_, sorted(known)[:_MOST_COMPARED], n=3)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{meant}"])
+
+
+def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
+    """The same for all types of a pool. Raises UnknownPool if no living supervisor has it."""
+    types = types_of(operations, pool)
+    if not types:
+        raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
+    for type_ in types:
+        pause(operations, type_, paused, now, force=True)
+
+
+def types_of(operations: Operations, pool: str) -> list[str]:
+    """The types that the living supervisors' pools of that name take."""
+    found: dict[str, None] = {}
+    for record in living(operations):
+        found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
+    return list(found)
+
+
+def types_taken(operations: Operations) -> set[str]:
+    """The types that any pool of a living supervisor takes."""
+    pools = [pool for record in living(operations) for pool in _pools_of(record).values()]
+    return {type_ for pool in pools for type_ in pool.get("types", ())}
+
+
+def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
+    """Ask every living supervisor to reload, and return them.
+
+    Raises NobodyRuns, or ConfigError if a configuration that is going to be read has faults: the
+    supervisor would keep the old one, and say so where nobody looks.
+    """
+    supervisors = living(operations)
+    if not supervisors:
+        raise NobodyRuns("no supervisor is running on this database, so there is nothing to reload")
+    from supervisor.config import load
+
+    problems: list[str] = []
+    for path in sorted({record.config for record in supervisors}):
+        with suppress(PermissionError):
+            try:
+                load(Path(path))
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    operations.request_reload(now)
+    return supervisors
+
+
+def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> dict[int, dict[str, Any]]:
+    """What became of the reload that was asked for last, by the supervisor's pid: `state` is accepted, refused,
+    failed or gone, `problems` says why. Waits until each knows; a set-up takes startup_timeout at most.
+    """
+    number = operations.controls().reloads
+    outcomes: dict[int, dict[str, Any]] = {}
+    left = {record.pid: record for record in asked}
+    while left:
+        for pid, record in list(left.items()):
+            outcome = _reload_outcome(operations, record, number)
+            if outcome is not None:
+                outcomes[pid] = outcome
+                del left[pid]
+        if left:
+            time.sleep(_LOOK_EVERY)
+    return outcomes
+
+
+def _reload_outcome(operations: Operations, record: SupervisorRecord, number: int) -> dict[str, Any] | None:
+    """None as long as it is not known."""
+    board = Scoreboard.open(Path(record.scoreboard))
+    if board is None or operations.owner_lives(record) is False:
+        return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
+    news = board.supervisor_status().get("reload") or {}
+    told = (news.get("number") or 0) >= number and news["state"] != "running"
+    return {key: news[key] for key in ("state", "problems", "pools")} if told else None
+
+
+def why_waiting(operations: Operations, job: Job, now: float) -> str:
+    """What keeps a pending job from being run, beside workers that are busy; "" where nothing does."""
+    if job.status is not Status.PENDING:
+        return ""
+    if job.scheduled_at > now:
+        return "it is not due yet"
+    records = living(operations)
+    if not records:
+        return "no supervisor is running"
+    if job.type in operations.controls().paused:
+        return f"its type is paused; `supervisor resume {job.type}` lets it go on"
+    pools = [pool for record in records for pool in _pools_of(record).items()]
+    if not pools:
+        return ""  # this user may not see them
+    taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
+    if not taking:
+        known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
+        return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
+    able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
+    if not able:
+        return f"no pool that takes its type has what it requires: {job.requires}"
+    broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
+    return broken[0] if len(broken) == len(able) else ""
+
+
+def living(operations: Operations) -> list[SupervisorRecord]:
+    """The supervisors that are not known to be dead."""
+    return [record for record in operations.supervisors() if operations.owner_lives(record) is not False]
+
+
+def _pools_of(record: SupervisorRecord) -> dict[str, Any]:
+    """What a supervisor has posted of its pools, by name; nothing where its scoreboard cannot be read."""
+    board = Scoreboard.open(Path(record.scoreboard))
+    return {} if board is None else board.supervisor_status().get("pools", {})

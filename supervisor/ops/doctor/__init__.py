@@ -1,0 +1,92 @@
+"""What `doctor` and `check` find, a file a subject: the environment, the clock, memory, GPUs, limits, the systemd
+unit, `[admin]`, the database's place, what was left there, and the handlers.
+
+A finding says what is so and, unless all is well, what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.domain.errors import ConfigError, QueueError
+from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+
+if TYPE_CHECKING:
+    from supervisor.config import Settings
+
+__all__ = ["Finding", "examine", "fault", "good", "note", "warning"]
+
+
+def examine(config: Path | None, database: str | None) -> list[Finding]:
+    """Every finding, in the order of the checks. A check that cannot be made is a finding, never an error."""
+    from supervisor.config import load, locate
+    from supervisor.ops.doctor import clock, environment, place
+
+    found = [environment.interpreter(), environment.sqlite_library(), environment.names(), clock.shown()]
+    if (other := environment.other_sqlite()) is not None:
+        found.append(other)
+    url, settings = database, None
+    try:
+        settings = load(locate(config), database=database)
+    except ConfigError as error:
+        if config is not None or database is None:
+            found.append(_unloadable(error))
+    if settings is not None:
+        found.append(good("configuration", f"{settings.path} is valid"))
+        found += _configured(settings, database)
+        url = settings.database
+    if url is not None:
+        try:
+            found += place.examine(url, settings)
+        except (QueueError, OSError) as error:
+            found.append(fault("database", str(error), "mend this first; `supervisor doctor` then sees more"))
+    return found
+
+
+def _configured(settings: Settings, database: str | None) -> list[Finding]:
+    """What only a configuration tells to look at."""
+    from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
+
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "handlers": lambda: _handlers(settings, database),
+        "memory": lambda: [memory.memory(settings)],
+        "limits": lambda: limits.limits(settings),
+        "gpus": lambda: gpus.gpus(settings),
+        "permissions": lambda: [*place.configuration(settings), *place.runtime_folder()],
+        "admin": lambda: admin.admin(settings),
+        "systemd": lambda: service.service(settings),
+    }
+    return [finding for about, look in looks.items() for finding in _looked(about, look)]
+
+
+def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a look finds. What this user may not see is a finding as well."""
+    try:
+        return list(look())
+    except OSError as error:
+        what = error.strerror or str(error)
+        fact = f"{error.filename}: {what}" if error.filename is not None else what
+        return [fault(about, fact, "run the doctor as the user of the service")]
+
+
+def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
+    """The same as `supervisor check` finds."""
+    from supervisor.config.schedules import untaken
+    from supervisor.ops.doctor.handlers import problems_of_pools
+
+    problems = problems_of_pools(settings.path, database)
+    for problem in problems:
+        yield fault("handlers", problem, "correct it, then `supervisor reload`")
+    if not problems:
+        yield good("handlers", f"those of {', '.join(settings.pools)} can be used")
+    for problem in untaken(settings).values():
+        yield warning("schedules", problem, "correct the type, or add a pool; another configuration may have one")
+
+
+def _unloadable(error: ConfigError) -> Finding:
+    if len(error.problems) == 1:
+        return fault("configuration", error.problems[0], "`supervisor check` looks at its handlers as well")
+    first = f"{len(error.problems)} faults, the first: {error.problems[0]}"
+    return fault("configuration", first, "`supervisor check` lists them all")

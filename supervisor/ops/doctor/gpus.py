@@ -1,0 +1,59 @@
+"""Whether the devices that pools are given by `gpus` are here, and may be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.config.settings import Settings
+from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+
+
+def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:
+    """Nothing for a configuration without. NVIDIA's devices alone are known by name."""
+    wanted = sorted({gpu for pool in settings.pools.values() for gpu in pool.gpus})
+    if not wanted:
+        return []
+    found = list(_missing(settings, devices))
+    version = _version(driver)
+    if version is None:
+        found.append(
+            warning(
+                "gpus",
+                f"the configuration names {', '.join(wanted)}, but NVIDIA's driver is not loaded",
+                "install the driver, or, in a container, pass the devices on; other makers' devices are not looked at",
+            )
+        )
+    if not any(finding.level in ("fault", "warning") for finding in found):
+        found.append(good("gpus", f"{', '.join(wanted)}; driver {version}"))
+    return found
+
+
+def _missing(settings: Settings, devices: Path) -> Iterator[Finding]:
+    for pool in settings.pools.values():
+        for gpu in pool.gpus:
+            if not gpu.isdecimal():
+                fact = f"{pool.name}: whether there is a device {gpu} is for its handler to find out"
+                yield note("gpus", fact, "`nvidia-smi -L` lists the devices")
+                continue
+            device = devices / f"nvidia{gpu}"
+            if not device.exists():
+                advice = "`nvidia-smi -L` lists the devices; correct `gpus`"
+                yield fault("gpus", f"{pool.name}: there is no {device}", advice)
+            elif not os.access(device, os.R_OK | os.W_OK):
+                advice = "run as a user of its group (often video), or see deploy/systemd/gpu.conf"
+                yield fault("gpus", f"{pool.name}: this user may not use {device}", advice)
+    for name in ("nvidiactl", "nvidia-uvm"):
+        device = devices / name
+        if device.exists() and not os.access(device, os.R_OK | os.W_OK):
+            yield fault("gpus", f"this user may not use {device}", "give it permission: every CUDA program opens it")
+
+
+def _version(driver: Path) -> str | None:
+    """Like `550.54.15`; None without a driver."""
+    try:
+        words = (driver / "version").read_text(encoding="utf-8", errors="replace").split("\n", 1)[0].split()
+    except OSError:
+        return None
+    return next((word for word in words if word[:1].isdecimal() and "." in word), "of unknown version")

@@ -1,0 +1,127 @@
+"""Whether the configuration is right, every handler can be imported, each tried in a child of its own, and
+every program is there. Programs are not started: they would load their models."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.config.settings import PoolSettings, Settings
+from supervisor.domain.duration import human
+from supervisor.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from supervisor.config.reader import Survey
+
+Faults = list[tuple[tuple[str, ...], str]]
+"""Keys of a pool's table, as paths, and what is wrong there."""
+
+_TAIL = 300  # characters of what a child wrote before it died
+
+
+def check_configuration(path: Path, database: str | None) -> Settings:
+    """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
+    from supervisor.config import admin
+    from supervisor.config.reader import survey
+    from supervisor.ops import tokens
+
+    found = survey(path, database)
+    admin.report_uninstalled(found.settings, found.report)
+    for key, problem in tokens.problems(found.settings).items():
+        found.report.add(("admin", key), problem)
+    _look_at_pools(found)
+    problems = found.problems()
+    if problems:
+        raise ConfigError(problems)
+    return found.settings
+
+
+def problems_of_pools(path: Path, database: str | None) -> list[str]:
+    """The faults of the pools' handlers and programs, of a file that can be loaded."""
+    from supervisor.config.reader import survey
+
+    found = survey(path, database)
+    _look_at_pools(found)
+    return found.problems()
+
+
+def _look_at_pools(found: Survey) -> None:
+    from supervisor.config import cores
+    from supervisor.config.programs import report_missing
+
+    report_missing(found.settings, found.report, ())
+    cores.report_absent(found.settings, found.report, ())
+    for name, faults in broken_handlers(found.settings).items():
+        for at, text in faults:
+            found.report.add(("pools", name, *at), text)
+
+
+def broken_handlers(settings: Settings) -> dict[str, Faults]:
+    """What is wrong with the handlers, by pool. Pools that share handler, options and environment share one try."""
+    tried: dict[str, Faults] = {}
+    problems = {}
+    for name, pool in settings.pools.items():
+        if not pool.handler:
+            continue  # a program, or reported as missing or malformed already
+        key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.options))
+        if key not in tried:
+            tried[key] = _try(pool, settings.folder)
+        if tried[key]:
+            problems[name] = tried[key]
+    return problems
+
+
+def _try(pool: PoolSettings, folder: Path) -> Faults:
+    """Import one handler as a worker would, and have it look at the pool's options."""
+    # Files, not pipes: a process that the module leaves behind would hold a pipe open.
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as options:
+        module, how = "supervisor.ops.doctor.probe", "batch" if pool.batch_size > 1 else "one"
+        pickle.dump(dict(pool.options), options)
+        options.seek(0)
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), pool.handler, how],
+                env=_environment(pool.env),
+                pass_fds=(answer.fileno(),),
+                stdin=options,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=pool.startup_timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            limit = human(pool.startup_timeout)
+            return _of_handler(f"importing {pool.handler} did not end within startup_timeout, {limit}")
+        answer.seek(0)
+        output.seek(0)
+        try:
+            said = json.loads(answer.read())
+        except ValueError:
+            return _of_handler(_died(pool.handler, ran.returncode, output.read()))
+    if said["options"]:
+        return [(("options", *key), text) for key, text in said["options"]]
+    return _of_handler(said["problem"]) if said["problem"] else []
+
+
+def _of_handler(problem: str) -> Faults:
+    return [(("handler",), problem)]
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    from supervisor.worker.environment import SINGLE_THREADED
+
+    return {**SINGLE_THREADED, **os.environ, **env}
+
+
+def _died(handler: str, code: int, output: bytes) -> str:
+    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    said = " ".join(output.decode("utf-8", "replace").split())[-_TAIL:]
+    return f"importing {handler} ended the process ({how})" + (f": {said}" if said else "")

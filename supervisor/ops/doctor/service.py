@@ -1,0 +1,154 @@
+"""The systemd unit that runs this configuration, if there is one: what a supervisor relies on stands in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from supervisor.config.settings import Settings
+from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+
+FOLDERS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|usec|ms|msec|min|m|s|sec|h|hr|d)?")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_MARGIN = 5.0  # seconds beyond the longest shutdown_grace
+
+Service = Mapping[str, str]
+
+
+def service(settings: Settings, folders: tuple[Path, ...] = FOLDERS) -> list[Finding]:
+    """Nothing where no unit runs this configuration."""
+    found: list[Finding] = []
+    for unit in _units(folders):
+        keys = read(unit, folders)
+        if _is_ours(keys, settings):
+            problems = [*_ending(keys, settings), *_keeping(keys), *_writing(keys, settings)]
+            found += [
+                Finding(problem.level, problem.about, f"{unit.name}: {problem.fact}", problem.advice)
+                for problem in problems
+            ] or [good("systemd", f"{unit} suits this configuration")]
+    return found
+
+
+def _units(folders: tuple[Path, ...]) -> Iterator[Path]:
+    seen: set[str] = set()
+    for folder in folders:
+        for unit in sorted(folder.glob("*.service")) if folder.is_dir() else ():
+            if unit.name not in seen:
+                seen.add(unit.name)
+                yield unit
+
+
+def read(unit: Path, folders: tuple[Path, ...]) -> Service:
+    """The keys of [Service] with those of its drop-ins: the last one counts, lists are joined by spaces."""
+    values: dict[str, list[str]] = defaultdict(list)
+    drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{unit.name}.d").glob("*.conf")}
+    for path in (unit, *(drop_ins[name] for name in sorted(drop_ins))):
+        section = ""
+        for line in _lines(path):
+            if line.startswith("["):
+                section = line
+            elif section == "[Service]" and "=" in line:
+                key, _, value = line.partition("=")
+                if not value.strip():
+                    values.pop(key.strip(), None)  # an empty value forgets those before
+                else:
+                    values[key.strip()].append(value.strip())
+    return {
+        key: " ".join(found) if key in ("ReadWritePaths", "ExecStart") else found[-1] for key, found in values.items()
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    joined = text.replace("\\\n", " ")
+    return [line.strip() for line in joined.splitlines() if line.strip() and line.strip()[0] not in "#;"]
+
+
+def _is_ours(keys: Service, settings: Settings) -> bool:
+    """Whether it runs `supervisor run` with this very file."""
+    try:
+        words = shlex.split(keys.get("ExecStart", ""))
+    except ValueError:
+        return False
+    if not words or Path(words[0].lstrip("@-:+!")).name != "supervisor" or "run" not in words:
+        return False
+    folder = Path(keys.get("WorkingDirectory", "/").lstrip("-"))
+    given = "supervisor.toml"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in ("-c", "--config"):
+            given = following
+        elif word.startswith("--config="):
+            given = word.partition("=")[2]
+    return os.path.realpath(folder / given) == os.path.realpath(settings.path)
+
+
+def _ending(keys: Service, settings: Settings) -> Iterator[Finding]:
+    if keys.get("KillMode", "control-group") != "mixed":
+        yield warning(
+            "systemd",
+            f"KillMode is {keys.get('KillMode', 'control-group')}, so a stop also hits programs that handlers started",
+            "KillMode=mixed: TERM goes to the supervisor alone, which drains its workers",
+        )
+    grace = max((pool.shutdown_grace for pool in settings.pools.values()), default=0.0)
+    allowed = seconds(keys.get("TimeoutStopSec", keys.get("TimeoutSec", "90")))
+    if allowed < grace + _MARGIN:
+        yield fault(
+            "systemd",
+            f"TimeoutStopSec is {allowed:g} s, and running jobs may have {grace:g} s (shutdown_grace)",
+            f"TimeoutStopSec={grace + 15:g}, or a shorter shutdown_grace",
+        )
+    if keys.get("OOMPolicy", "stop") != "continue":
+        yield warning(
+            "systemd",
+            "OOMPolicy is not continue: one worker that the kernel kills for want of memory ends the whole service",
+            "OOMPolicy=continue",
+        )
+
+
+def _keeping(keys: Service) -> Iterator[Finding]:
+    if keys.get("RuntimeDirectory") and keys.get("RuntimeDirectoryPreserve", "no") == "no":
+        yield warning(
+            "systemd",
+            "RuntimeDirectoryPreserve is not set, so after a kill the next start cannot tell which jobs had begun",
+            "RuntimeDirectoryPreserve=yes",
+        )
+    if keys.get("Restart", "no") == "no":
+        yield warning("systemd", "Restart is not set: a supervisor that dies stays dead", "Restart=always")
+    if keys.get("Type") != "notify":
+        advice = "Type=notify: the supervisor says when it is ready, and with WatchdogSec= that it lives"
+        yield note("systemd", f"Type is {keys.get('Type', 'simple')}", advice)
+    if "none" in keys.get("ProcSubset", "") or keys.get("ProcSubset") == "pid":
+        advice = "drop it: supervisors know each other's boot by /proc/sys/kernel/random/boot_id"
+        yield fault("systemd", "ProcSubset=pid hides what recovery needs", advice)
+
+
+def _writing(keys: Service, settings: Settings) -> Iterator[Finding]:
+    """Whether the database's folder is among what may be written, under ProtectSystem=strict."""
+    folder = Path(settings.database.partition("///")[2]).parent
+    if keys.get("ProtectSystem") != "strict" or not settings.database.startswith("sqlite:"):
+        return
+    writable = [Path(word.lstrip("-+")) for word in keys.get("ReadWritePaths", "").split()]
+    if not any(folder == path or path in folder.parents for path in writable):
+        yield fault(
+            "systemd",
+            f"the service may not write in {folder}, where the database lies",
+            f"ReadWritePaths={folder}",
+        )
+
+
+def seconds(text: str) -> float:
+    """A span as systemd writes it: `45`, `1min 30s`, `infinity`. Raises nothing; what it does not know counts as 0."""
+    if text.strip() == "infinity":
+        return float("inf")
+    total = 0.0
+    for number, unit in _SPAN.findall(text):
+        total += float(number) * _SECONDS.get(unit.replace("sec", "").replace("in", "").replace("hr", "h"), 1.0)
+    return total

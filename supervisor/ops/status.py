@@ -1,0 +1,355 @@
+"""What `status` shows: the registry, the scoreboards of living supervisors, and the table, put together.
+
+Nothing here knows the engine; times are seconds, memory is bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from supervisor.domain.capability import covers
+from supervisor.domain.history import QUIET, by_type
+from supervisor.domain.job import Status
+from supervisor.maintenance.slot_reader import PRESENT, pool_of
+from supervisor.ops.cost_cache import CostCache
+from supervisor.ops.views import (
+    COUNT_LIMIT,
+    MOST_NAMED,
+    MOST_SCHEDULES,
+    MOST_TYPES,
+    SENTENCE,
+    AdminView,
+    DutyView,
+    Overview,
+    PoolView,
+    ScheduleView,
+    SupervisorView,
+    TypeView,
+    WorkerView,
+    text_of,
+)
+from supervisor.store.base import Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
+from supervisor.system.kernel import memory_of
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot
+
+__all__ = [
+    "COUNT_LIMIT",
+    "MOST_SCHEDULES",
+    "AdminView",
+    "Costs",
+    "Doing",
+    "DutyView",
+    "Overview",
+    "PoolView",
+    "ScheduleView",
+    "SupervisorView",
+    "TypeView",
+    "WorkerView",
+    "gather",
+    "running",
+    "text_of",
+]
+
+HOUR = 3600.0
+_MOST_SLOW = 10  # types among the slowest
+
+Named = TypeVar("Named")
+
+
+@dataclass(slots=True)
+class Costs:
+    """What may read many rows of a large table. Whoever looks again and again keeps one of these: then all of
+    it together takes a twentieth of a core at most, and what is dear is a little old.
+    """
+
+    open: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(100))
+    closed: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(40))
+    failures: CostCache[dict[str, int]] = field(default_factory=lambda: CostCache(200))
+    speeds: CostCache[list[TypeSpeed]] = field(default_factory=lambda: CostCache(200))
+
+
+class Doing(NamedTuple):
+    """What the worker that runs a job shows of it."""
+
+    worker: str
+    progress: float | None
+    text: str
+
+
+def running(operations: Operations) -> dict[int, Doing]:
+    """The jobs that living workers run now, by id, as far as this user may see their scoreboards."""
+    found = {}
+    for record in operations.supervisors():
+        board = None if operations.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
+        if board is None:
+            continue
+        for number in range(1, board.highest + 1):
+            slot = board.slot(number).read()
+            if slot.job and slot.state in PRESENT:
+                found[slot.job] = Doing(slot.name, slot.progress, slot.text)
+    return found
+
+
+def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:
+    """Look at everything once. Raises StoreError if the database cannot be used."""
+    now = time.time() if now is None else now
+    costs = costs or Costs()
+    paused = operations.controls().paused
+    supervisors: list[SupervisorView] = []
+    pools: list[PoolView] = []
+    workers: list[WorkerView] = []
+    for record in operations.supervisors():
+        alive = operations.owner_lives(record)
+        board = None if alive is False else Scoreboard.open(Path(record.scoreboard))
+        supervisor_status = {} if board is None else board.supervisor_status()
+        supervisors.append(_supervisor(record, alive, board is not None, supervisor_status))
+        news = supervisor_status.get("pools", {})
+        own = [] if board is None else list(_workers(board, record.pid, news))
+        pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
+        workers += own
+    handled = {type_ for pool in pools for type_ in pool.types}
+    overview = _overview(engine, operations, costs, now, supervisors, pools, workers, handled, paused)
+    return replace(overview, unmet=_unmet(operations, pools, now))
+
+
+def _unmet(operations: Operations, pools: list[PoolView], now: float) -> list[str]:
+    """What due jobs require and no pool has that takes their type, a sentence each."""
+    capable: dict[str, list[str]] = defaultdict(list)
+    for pool in pools:
+        for type_ in pool.types:
+            capable[type_].append(" ".join(pool.capabilities))
+    return [
+        f"no pool that takes {text_of(type_)} has what some of its jobs require: {text_of(requires)}"
+        for type_, requires in operations.requirements(now)
+        if type_ in capable and not any(covers(words, requires) for words in capable[type_])
+    ][:MOST_NAMED]
+
+
+def _overview(
+    engine: Engine,
+    operations: Operations,
+    costs: Costs,
+    now: float,
+    supervisors: list[SupervisorView],
+    pools: list[PoolView],
+    workers: list[WorkerView],
+    handled: set[str],
+    paused: frozenset[str],
+) -> Overview:
+    failures = _by_name_of(costs.failures.answer(lambda: dict(operations.failures(now - HOUR))))
+    speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.speeds)}
+    backlog = _by_name_of(operations.backlog(now, COUNT_LIMIT))
+    hour = _by_name_of(by_type(operations.history(now - HOUR)))
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    totals = {status.value: 0 for status in Status}
+    for type_, status, count in costs.open.answer(operations.open_counts) + costs.closed.answer(
+        operations.closed_counts
+    ):
+        of_type = counts[text_of(type_)]
+        of_type[status.value] = of_type.get(status.value, 0) + count
+        totals[status.value] += count
+    kept = {text_of(type_) for type_ in paused}
+    # Without a supervisor nothing is handled, which says nothing about any one type.
+    unhandled = [text_of(type_) for type_ in operations.unhandled(handled)] if pools else []
+    types = [
+        TypeView(
+            type_,
+            counts.get(type_, {}),
+            type_ in kept,
+            type_ in handled,
+            failures.get(type_, 0),
+            _finite(speeds[type_].mean) if type_ in speeds else None,
+            _finite(speeds[type_].longest) if type_ in speeds else None,
+            backlog.get(type_, Depth()).due,
+            _age(backlog.get(type_, Depth()).oldest, now),
+            hour.get(type_, QUIET),
+        )
+        for type_ in sorted(counts.keys() | kept | handled)
+    ]
+    types, others = _foremost(types)
+    return Overview(
+        database=engine.url,
+        time=now,
+        supervisors=supervisors,
+        pools=sorted(pools, key=lambda pool: (pool.name, pool.supervisor)),
+        workers=sorted(workers, key=_by_name),
+        jobs=totals,
+        types=types,
+        paused=sorted(kept)[:MOST_NAMED],
+        unhandled=unhandled[:MOST_NAMED],
+        failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
+        slowest=[
+            {"type": name, "count": speed.count, "mean": _finite(speed.mean), "longest": _finite(speed.longest)}
+            for name, speed in islice(speeds.items(), _MOST_SLOW)
+        ],
+        schedules=[
+            ScheduleView(text_of(s.name), s.next_at - now, _finite(s.last_at), s.last_job)
+            for s in operations.schedules()[:MOST_SCHEDULES]
+        ],
+        unhandled_types=len(unhandled),
+        more_types=len(others),
+        other_types=_together(others) if others else None,
+    )
+
+
+def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
+    return {text_of(type_): value for type_, value in found.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
+    """Those that are told one by one, in their order, and the others."""
+    if len(types) <= MOST_TYPES:
+        return types, []
+
+    def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
+        backlog = -view.due, -sum(view.jobs.values())
+        return not view.handled, not view.paused, *backlog, view.type
+
+    ordered = sorted(types, key=interest)
+    return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]
+
+
+def _together(views: Sequence[TypeView]) -> TypeView:
+    """One view for all of these types; what is no sum is left out."""
+    jobs: Counter[str] = Counter()
+    for view in views:
+        jobs.update(view.jobs)
+    return TypeView(
+        type="",
+        jobs=dict(jobs),
+        paused=any(view.paused for view in views),
+        handled=any(view.handled for view in views),
+        failures_last_hour=sum(view.failures_last_hour for view in views),
+        mean_seconds=None,
+        longest_seconds=max((view.longest_seconds for view in views if view.longest_seconds is not None), default=None),
+        due=sum(view.due for view in views),
+        oldest_age=max((view.oldest_age for view in views if view.oldest_age is not None), default=None),
+    )
+
+
+def _supervisor(
+    record: SupervisorRecord, alive: bool | None, visible: bool, supervisor_status: Mapping[str, Any]
+) -> SupervisorView:
+    return SupervisorView(
+        id=record.id,
+        pid=record.pid,
+        host=text_of(record.host),
+        alive=alive,
+        visible=visible,
+        started_at=record.started_at,
+        version=text_of(record.version),
+        config=text_of(record.config, SENTENCE),
+        maintainer=supervisor_status.get("maintainer"),
+        stopping=text_of(supervisor_status.get("stopping") or "", SENTENCE),
+        trouble=text_of(supervisor_status.get("trouble") or "", SENTENCE),
+        admin=_admin(supervisor_status.get("admin")),
+        duties=_duties(supervisor_status.get("duties")),
+    )
+
+
+def _admin(news: Any) -> AdminView | None:
+    if not isinstance(news, Mapping):
+        return None
+    problem = news.get("problem")
+    return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, SENTENCE) if problem else None)
+
+
+def _duties(news: Any) -> list[DutyView]:
+    """The failing duties, as the maintainer tells of them."""
+    told = list(news.items())[:MOST_NAMED] if isinstance(news, Mapping) else []
+    return [
+        DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), SENTENCE))
+        for name, failing in told
+        if isinstance(failing, Mapping)
+    ]
+
+
+def _pool(
+    operations: Operations,
+    name: str,
+    supervisor: int,
+    news: Mapping[str, Any],
+    paused: frozenset[str],
+    workers: Iterable[WorkerView],
+    now: float,
+) -> PoolView:
+    """Sizes and reasons as its supervisor has posted them; what waits is counted now."""
+    wanted = JobSelector(tuple(news["types"]), " ".join(news["capabilities"]))
+    depth = operations.depth(wanted, now, COUNT_LIMIT)
+    return PoolView(
+        name=name,
+        supervisor=supervisor,
+        types=news["types"],
+        capabilities=news["capabilities"],
+        size=news["size"],
+        target=news["target"],
+        why=text_of(news["why"], SENTENCE),
+        min_workers=news["min_workers"],
+        max_workers=news["max_workers"],
+        fixed=news["fixed"],
+        due=depth.due,
+        oldest_age=_age(depth.oldest, now),
+        next_due_in=_ahead(depth.next_due, now),
+        rate=news["rate"],
+        deaths=news["deaths"],
+        problem=text_of(news["problem"], SENTENCE) if news["problem"] else None,
+        broken=bool(news.get("broken", news["problem"])),
+        paused=[type_ for type_ in news["types"] if type_ in paused],
+        memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
+    )
+
+
+def _age(since: float | None, now: float) -> float | None:
+    return None if since is None or not math.isfinite(since) else max(0.0, now - since)
+
+
+def _ahead(at: float | None, now: float) -> float | None:
+    return None if at is None or not math.isfinite(at) else max(0.0, at - now)
+
+
+def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:
+    at = time.monotonic()  # the clock that beats are stamped with is the same for every process
+    for number in range(1, board.highest + 1):
+        slot = board.slot(number).read()
+        if slot.state in PRESENT:
+            yield _worker(slot, supervisor, pools, at)
+
+
+def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float) -> WorkerView:
+    pool = pool_of(slot.name)
+    news = pools.get(pool, {})
+    return WorkerView(
+        name=slot.name,
+        pool=pool,
+        supervisor=supervisor,
+        pid=slot.pid,
+        state=slot.state.name.lower(),
+        job=slot.job or None,
+        running_for=max(0.0, at - slot.started) if slot.job else None,
+        progress=slot.progress if slot.job else None,
+        # Without a job or its progress it is the worker's own: why it waits.
+        text=slot.text if slot.job or slot.progress is None else "",
+        claims=slot.claims,
+        done=slot.done,
+        memory=memory_of(slot.pid) or None if slot.pid else None,
+        beat_age=max(0.0, at - slot.beat),
+        leaving=news.get("stale", {}).get(slot.name),
+        device=news.get("devices", {}).get(slot.name),
+    )
+
+
+def _by_name(worker: WorkerView) -> tuple[str, int, str]:
+    number = worker.name.rpartition("-")[2]
+    return worker.pool, int(number) if number.isdecimal() else 0, worker.name

@@ -1,0 +1,115 @@
+"""The supervisor's end of the admin process: holds the socket on which it listens, starts it and replaces it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.config.settings import AdminSettings, Settings
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.system.channel import Channel
+from supervisor.system.listening import Listening
+from supervisor.telemetry import events
+
+Serve = Callable[[Settings, Channel, socket.socket], int]
+"""What the child does with its end of the channel and the listening socket; returns its exit code."""
+
+RETRY = 10.0  # seconds between two tries to get an address that somebody else has
+STARTING = 60.0  # seconds for it to import what it needs
+GRACE = 3.0  # seconds for it to finish its answers; it takes 2 at most
+
+
+class AdminProcess:
+    """Whether and where there is an admin process, as `[admin]` says. Times are monotonic seconds.
+
+    Nothing that goes wrong here holds up a job: it is logged, shown by `status`, and tried again.
+    """
+
+    def __init__(self, serve: Serve, process: SupervisedProcess) -> None:
+        self._serve = serve
+        self._process = process
+        self._log = events(process="supervisor")
+        self._settings: Settings | None = None
+        self._listening: Listening | None = None
+        self._next_try = 0.0
+        self._problem = ""
+
+    def open(self, settings: Settings) -> None:
+        """From now on with these settings. One that serves by others finishes first; meanwhile connections wait."""
+        before, self._settings = self._admin, settings
+        if before is None or self._admin is None or before.listen != self._admin.listen:
+            self._close_socket()
+        if self._process.is_running():
+            self._process.dismiss(GRACE)
+        self._next_try = 0.0
+        self._problem = ""
+
+    def attend(self, now: float) -> None:
+        """Hear how the process does, and start or replace it where there should be one."""
+        for message in self._process.hear():
+            self._problem = message.get("problem", "")
+        if self._process.check(now) and self._process.early_deaths > 1 and not self._problem:
+            self._problem = f"it has died {self._process.early_deaths} times in a row; the log may say why"
+        settings = self._settings
+        if settings is None or settings.admin is None or not self._process.due(now):
+            return
+        listening = self._listen(settings.admin, now)
+        if listening is not None:
+            run = self._serve
+            self._process.start(
+                lambda channel: run(settings, channel, listening.socket), now, keep=[listening.socket.fileno()]
+            )
+
+    @property
+    def due_at(self) -> float | None:
+        """When `attend` has something to do, though nobody says so."""
+        at = self._process.restart_at
+        return None if self._admin is None or at is None else max(at, self._next_try)
+
+    def supervisor_status(self) -> dict[str, Any] | None:
+        """For `status`: its pid, where it listens, and what is wrong; None where there should be none."""
+        if self._admin is None:
+            return None
+        return {
+            "pid": self._process.pid if self._process.is_running() else None,
+            "listen": self._admin.listen if self._listening is None else self._listening.url,
+            "problem": self._problem or None,
+        }
+
+    def close(self) -> None:
+        """Let it finish, for good."""
+        self._settings = None
+        self._close_socket()
+        self._process.dismiss(GRACE)
+
+    @property
+    def _admin(self) -> AdminSettings | None:
+        return None if self._settings is None else self._settings.admin
+
+    def _listen(self, admin: AdminSettings, now: float) -> Listening | None:
+        """The socket, or None while its address cannot be had, which is no reason to let jobs wait."""
+        if self._listening is None and now >= self._next_try:
+            try:
+                self._listening = Listening(admin.address, admin.unix_path)
+            except OSError as error:
+                self._next_try = now + RETRY
+                self._complain(f"{admin.listen}: {error.strerror or error}")
+            else:
+                self._problem = ""
+                self._log.info("admin_listening", url=self._listening.url, token_file=_text(admin.token_file))
+        return self._listening
+
+    def _complain(self, problem: str) -> None:
+        log = self._log.error if problem != self._problem else self._log.debug
+        log("admin_unavailable", problem=problem, next_try_seconds=RETRY)
+        self._problem = problem
+
+    def _close_socket(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,215 @@
+"""Why a worker ended, in words, and which run is charged what for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from supervisor.domain.duration import human, human_size
+from supervisor.domain.policy import Charge
+from supervisor.domain.text import shortened
+from supervisor.supervision.termination import NO_RUN, Run
+from supervisor.system.signals import name_of
+from supervisor.system.slot import Snapshot, State
+
+# Why the supervisor itself killed a worker.
+TIME_LIMIT = "time_limit"
+CANCELLED = "cancelled"
+STUCK = "stuck"
+STOPPED = "stopped"
+SHUTDOWN = "shutdown"
+STARTUP = "startup_timeout"
+TEMPLATE = "template_died"
+ALONE = "template_died_alone"  # its template died, and nothing but its job was running there
+UNWATCHED = "unwatched"
+HELD_DATABASE = "held_database"  # for a transaction that it left open
+HELD_EARLIER = "held_database_earlier"  # the same, through one of the runs before the one that it was killed in
+
+OUT_OF_MEMORY = "out_of_memory"  # the kernel's own reason
+RUINED = 71  # the exit code of a worker that found its own process ruined; its slot says how
+
+_CHARGES: dict[str, Charge] = {
+    TIME_LIMIT: "attempt",
+    CANCELLED: "cancel",
+    STUCK: "crash",
+    STOPPED: "crash",
+    SHUTDOWN: "nothing",
+    STARTUP: "nothing",
+    TEMPLATE: "nothing",
+    ALONE: "crash",
+    UNWATCHED: "nothing",
+    HELD_DATABASE: "crash",
+    HELD_EARLIER: "nothing",
+}
+
+
+_LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # ends through a run that is over
+
+
+class Kill(NamedTuple):
+    """Why a worker was killed, and for which run. If it ran another one when it died, nobody is charged."""
+
+    reason: str
+    run: Run = NO_RUN
+
+
+class Circumstances(NamedTuple):
+    """What the supervisor knows of a death beside the slot. `status` is the wait status, None if unknown.
+
+    `suspects` are jobs that had ended, but were not committed, at an earlier death; a `cautious` worker has one
+    such job at most. `ran` is seconds. `out_of_memory` tells whether the kernel has just killed somebody for
+    memory; it is asked only about a kill that nobody else has confessed to.
+    """
+
+    status: int | None
+    kill: Kill | None = None
+    tail: bytes = b""
+    peak_memory: int | None = None
+    out_of_memory: Callable[[], bool] = lambda: False
+    timeout: float = 0.0
+    ran: float | None = None
+    cautious: bool = False
+    suspects: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ExitReport:
+    """`expected` ends are no news; `reason` is one word for logs, `message` a sentence for people.
+
+    `run` is what had begun, or what is accused though it had ended; `batch` is how many jobs that were.
+    `uncommitted` is how many runs had ended whose outcomes are lost, the last of them `last_job`; a run that is not
+    charged because others may have ended it counts among them, as the last. `early` says that nothing at all was ever
+    committed.
+    """
+
+    reason: str
+    message: str
+    charge: Charge
+    run: Run = NO_RUN
+    batch: int = 1
+    uncommitted: int = 0
+    last_job: int = 0
+    early: bool = False
+    expected: bool = False
+    broken: bool = False
+    failure: dict[str, Any] = field(default_factory=dict)
+
+
+def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
+    """Judge a death by the worker's last slot and what else is known of it."""
+    if slot.state is State.BROKEN:
+        return ExitReport("setup_failed", slot.text, "nothing", early=True, broken=True)
+    if slot.state is State.LEFT and slot.job == 0 and slot.lost:
+        # The worker has charged its job already.
+        return ExitReport("program_died", slot.text, "nothing", early=_early(slot))
+    if slot.state is State.LEFT and slot.job == 0:
+        return ExitReport("left", "it left as it was told", "nothing", expected=True)
+    cause, message, kind, number, code = _cause(slot, known)
+    charge = _CHARGES.get(cause, "crash")
+    run, accused = _run(slot, known, charge)
+    if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
+        charge = "nothing"  # what it was meant for had ended in the meantime
+    doubted = charge == "crash" and _in_doubt(slot, known, cause)
+    if doubted:
+        charge = "nothing"
+        message += "; the first time it is not charged, because earlier jobs had left threads or processes behind"
+    blamed = slot.job == 0 and run != NO_RUN
+    none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
+    if accused:
+        message += "; its last job had just ended, and its outcome was not committed"
+    return ExitReport(
+        cause,
+        message,
+        charge,
+        run,
+        batch=slot.batch if slot.job else 1,
+        uncommitted=max(slot.unsettled, 1) if doubted else 0 if none_lost else slot.unsettled,
+        last_job=slot.job if doubted else slot.last_job,
+        early=_early(slot),
+        expected=cause == SHUTDOWN,
+        failure={
+            "kind": kind,
+            "message": message,
+            "exit_code": code,
+            "signal": None if number is None else name_of(number),
+            "stderr": known.tail.decode("utf-8", "replace") or None,
+            "peak_memory": known.peak_memory,
+            "duration": known.ran,
+        },
+    )
+
+
+def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
+    """Whether what earlier jobs had left behind may have ended the run. Not a second time: what was left the first
+    time has ended with that worker.
+    """
+    sure = cause in (ALONE, HELD_DATABASE) or slot.batch > 1
+    return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
+
+
+def _early(slot: Snapshot) -> bool:
+    """Whether it has never got anything done. A batch that kills is smaller next time, so its deaths end by
+    themselves.
+    """
+    return slot.done - slot.unsettled <= slot.lost and not (slot.job and slot.batch > 1)
+
+
+def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, bool]:
+    """(which run is concerned, whether it is accused although it had ended).
+
+    A job can ruin its process and return. Its worker then dies before it commits, and the first time nobody can
+    tell which job it was, or whether it was any; the second time it is the one that was the last again.
+    """
+    if slot.job:
+        return (slot.job, slot.token), False
+    if known.kill is not None and known.kill.reason == HELD_DATABASE:
+        # Of several runs that have ended nobody knows which it was.
+        return known.kill.run if slot.unsettled == 1 else NO_RUN, False
+    guilty = slot.unsettled == 1 and (known.cautious or slot.last_job in known.suspects)
+    if guilty and charge == "crash" and known.kill is None:
+        return (slot.last_job, slot.last_token), True
+    return NO_RUN, False
+
+
+def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | None, int | None]:
+    """(reason, message, kind of failure, signal, exit code)."""
+    status = known.status
+    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
+    number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+    killed_for = known.kill.reason if known.kill is not None else ""
+    if number == signal.SIGKILL and not killed_for and known.out_of_memory():
+        killed_for = OUT_OF_MEMORY
+    if killed_for == TIME_LIMIT:
+        message = f"over its time limit of {human(known.timeout)}; the worker was killed"
+        return TIME_LIMIT, message, "timeout", number, code
+    words = {
+        CANCELLED: "cancelled, and killed because it did not stop",
+        STUCK: "the worker was stuck: no beat and no CPU used; it was killed",
+        STOPPED: "the worker had been stopped from outside; it was killed",
+        SHUTDOWN: "the supervisor shut down before the job was done",
+        STARTUP: "the worker was not set up within startup_timeout; it was killed",
+        TEMPLATE: "the template that it was forked from died",
+        ALONE: "the template that it was forked from died while this job alone was running; others had before",
+        OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
+        HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
+        if slot.job == 0
+        else "it held the database's write lock for longer than its time limit: a transaction was not committed",
+        HELD_EARLIER: "an earlier run in the same worker had left a transaction on the database open",
+        UNWATCHED: "the supervisor may open no more files, so it could not be watched",
+    }
+    if killed_for:
+        message = words[killed_for]
+        if killed_for == OUT_OF_MEMORY and known.peak_memory:
+            message += f"; it had used {human_size(known.peak_memory)} at its peak"
+        return killed_for, message, "crash" if killed_for == ALONE else killed_for, number, code
+    if number is not None:
+        return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
+    if code == RUINED:
+        return "ruined", shortened(slot.text) or "the worker's own process was ruined", "crash", number, code
+    if code is not None:
+        message = f"the worker's process ended with exit code {code} in the middle of its work"
+        return "exit", message, "crash", number, code
+    return "unknown", "the worker died; how is not known", "crash", number, code

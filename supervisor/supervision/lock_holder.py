@@ -1,0 +1,115 @@
+"""Who keeps everybody from writing: a transaction on the database that stays open is named, and ours is ended.
+
+SQLite has one writer at a time. A handler that forgets its commit locks out every other writer, its own worker
+included, for as long as its process lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from supervisor.domain.duration import human
+from supervisor.store.base import DatabaseHolder, Writers
+from supervisor.supervision import exit_reason
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.supervision.termination import KILL_GRACE
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system import kernel
+from supervisor.system.slot import Snapshot
+from supervisor.telemetry import events
+
+AFTER_ITS_END = 1.5  # seconds for which a worker may hold the lock when the run that took it is over
+STOPPED_FOR = 1.0  # seconds for which a stopped process of ours may
+NAMED_AFTER = 5.0  # seconds after which whoever holds it is named; the busy timeout of most programs
+_BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: one that is not extended has been killed by then
+_STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)  # what is said of how long; not new every second
+
+
+@dataclass(slots=True)
+class Hold:
+    """One transaction as far as looks can tell: one holder, and nobody has committed since. Monotonic seconds."""
+
+    holder: DatabaseHolder
+    since: float
+    over_since: float | None = None  # when the run that began it was first seen to be over
+    named: bool = False
+
+
+class LockHolder:
+    """Looks at the lock once a tick. `sentence` says who holds it for long, for people; it is empty else."""
+
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
+        self._hold: Hold | None = None
+        self._log = events(process="supervisor")
+        self.sentence = ""
+
+    def look(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
+        """End a worker whose run has left a transaction open; name whoever else holds the lock for long."""
+        holder = self._writers.database_holder()
+        before = self._hold
+        if holder is None:
+            self._hold, self.sentence = None, ""
+            return
+        if before is None or before.holder != holder:
+            self._hold, self.sentence = Hold(holder, now), ""
+            return
+        family = kernel.ancestry(holder.pid)
+        for worker in workers:
+            if worker.pid in family:
+                self._judge_worker(worker, before, now)
+                return
+        for process in attended:
+            if process.pid in family:
+                self._judge_attended(process, before, now)
+                return
+        self._name(before, now, _stranger(holder.pid))
+
+    def _judge_worker(self, worker: WorkerProcess, hold: Hold, now: float) -> None:
+        slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
+        if hold.holder.pid == worker.pid and state in ("T", "t"):
+            if now - hold.since >= STOPPED_FOR:
+                worker.kill(exit_reason.STOPPED)
+            return
+        over = not slot.job or slot.started > hold.since
+        waits = state in ("D", None)  # its disk makes it wait, or nobody can tell
+        hold.over_since = (hold.over_since or now) if over and not waits else None
+        if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
+            # Of several runs that have ended nobody knows which; the one that runs now has done nothing.
+            if slot.job:
+                worker.kill(exit_reason.HELD_EARLIER)
+            else:
+                worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
+        elif slot.job and not over and now - hold.since > worker.settings.timeout + _BEYOND:
+            worker.kill(exit_reason.HELD_DATABASE)
+        self._name(hold, now, _run(worker, slot))
+
+    def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:
+        if hold.holder.pid == process.pid and kernel.is_stopped(process.pid) and now - hold.since >= STOPPED_FOR:
+            self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the database's write lock")
+            process.kill()
+        self._name(hold, now, f"our own {process.role} (pid {process.pid})")
+
+    def _name(self, hold: Hold, now: float, who: str) -> None:
+        """Say who it is, in `status` and once in the log."""
+        held = now - hold.since
+        if held < NAMED_AFTER:
+            return
+        for_long = human(max(step for step in _STEPS if step <= held))
+        self.sentence = f"{who} has held the database's write lock for over {for_long}; nobody else can write"
+        if not hold.named:
+            hold.named = True
+            self._log.warning("database_held", pid=hold.holder.pid, detail=self.sentence)
+
+
+def _run(worker: WorkerProcess, slot: Snapshot) -> str:
+    of = f"job {slot.job}" if slot.job else "a run that is over"
+    return f"{of} in worker {worker.name} (pid {worker.pid})"
+
+
+def _stranger(pid: int) -> str:
+    if not pid:
+        return "a process of another container"
+    command = kernel.command_of(pid)
+    return f"another program (pid {pid}{f': {command}' if command else ''})"

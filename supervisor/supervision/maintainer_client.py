@@ -1,0 +1,73 @@
+"""The supervisor's end of the maintainer: gives it its orders, and loses no report of a death."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from supervisor.config.settings import Settings
+from supervisor.domain.errors import StoreError
+from supervisor.maintenance.deaths import DeathReport
+from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
+from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.system.channel import Channel, Message
+from supervisor.system.scoreboard import Scoreboard
+
+
+def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, burst: bool) -> Orders:
+    """What the next maintainer has to do."""
+    return Orders(
+        record=record,
+        wards=pools.wards(),
+        leaving=pools.leaving(),
+        keep_done=settings.retention.done,
+        keep_failed=settings.retention.failed,
+        schedules=settings.schedules,
+        burst=burst,
+        since=record.started_at,
+    )
+
+
+class MaintainerClient:
+    """Reports of deaths are kept until a maintainer, this one or a successor, has acknowledged them."""
+
+    def __init__(self, engine: Engine, board: Scoreboard, process: SupervisedProcess) -> None:
+        self._engine = engine
+        self._board = board
+        self._process = process
+        self._numbers = itertools.count(1)
+        self.unacknowledged: dict[int, DeathReport] = {}
+        self.recovered = False
+
+    def start(self, orders: Orders, now: float) -> None:
+        """Fork a maintainer and give it what the last one may not have settled. It may have to be tried again."""
+
+        def become(channel: Channel) -> int:
+            try:
+                maintainer = Maintainer(orders, self._engine, channel, self._board)
+            except StoreError as error:
+                channel.send(trouble_of(error))
+                return 1
+            return maintainer.run()
+
+        if self._process.start(become, now, keep=[ward.wake for ward in orders.wards.values()]):
+            for number, report in self.unacknowledged.items():
+                self._process.send({"death": report.as_message(), "id": number})
+
+    def report(self, death: DeathReport) -> int:
+        """Have a death settled. Returns the number under which it will be acknowledged."""
+        number = next(self._numbers)
+        self.unacknowledged[number] = death
+        self._process.send({"death": death.as_message(), "id": number})
+        return number
+
+    def hear(self, obey: Callable[[Message], None]) -> None:
+        """Take in what the maintainer says; `obey` gets what is not about the link itself."""
+        for message in self._process.hear():
+            if "ack" in message:
+                self.unacknowledged.pop(message["ack"], None)
+            if "recovered" in message:
+                self.recovered = True
+            obey(message)

@@ -1,0 +1,66 @@
+"""What became of a reload: told in `status`, and to whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from supervisor.domain.text import shortened
+from supervisor.supervision.pool import Pool
+
+_MOST_PROBLEMS = 20
+
+
+class ReloadOutcome:
+    """Of the last reload. `number` counts the wishes in the database up to this one; None for one by a signal.
+
+    A pool is `waiting` until a worker of the new code is ready or cannot be, then `accepted` or `failed`. One that
+    needs no worker now is accepted when its code could be loaded; with `preload = false`, as it is.
+    """
+
+    def __init__(self) -> None:
+        self._news: dict[str, Any] = {}
+        self._waiting: set[str] = set()
+
+    def refused(self, number: int | None, at: float, problems: list[str]) -> None:
+        """The configuration has faults; all stays as it was. `at` is Unix seconds."""
+        told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
+        self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}}
+        self._waiting = set()
+
+    def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
+        self._waiting = {name for name, pool in pools.items() if not pool.closing}
+        states = dict.fromkeys(sorted(self._waiting), "waiting")
+        self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states}
+
+    def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
+        """See what has become of each pool since. Returns the news; None if there was no reload. `now` is monotonic;
+        `trying` tells whether the code of a sleeping pool is still being loaded.
+        """
+        for name in sorted(self._waiting):
+            pool = pools.get(name)
+            if pool is None or pool.closing:
+                self._settle(name, "gone")
+            elif pool.restarts.failed_setups:
+                self._settle(name, "failed", f"{name}: {pool.problem(now)}")
+            elif _is_proven(pool, trying):
+                self._settle(name, "accepted")
+        return self._news or None
+
+    def _settle(self, name: str, state: str, problem: str = "") -> None:
+        self._waiting.discard(name)
+        problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
+        over = "failed" if problems else "accepted"
+        self._news = {
+            **self._news,
+            "state": "running" if self._waiting else over,
+            "problems": problems[:_MOST_PROBLEMS],
+            "pools": {**self._news["pools"], name: state},
+        }
+
+
+def _is_proven(pool: Pool, trying: Callable[[str], bool]) -> bool:
+    """Whether a worker of the new code is ready, or none is needed now and the code could be loaded."""
+    if any(worker.is_ready and not worker.stale for worker in pool.living()):
+        return True
+    return pool.asleep and not pool.untried and not trying(pool.name)

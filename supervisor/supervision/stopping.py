@@ -1,0 +1,66 @@
+"""The end of a supervisor: workers finish what runs, then they are killed, and who cannot be killed is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.supervision import exit_reason
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.telemetry import events
+
+_AGAIN = 1.0  # seconds between two rounds of killing
+_PATIENCE = 10.0  # seconds for killed workers to be gone
+
+
+class Stopping:
+    """`why` is empty until it has begun. Times are monotonic seconds.
+
+    A worker does not end while it hangs in the kernel, nor when it belongs to another user by now. Nobody waits for
+    such a one for ever: whoever starts us again would wait, too.
+    """
+
+    def __init__(self) -> None:
+        self.why = ""
+        self._kill_at = 0.0
+        self._killed_since: float | None = None
+
+    def begin(self, why: str, grace: float, now: float) -> None:
+        """What runs has `grace` seconds."""
+        self.why, self._kill_at = why, now + grace
+
+    def hurry(self, now: float) -> None:
+        """What is left is released at once."""
+        self._kill_at = now
+
+    def moments(self) -> list[float | None]:
+        """When to look again."""
+        return [self._kill_at] if self.why else []
+
+    def over(self, workers: Iterable[WorkerProcess], now: float) -> bool:
+        """Whether nobody is left to wait for."""
+        if not self.why:
+            return False
+        left = list(workers)
+        if not left or now < self._kill_at:
+            return not left
+        since = self._killed_since = now if self._killed_since is None else self._killed_since
+        if now - since >= _PATIENCE:
+            _name(left)
+            return True
+        for worker in left:
+            worker.kill(exit_reason.SHUTDOWN)
+        self._kill_at = now + _AGAIN
+        return False
+
+
+def _name(workers: Iterable[WorkerProcess]) -> None:
+    log = events(process="supervisor")
+    for worker in workers:
+        log.error(
+            "worker_left_behind",
+            pool=worker.pool,
+            worker=worker.name,
+            pid=worker.pid,
+            job=worker.slot.read().job or None,
+            hint="it was killed and does not end: it hangs in the kernel, or belongs to another user now",
+        )

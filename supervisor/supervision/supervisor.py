@@ -1,0 +1,386 @@
+"""The supervisor: owns the processes, opens no database, has one thread and never blocks.
+
+Its loop reads from top to bottom; each step below it is one concern.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO, cast
+
+from supervisor.config.settings import Settings
+from supervisor.domain.errors import ConfigError, StoreError
+from supervisor.maintenance.maintainer import trouble_of
+from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
+from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
+from supervisor.supervision.burst import Burst, Observer
+from supervisor.supervision.database_health import DatabaseHealth
+from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.reload import ReloadOutcome
+from supervisor.supervision.stopping import Stopping
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.supervision.watchdog import enforce_deadline, judge_beat, watch_memory
+from supervisor.supervision.workers import Workers
+from supervisor.system import ending, kernel, lifeline, signals
+from supervisor.system.channel import Message
+from supervisor.system.outlet import Outlet
+from supervisor.system.reactor import Reactor
+from supervisor.system.scoreboard import ADMIN_SLOT, MAINTAINER_SLOT, Scoreboard
+from supervisor.system.systemd import Notifier
+from supervisor.system.timers import Timers
+from supervisor.telemetry import configure, events
+
+TICK = 1.0  # seconds between two looks at the scoreboard
+MAINTAINER_LIMIT = 5  # early deaths of maintainers in a row after which a burst gives up
+_FAREWELL = 5.0  # seconds for the last reports and the children's ends
+
+
+class Supervisor:
+    """One run of `supervisor run`. `reload` reads the configuration anew or raises ConfigError; `serve_admin` is
+    what the admin process does.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        board: Scoreboard,
+        owner: OwnerLock,
+        record: SupervisorRecord,
+        *,
+        reload: Callable[[], Settings],
+        serve_admin: Serve,
+        burst: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._board = board
+        self._owner = owner
+        self._record = record
+        self._load = reload
+        self._burst = Burst() if burst else None
+        self._observer = observer
+        self._log = events(process="supervisor")
+        self._notifier = Notifier()
+        self._reactor = Reactor()
+        self._outlet = Outlet()
+        self._maintainer = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, self._reactor)
+        self._admin = SupervisedProcess("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
+        self._client = MaintainerClient(engine, board, self._maintainer)
+        self._admin_process = AdminProcess(serve_admin, self._admin)
+        self._storage = DatabaseHealth(engine.writers(), owner)
+        self._pools = Pools()
+        supervised = (self._maintainer, self._admin)
+        self._workers = Workers(
+            record.id, engine, board, self._reactor, self._client, supervised, self._pools, self._outlet
+        )
+        self._reloads: int | None = None
+        self._stopping = Stopping()
+        self._next_tick = 0.0
+        self._deadlines: list[float | None] = []  # of what runs, and of what is to be stopped
+        self._ticking = False
+        self._ready = False
+        self._lost = ""  # why the database is gone for good
+        self._posted: dict[str, Any] = {}
+        self._unhandled: set[str] = set()
+        self._outcome = ReloadOutcome()
+        self._duties: dict[str, Any] = {}  # of the maintainer's, those that fail
+        self._timers = self._all_timers()
+
+    def _all_timers(self) -> Timers:
+        """Everything that happens at a time of its own, and not because somebody says something."""
+        timers = Timers()
+        timers.add("tick", lambda: [self._next_tick])
+        timers.add("stop", self._stopping.moments)
+        timers.add("ends", self._workers.ends)
+        timers.add("floods", self._workers.outputs.floods)
+        timers.add("deadlines", lambda: self._deadlines)
+        timers.add("maintainer", lambda: [self._maintainer.restart_at])
+        timers.add("admin", lambda: [self._admin_process.due_at])
+        timers.add("pools", lambda: [] if self._stopping.why else [pool.next_try for pool in self._pools.values()])
+        return timers
+
+    def run(self) -> int:
+        """Until told to stop, or until the burst is over. Returns the exit code.
+
+        Raises StoreError if the database was replaced by another file: only a fresh start can work with that.
+        """
+        self._start()
+        while not self._stopping.over(self._workers, time.monotonic()):
+            self._wait()
+            self._obey_signals()
+            self._hear_maintainer()
+            self._admin_process.attend(time.monotonic())
+            self._workers.hear()
+            self._workers.outputs.read_floods(time.monotonic())
+            self._workers.report_ends(time.monotonic())
+            self._mark_time()
+            self._look_at_workers()
+            self._enforce_deadlines()
+            self._rescale()
+            self._publish()
+        self._leave()
+        if self._lost:
+            raise StoreError(self._lost)
+        return self._burst.exit_code if self._burst else 0
+
+    # Start
+
+    def _start(self) -> None:
+        kernel.become_subreaper()
+        lifeline.hold()
+        configure(self._settings.log.format, self._settings.log.level, cast("TextIO", self._outlet))
+        self._inbox = signals.Inbox(
+            obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
+            ignored=(signal.SIGUSR1, signal.SIGUSR2),
+        )
+        self._reactor.watch(self._inbox.fileno())
+        self._make_pools(self._settings)
+        self._start_maintainer()
+        self._admin_process.open(self._settings)
+        self._log.info(
+            "supervisor_started",
+            pid=os.getpid(),
+            database=self._engine.url,
+            pools=sorted(self._pools),
+            config=str(self._settings.path),
+        )
+
+    def _make_pools(self, settings: Settings) -> None:
+        for name in self._pools.configure(settings.pools):
+            self._workers.templates.forget(name)
+
+    def _start_maintainer(self) -> None:
+        orders = orders_of(self._settings, self._record, self._pools, burst=self._burst is not None)
+        self._client.start(orders, time.monotonic())
+
+    # The loop's steps
+
+    def _wait(self) -> None:
+        """Sleep until something happens or is due."""
+        self._reactor.wait(self._timers.sleep(time.monotonic()))
+
+    def _obey_signals(self) -> None:
+        for number in self._inbox.take():
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._stop(signals.name_of(number))
+            elif number == signal.SIGHUP:
+                self._reload("SIGHUP")
+            elif number == signal.SIGCHLD:
+                self._workers.reap()
+
+    def _hear_maintainer(self) -> None:
+        """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
+        now = time.monotonic()
+        if self._maintainer.due(now):
+            self._start_maintainer()
+        self._client.hear(self._obey_maintainer)
+        self._workers.free_acknowledged()
+        ended = self._maintainer.check(now)
+        if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
+            self._burst.give_up()
+            self._stop("the maintainer cannot be kept alive")
+
+    def _obey_maintainer(self, message: Message) -> None:
+        if "recovered" in message:
+            found = message["recovered"]
+            log = self._log.info if found["supervisors"] else self._log.debug
+            log("recovered", **found)
+            self._heed(trouble_of(None))
+        elif "trouble" in message:
+            self._heed(message)
+        elif "depths" in message:
+            self._pools.take_depths(message["depths"])
+        elif "duties" in message:
+            self._duties = message["duties"]
+            self._next_tick = 0.0  # news for `status`
+        elif "controls" in message:
+            self._obey_controls(message["controls"])
+        elif "cancels" in message:
+            self._workers.cancel(message["cancels"], time.monotonic())
+        elif "unhandled" in message:
+            self._warn_of_unhandled(message["unhandled"])
+        elif "burst" in message:
+            self._follow_burst(message["burst"])
+
+    def _warn_of_unhandled(self, types: list[str]) -> None:
+        """Once for each, though a new maintainer reports all of them anew."""
+        news = sorted(set(types) - self._unhandled)
+        self._unhandled = set(types)
+        if news:
+            self._log.warning("types_unhandled", types=news, hint="no pool takes these types")
+
+    def _heed(self, news: Message) -> None:
+        """The database cannot be used, or can be again. In a file that was replaced nothing can be settled any
+        more, so what is left is to end at once: whoever starts us again opens the new one.
+        """
+        self._storage.heed(news)
+        self._next_tick = 0.0  # news for `status`
+        self._notifier.status(self._storage.trouble or f"{len(self._pools)} pools")
+        # A burst does not wait for a file that may come back either.
+        if not self._lost and self._storage.gone in ("replaced", "removed" if self._burst else "replaced"):
+            self._lost = self._storage.trouble
+            self._stop(self._lost)
+            self._stopping.hurry(time.monotonic())
+
+    def _obey_controls(self, controls: Mapping[str, Any]) -> None:
+        self._pools.take_sizes(controls["sizes"])
+        if self._reloads is not None and controls["reloads"] > self._reloads:
+            self._reload("supervisor reload", controls["reloads"])
+        self._reloads = controls["reloads"]
+
+    def _follow_burst(self, news: Mapping[str, Any]) -> None:
+        if self._burst is not None and not self._stopping.why:
+            unsettled = self._workers.any_ended() or bool(self._client.unacknowledged)
+            why = self._burst.follow(news, self._pools.values(), unsettled=unsettled)
+            if why:
+                self._stop(why)
+
+    def _mark_time(self) -> None:
+        """Most looks at the scoreboard are made once a tick; idle, that is once a second."""
+        now = time.monotonic()
+        self._ticking = now >= self._next_tick
+        if self._ticking:
+            self._next_tick = now + self._tick()
+            for pool in self._pools.values():
+                pool.measure_rate(now)
+            self._workers.look_around(now)
+            self._storage.free_writers(self._workers.running(), (self._maintainer, self._admin), now)
+        self._notifier.alive(now)
+
+    def _tick(self) -> float:
+        """Seconds: fine enough for the shortest time limit and for systemd's watchdog."""
+        shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
+        return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
+
+    def _look_at_workers(self) -> None:
+        """Their beats and their memory."""
+        if self._ticking:
+            for worker in self._workers.running():
+                judge_beat(worker, time.monotonic())
+                watch_memory(worker, self._pools[worker.pool], time.monotonic())
+
+    def _enforce_deadlines(self) -> None:
+        now = time.monotonic()
+        self._deadlines = [enforce_deadline(worker, now) for worker in self._workers.running()]
+
+    def _rescale(self) -> None:
+        """Bring every pool to the size that it should have. Before recovery is done there are no workers."""
+        if not self._client.recovered or self._stopping.why:
+            return
+        now = time.monotonic()
+        for pool in list(self._pools.values()):
+            for worker in pool.notice_progress():
+                self._workers.templates.prove(worker)
+            before = pool.target
+            pool.decide(now)
+            if pool.target != before:
+                self._ticking = True  # news for `status`
+                self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
+            self._workers.staff(pool, self._settings, self._pools.sharing(pool))
+            if pool.closing and not pool.workers:
+                self._pools.remove(pool)
+        if not self._ready:
+            self._ready = True
+            self._notifier.ready(f"{len(self._pools)} pools")
+
+    def _publish(self) -> None:
+        """Show `status` what we know, and a progress bar how far we are."""
+        self._outlet.flush()
+        if self._ticking:
+            now = time.monotonic()
+            self._tell_lost_output()
+            supervisor_status = {
+                "pid": os.getpid(),
+                "maintainer": self._maintainer.pid,
+                "admin": self._admin_process.supervisor_status(),
+                "stopping": self._stopping.why,
+                "trouble": self._storage.trouble,
+                "duties": self._duties,
+                "templates": self._workers.templates.pids(),
+                "pools": {name: pool.supervisor_status(now) for name, pool in self._pools.items()},
+                "reload": self._outcome.follow(self._pools, self._workers.templates.trying, now),
+            }
+            if supervisor_status != self._posted:
+                self._posted = supervisor_status
+                self._board.post(supervisor_status)
+        if self._observer is not None and self._burst is not None:
+            self._observer(self._burst.progress(self._workers))
+
+    def _tell_lost_output(self) -> None:
+        lost = self._outlet.take_lost()
+        if lost:
+            self._log.warning("log_lost", bytes=lost, hint="whoever reads it had stopped, or the disk was full")
+
+    # Reload and stop
+
+    def _reload(self, why: str, number: int | None = None) -> None:
+        """Read the configuration anew; an invalid one changes nothing. Workers are replaced one at a time."""
+        if self._stopping.why:
+            return
+        self._notifier.reloading()
+        try:
+            settings = self._load()
+            if settings.database != self._settings.database:
+                raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
+            self._make_pools(settings)
+        except (ConfigError, OSError) as error:
+            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [str(error)])
+            return
+        self._settings = settings
+        self._unhandled = set()
+        configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
+        self._workers.renew()
+        self._outcome.begun(number, time.time(), self._pools)
+        self._maintainer.retire()
+        self._start_maintainer()
+        self._admin_process.open(settings)
+        self._log.info("reloaded", why=why, pools=sorted(settings.pools))
+        self._notifier.ready(f"{len(settings.pools)} pools")
+
+    def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
+        self._log.error("reload_refused", why=why, problems=problems, kept=str(self._settings.path))
+        self._outcome.refused(number, time.time(), problems)
+        self._next_tick = 0.0  # news for `status`
+        self._notifier.ready("the configuration could not be reloaded")
+
+    def _stop(self, why: str) -> None:
+        """First: finish what runs. Again: release what is left, at once."""
+        if self._stopping.why:
+            self._stopping.hurry(time.monotonic())
+            return
+        grace = max((pool.settings.shutdown_grace for pool in self._pools.values()), default=0.0)
+        self._stopping.begin(why, grace, time.monotonic())
+        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workers))
+        self._notifier.stopping(why)
+        self._workers.drain_all()
+
+    def _leave(self) -> None:
+        """See that every end is settled, let the children go, take our name out of the registry."""
+        self._admin_process.close()
+        self._workers.templates.close()
+        # A template may have been about to fork: the registry is complete when nobody is left who could register.
+        left = self._await_children(frozenset({self._maintainer.pid}))
+        deadline = time.monotonic() + _FAREWELL
+        while self._client.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
+            self._reactor.wait(0.05)
+            self._hear_maintainer()
+        self._maintainer.dismiss(_FAREWELL)
+        self._await_children(left)
+        self._owner.release(registered=self._client.recovered and not self._lost)
+        self._board.remove()
+        self._log.info("stopped", why=self._stopping.why)
+
+    def _await_children(self, spare: frozenset[int]) -> frozenset[int]:
+        """Until all but these have ended, by themselves or killed. Returns those who cannot be killed."""
+        deadline = time.monotonic() + _FAREWELL
+        while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
+            self._workers.reap()
+            time.sleep(0.002)
+        ending.kill_children(spare)
+        return frozenset(kernel.children(os.getpid()) or ()) - spare

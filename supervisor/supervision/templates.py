@@ -1,0 +1,162 @@
+"""The templates: which of them forks for whom, of which code, and what becomes of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from supervisor.config.settings import Settings
+from supervisor.domain.duration import human
+from supervisor.store.base import Engine
+from supervisor.supervision.pool import Pool
+from supervisor.supervision.template_process import TemplateProcess
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system.reactor import Reactor
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import events
+from supervisor.template.template import TemplateSpec
+from supervisor.worker.placement import threads_of
+
+_UNLOADED = "importing the handler, and its set-up before the fork, did not end within startup_timeout, {limit}"
+
+
+class Templates:
+    """Pools with the same image share one. `news` is the eventfd with which workers wake the supervisor.
+
+    A reload supersedes all of them. The last one that worked for a pool goes on replacing its workers until one of
+    the new code is ready.
+    """
+
+    def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor, news: int) -> None:
+        self._supervisor = supervisor
+        self._engine = engine
+        self._board = board
+        self._reactor = reactor
+        self._news = news
+        self._log = events(process="supervisor")
+        self._templates: list[TemplateProcess] = []
+
+    def __iter__(self) -> Iterator[TemplateProcess]:
+        return iter(list(self._templates))
+
+    def pids(self) -> list[int]:
+        return [template.pid for template in self._templates]
+
+    # Who forks
+
+    def current(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> TemplateProcess:
+        """The one that forks a pool's workers now. Raises OSError where none can be had."""
+        isolated = pool.template_deaths.isolated(now)
+        for template in self._templates:
+            if pool.name in template.spec.pools and template.forks and (template.alone or not isolated):
+                return template
+        pools = {pool.name: pool} if isolated else sharing
+        spec = TemplateSpec(
+            supervisor=self._supervisor,
+            folder=settings.folder,
+            pools={name: p.settings for name, p in pools.items()},
+            threads=threads_of(settings.pools),
+            wakes={name: p.wake for name, p in pools.items()},
+            news=self._news,
+            log=settings.log,
+        )
+        template = TemplateProcess(spec, self._engine, self._board, alone=isolated)
+        self._reactor.watch(template.fileno())
+        self._templates.append(template)
+        return template
+
+    def before(self, pool: str) -> TemplateProcess | None:
+        """The one of before a reload, as long as no worker of newer code was ready."""
+        for template in self._templates:
+            if template.superseded and pool in template.needed_by and not template.retired and not template.gone:
+                return template
+        return None
+
+    def trying(self, pool: str) -> bool:
+        """Whether it is still to be seen if a sleeping pool's new code can be loaded."""
+        return any(template.is_tried_out(pool) for template in self._templates)
+
+    def supersede(self) -> None:
+        """After a reload. Those that no worker was ever ready of are of no use."""
+        for template in self._templates:
+            if template.ready and template.needed_by and not template.retired:
+                template.superseded = True
+            else:
+                template.retired = True
+
+    def prove(self, worker: WorkerProcess) -> None:
+        """A worker of it is ready: what its pool had before is not needed any more."""
+        worker.template.needed_by.add(worker.pool)
+        if not worker.template.superseded:
+            for template in self._templates:
+                if template is not worker.template:
+                    self._release(template, worker.pool)
+
+    def forget(self, pool: str) -> None:
+        """The pool needs none of those that there are: it is no longer in the configuration, or it sleeps."""
+        for template in self._templates:
+            self._release(template, pool)
+
+    @staticmethod
+    def _release(template: TemplateProcess, pool: str) -> None:
+        template.needed_by.discard(pool)
+        if template.superseded and not template.needed_by:
+            template.retired = True
+
+    # How they end
+
+    def spare_memory(self, workers: Iterable[WorkerProcess], pools: Mapping[str, Pool], now: float) -> None:
+        """End those that nobody needs: retired ones without workers, and those idle for long."""
+        used = {worker.template for worker in workers}
+        for template in self._templates:
+            template.idle_since = None if template in used else template.idle_since or now
+            wanted = any(name in pools and pools[name].restarts.failed_setups for name in template.needed_by)
+            patience = max(pool.idle_timeout for pool in template.spec.pools.values())
+            if template.idle_since is None:
+                continue
+            if template.retired or (now - template.idle_since > patience and not (template.superseded and wanted)):
+                template.dismiss()
+
+    def stuck(self, now: float) -> list[TemplateProcess]:
+        """Kill those that have not answered for too long. Returns the ones that had not loaded yet; they say why."""
+        found = []
+        for template in self._templates:
+            limit = max(pool.startup_timeout for pool in template.spec.pools.values())
+            if template.overdue(now, limit):
+                self._log.error("template_stuck", pid=template.pid, ready=template.ready)
+                if not template.ready:
+                    template.why_broken = _UNLOADED.format(limit=human(limit))
+                    found.append(template)
+                template.kill()
+        return found
+
+    def retire_unready(self) -> list[str]:
+        """Nobody waits for an image that is being loaded. Returns the workers that were asked of them."""
+        asked: list[str] = []
+        for template in self._templates:
+            if not template.ready:
+                template.retired = True
+                asked += template.asked
+                template.kill()
+        return asked
+
+    def lose(self, template: TemplateProcess) -> None:
+        """It has ended."""
+        self._reactor.unwatch(template.fileno())
+        self._templates.remove(template)
+        template.close()
+
+    def died_by_itself(self, template: TemplateProcess, pools: Mapping[str, Pool]) -> list[Pool]:
+        """One that had been ready has died, and nobody had asked it to: some job of these pools may have killed it."""
+        if not template.ready or template.retired:
+            return []
+        now = time.monotonic()
+        concerned = [pools[name] for name in template.spec.pools if name in pools]
+        for pool in concerned:
+            pool.template_deaths = pool.template_deaths.died(now)
+        return concerned
+
+    def close(self) -> None:
+        """Let all end; they kill what is left of their descendants first."""
+        for template in self._templates:
+            template.close()

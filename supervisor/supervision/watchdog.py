@@ -1,0 +1,92 @@
+"""Look after running workers: their beats, their jobs' time limits, their memory."""
+
+from __future__ import annotations
+
+from supervisor.domain.liveness import Signs, Verdict, first_late, judge
+from supervisor.supervision import exit_reason
+from supervisor.supervision.pool import OVER_MEMORY, Pool
+from supervisor.supervision.termination import Step
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system import kernel, signals
+from supervisor.system.slot import Cancel, Snapshot, State
+from supervisor.telemetry import events
+
+_MEMORY_TICK = 10.0  # seconds between two measurements of a worker that has worked and seems to have its old size
+_GROWN = 1.05  # times as large as at the last one: then it is measured at once
+
+
+def judge_beat(worker: WorkerProcess, now: float) -> None:
+    """Kill what is stopped or stuck; tolerate what is late but working."""
+    settings, slot = worker.settings, worker.slot.read()
+    starting = slot.state is State.STARTING
+    if starting and now - worker.asked_at > settings.startup_timeout:
+        worker.kill(exit_reason.STARTUP)
+        return
+    if now - slot.beat < settings.heartbeat_timeout:
+        worker.late = None
+        return
+    signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.pid))
+    # A set-up may read a model from a slow disk with the interpreter's lock held: no beat, and no CPU used.
+    worker.late = None if starting else first_late(worker.late, signs)
+    verdict = judge(signs, worker.late, settings.heartbeat_timeout)
+    run = (slot.job, slot.token)
+    if verdict is Verdict.STUCK:
+        worker.dump_stacks(now)
+        worker.kill(exit_reason.STUCK, run)
+    elif verdict is Verdict.STOPPED:
+        worker.kill(exit_reason.STOPPED, run)
+
+
+def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
+    """Stop a job that is over its time or cancelled: interrupt, then kill.
+
+    Returns when to look again, in monotonic seconds; None while nothing limits it.
+    """
+    slot = worker.slot.read()
+    ladder = worker.ladder
+    step = ladder.next_step(slot, now)
+    if step is Step.INTERRUPT:
+        _tell_interrupted(worker, slot)
+        worker.dump_stacks(now)
+        worker.slot.request_cancel(slot.job, slot.token, ladder.reason)
+        worker.signal(signals.INTERRUPT)
+    elif step is Step.KILL:
+        over = ladder.reason is Cancel.TIMEOUT
+        worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)
+    return ladder.due(slot)
+
+
+def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:
+    late = worker.ladder.reason is Cancel.TIMEOUT
+    fields = {"limit_seconds": round(slot.deadline - slot.started, 3)} if late else {"why": "cancelled"}
+    events(process="supervisor").warning(
+        "job_timed_out" if late else "job_interrupted",
+        pool=worker.pool,
+        worker=worker.name,
+        job=slot.job,
+        **({"batch": slot.batch} if slot.batch > 1 else {}),
+        **fields,
+    )
+
+
+def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
+    """Measure a worker that may have grown, and have one beyond max_memory replaced.
+
+    One that works is looked at each time, if its pool has a limit at all: the resident size is quick to read, and
+    what counts is measured only when that has grown.
+    """
+    slot, memory = worker.slot.read(), worker.memory
+    limit = pool.settings.max_memory
+    limited = limit is not None or pool.settings.memory_budget is not None
+    grown = False
+    if limited and (slot.job or slot.done != memory.done):
+        resident = kernel.resident_of_family(worker.pid)
+        grown = resident > memory.resident * _GROWN
+        memory.resident = resident if grown else memory.resident
+    due = slot.done != memory.done and now - memory.measured_at >= _MEMORY_TICK
+    if not (grown or due):
+        return  # it has done nothing since, or cannot have grown much
+    memory.done, memory.measured_at = slot.done, now
+    pool.measure(worker)
+    if limit is not None and memory.unique > limit and not worker.stale:
+        worker.stale = OVER_MEMORY

@@ -1,0 +1,150 @@
+"""What a worker's handlers write to stderr: passed on to the log, its end kept, a flood of it bounded."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from supervisor.supervision.stack_filter import StackFilter
+from supervisor.supervision.termination import NO_RUN, Run
+from supervisor.system.outlet import Outlet
+from supervisor.system.reactor import Reactor
+from supervisor.telemetry import events
+from supervisor.template.template import BYTES_A_SECOND
+
+TAIL_BYTES = 8192  # kept for job_errors
+STACKS_WITHIN = 6.0  # seconds in which a worker that was asked for its stacks writes them, or is killed
+_AT_ONCE = 1 << 18  # bytes of one look
+_PAUSE = 0.01  # seconds between two looks at a flood
+
+Pass = Callable[[bytes], None]
+
+
+class WorkerOutput:
+    """The reading end of one worker's stderr. Times are monotonic seconds.
+
+    Nothing here waits for anybody: a flood is read in portions, with pauses in which its writer waits, and only so
+    much of it a second goes on to the log. `run` tells what the worker runs now. The tail begins with that run, as far
+    as can be told: what was read before it was seen is none of its.
+    """
+
+    def __init__(self, descriptor: int, worker: str, log: Outlet, run: Callable[[], Run]) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.tail = b""
+        self._worker = worker
+        self._log = log
+        self._run_now = run
+        self._run = NO_RUN  # the latest that was seen
+        self._stacks: StackFilter | None = None
+        self._stacks_until = 0.0
+        self._second = 0.0  # when the present one began
+        self._passed = self._dropped = 0
+        self.resume_at: float | None = None  # when to look again at a flood
+
+    @property
+    def flooded(self) -> bool:
+        """Whether more than a portion came at once: then it is looked at again at `resume_at`."""
+        return self.resume_at is not None
+
+    def read(self, now: float) -> bool:
+        """Take in what is there now, up to a portion. False when nobody can write any more."""
+        self.resume_at = None
+        try:
+            data = os.read(self.descriptor, _AT_ONCE)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._notice_run()  # after reading: whatever came before was written before this run was seen
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        self._pass_on(data, now)
+        if len(data) == _AT_ONCE or self._dropped:
+            self.resume_at = now + _PAUSE
+        return True
+
+    def drain(self, now: float) -> None:
+        """The worker is dead: read what is left, which is no more than the pipe holds."""
+        for _ in range(8):
+            if not self.read(now) or self.resume_at is None:
+                break
+        if self._stacks is not None:
+            self._log.put(self._stacks.rest())
+        self._tell_dropped()
+
+    def _notice_run(self) -> None:
+        run = self._run_now()
+        if run not in (NO_RUN, self._run):
+            self._run, self.tail = run, b""
+
+    def expect_stacks(self, now: float) -> None:
+        """The worker was asked for its stacks: they are kept for its job, and do not go on to the log."""
+        self._stacks = self._stacks or StackFilter()
+        self._stacks_until = now + STACKS_WITHIN
+
+    def _without_stacks(self, data: bytes, now: float) -> bytes:
+        if self._stacks is None:
+            return data
+        passed = self._stacks.pass_on(data)
+        if now > self._stacks_until:
+            passed += self._stacks.rest()
+            self._stacks = None
+        return passed
+
+    def _pass_on(self, data: bytes, now: float) -> None:
+        data = self._without_stacks(data, now)
+        if now - self._second >= 1.0:
+            self.tell_dropped(now)
+            self._second, self._passed = now, 0
+        passed = data[: BYTES_A_SECOND - self._passed]
+        self._passed += len(passed)
+        self._dropped += len(data) - len(passed)
+        if passed:
+            self._log.put(passed)
+
+    def tell_dropped(self, now: float) -> None:
+        """One line for all of a second."""
+        if now - self._second >= 1.0:
+            self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            if not self.tail.endswith(b"\n"):
+                self._log.put(b"\n")
+            events(process="supervisor").warning("output_dropped", worker=self._worker, bytes=self._dropped)
+            self._dropped = 0
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class Outputs:
+    """All of them, as `every` lists them: read when there is something, floods a little later again."""
+
+    def __init__(self, reactor: Reactor, every: Callable[[], Iterable[WorkerOutput]]) -> None:
+        self._reactor = reactor
+        self._every = every
+
+    def watch(self, output: WorkerOutput) -> None:
+        self._reactor.watch(output.descriptor, partial(self._read, output))
+
+    def _read(self, output: WorkerOutput) -> None:
+        """A flood is looked at again a little later; whoever wrote it waits meanwhile."""
+        if not output.read(time.monotonic()) or output.flooded:
+            self._reactor.unwatch(output.descriptor)
+
+    def floods(self) -> list[float | None]:
+        """When to look at them again."""
+        return [output.resume_at for output in self._every()]
+
+    def read_floods(self, now: float) -> None:
+        for output in self._every():
+            due = output.resume_at is not None and now >= output.resume_at
+            if due and output.read(now) and not output.flooded:
+                self.watch(output)
+
+    def tell_dropped(self, now: float) -> None:
+        for output in self._every():
+            output.tell_dropped(now)

@@ -1,0 +1,185 @@
+"""The supervisor's view of one worker: a state machine, from the request to fork it until its end is settled."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from supervisor.config.settings import PoolSettings
+from supervisor.domain.liveness import Signs
+from supervisor.domain.policy import JobPolicy
+from supervisor.maintenance.deaths import DeathReport
+from supervisor.supervision.exit_reason import Circumstances, ExitReport, Kill, explain
+from supervisor.supervision.template_process import TemplateProcess
+from supervisor.supervision.termination import NO_RUN, Run, TerminationLadder
+from supervisor.supervision.worker_output import WorkerOutput
+from supervisor.system import ending, signals
+from supervisor.system.slot import Slot, Snapshot, State
+
+STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
+
+
+class Stage(IntEnum):
+    """Where a worker is in its life. Each is reached from one before it, none is left backwards.
+
+    asked → forked → ready → draining → ended → reported → settled; draining and ended may come at any time.
+    """
+
+    ASKED = 1  # its template has been asked for it
+    FORKED = 2  # it has a process
+    READY = 3  # it has been set up
+    DRAINING = 4  # told to leave after its job
+    ENDED = 5  # its process is dead, or will never be
+    REPORTED = 6  # the maintainer has been told what becomes of its jobs
+    SETTLED = 7  # and has done it: the slot is free
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was last measured of a worker and what it has started; bytes, and monotonic seconds."""
+
+    unique: int = 0
+    resident: int = 0
+    done: int = -1
+    measured_at: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class WorkerProcess:
+    """Made when it is asked for. Times are monotonic seconds.
+
+    `settings` are those that it was asked for with: a reload does not change it. `stale` says why a successor is
+    wanted, "" if none is.
+    """
+
+    name: str
+    incarnation: str
+    number: int  # of its slot
+    slot: Slot
+    settings: PoolSettings
+    template: TemplateProcess
+    asked_at: float
+    device: str | None = None
+    cautious: bool = False
+    stage: Stage = Stage.ASKED
+    pid: int = 0
+    pidfd: int = -1
+    output: WorkerOutput | None = None
+    stale: str = ""
+    ended_at: float = 0.0
+    status: int | None = None
+    peak_memory: int | None = None
+    killed: Kill | None = None
+    late: Signs | None = None
+    memory: Memory = field(default_factory=Memory)
+    ladder: TerminationLadder = field(default_factory=TerminationLadder)
+
+    # Questions
+
+    @property
+    def pool(self) -> str:
+        return self.settings.name
+
+    @property
+    def living(self) -> bool:
+        """Whether it is, or will be, as far as we know."""
+        return self.stage < Stage.ENDED
+
+    @property
+    def running(self) -> bool:
+        """Whether it has a process that can be looked at."""
+        return self.pid > 0 and self.stage < Stage.ENDED
+
+    @property
+    def is_ready(self) -> bool:
+        return self.stage is Stage.READY
+
+    @property
+    def leaving(self) -> bool:
+        return self.stage is Stage.DRAINING
+
+    @property
+    def explained_at(self) -> float | None:
+        """When its end must be dealt with although nobody has said how it came; None before its end."""
+        if self.stage is not Stage.ENDED:
+            return None
+        return self.ended_at if self.status is not None else self.ended_at + STATUS_PATIENCE
+
+    # Transitions
+
+    def forked(self, pid: int, pidfd: int, output: WorkerOutput, now: float) -> None:
+        """It has a process. Its own start-up begins now: importing may have taken minutes."""
+        self.pid, self.pidfd, self.output, self.asked_at = pid, pidfd, output, now
+        self.slot.watch()
+        if self.stage is Stage.DRAINING:
+            self.signal(signals.DRAIN)
+        elif self.stage is Stage.ASKED:
+            self.stage = Stage.FORKED
+        if self.killed is not None:
+            self.signal(9)
+
+    def notice_ready(self, slot: Snapshot) -> bool:
+        """Look whether it has been set up since the last look."""
+        if self.stage is Stage.FORKED and slot.state in (State.IDLE, State.BUSY):
+            self.stage = Stage.READY
+            return True
+        return False
+
+    def drain(self) -> None:
+        """Let it finish its job and leave."""
+        if self.stage < Stage.DRAINING:
+            self.stage = Stage.DRAINING
+            self.slot.request_drain()
+            self.signal(signals.DRAIN)
+
+    def kill(self, reason: str, run: Run | None = None) -> None:
+        """Kill it, for what it is running, or for this run. The first reason counts."""
+        if self.killed is None:
+            if run is None:
+                slot = self.slot.read()
+                run = (slot.job, slot.token) if slot.job else NO_RUN
+            self.killed = Kill(reason, run)
+        self.signal(9)
+
+    def end(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:
+        """Its process is dead, or there will be none; its wait status may come later."""
+        if self.stage < Stage.ENDED:
+            self.stage, self.ended_at = Stage.ENDED, now
+        if status is not None:
+            self.status, self.peak_memory = status, peak_memory
+
+    def report(self, known: Circumstances, slot: Snapshot) -> tuple[ExitReport, DeathReport]:
+        """Why it ended, and what the maintainer must know of that."""
+        self.stage = Stage.REPORTED
+        ended = explain(slot, known)
+        settings = self.settings
+        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
+        job, token = ended.run
+        return ended, DeathReport(
+            self.incarnation, self.name, ended.charge, job, token, policy, ended.failure, self.number, ended.batch
+        )
+
+    def settled(self) -> int:
+        """The number of its slot, which is free from now on."""
+        self.stage = Stage.SETTLED
+        self.slot.clear()
+        return self.number
+
+    def dump_stacks(self, now: float) -> None:
+        """Have it write where all its threads are; that is kept for its job."""
+        if self.output is not None:
+            self.output.expect_stacks(now)
+        self.signal(signals.DUMP_STACKS)
+
+    def signal(self, number: int) -> None:
+        if self.pidfd >= 0:
+            ending.send_signal(self.pidfd, number)
+
+    def close(self) -> None:
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        if self.output is not None:
+            self.output.close()
+            self.output = None

@@ -1,0 +1,207 @@
+"""What has been finished so far, by type, in numbers that only grow: a mapped file beside the scoreboard.
+
+A row a slot, and in each an entry a type; slot 0 is the maintainer's, who settles what died. Numbers belong to
+the slot, not to the worker that happens to have it: they are never set back, so nobody who reads them now and
+then misses what a worker did before its end. Only the process in the slot writes its row, once a hand of jobs and
+without a system call; whoever wants to know adds up the rows.
+
+Layout of a row: HEADER_BYTES, then MOST_TYPES + 1 entries of ENTRY_BYTES, the last one for all further types.
+All words are 8 bytes in the machine's byte order; single words are written at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.system.forkmark import keep_from_forks
+from supervisor.system.region import mapped
+
+# Upper bounds of the histograms' buckets, in seconds; one more bucket is for everything above.
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+BUCKETS = len(BOUNDS) + 1
+MOST_TYPES = 64
+OTHERS = ""  # the type under which the further ones are added up
+HEADER_BYTES = ENTRY_BYTES = 512
+_BYTES = HEADER_BYTES + ENTRY_BYTES * (MOST_TYPES + 1)
+_REGION = 64 * 1024  # from one row to the next, on page boundaries whatever a page is
+_NAME_BYTES = 104
+# Words of the header.
+_USED, _BUSY, _RECLAIMED = range(3)
+# Words of an entry, after its name.
+_DONE, _FAILED, _RUN_SECONDS, _WAIT_SECONDS = range(_NAME_BYTES // 8, _NAME_BYTES // 8 + 4)
+_RUN = _WAIT_SECONDS + 1
+_WAIT = _RUN + BUCKETS
+_END = _WAIT + BUCKETS
+
+
+@dataclass(slots=True)
+class TypeCounters:
+    """Of one type: runs that ended well, runs that failed, and how long they ran and had waited for it.
+
+    Seconds are sums; `run` and `wait` count by BOUNDS. A run whose length nobody knows is in no bucket.
+    """
+
+    done: int = 0
+    failed: int = 0
+    run_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    run: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    wait: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+
+    def add(self, other: TypeCounters) -> None:
+        self.done += other.done
+        self.failed += other.failed
+        self.run_seconds += other.run_seconds
+        self.wait_seconds += other.wait_seconds
+        self.run = [a + b for a, b in zip(self.run, other.run, strict=True)]
+        self.wait = [a + b for a, b in zip(self.wait, other.wait, strict=True)]
+
+
+@dataclass(slots=True)
+class Counters:
+    """The sums over all slots. `store_busy` is how often another writer held the database's lock for too long."""
+
+    types: dict[str, TypeCounters] = field(default_factory=dict)
+    store_busy: int = 0
+    locks_reclaimed: int = 0
+
+    def add(self, other: Counters) -> None:
+        for name, counters in other.types.items():
+            self.types.setdefault(name, TypeCounters()).add(counters)
+        self.store_busy += other.store_busy
+        self.locks_reclaimed += other.locks_reclaimed
+
+
+class Row:
+    """One slot's numbers. Any thread of its process may add to them."""
+
+    def __init__(self, memory: memoryview | None = None) -> None:
+        self._bytes = memoryview(bytearray(_BYTES)) if memory is None else memory
+        self._ints = self._bytes.cast("q")
+        self._floats = self._bytes.cast("d")
+        self._lock = threading.Lock()
+        self._entries = {_name(self._bytes, number): _entry(number) for number in range(_used(self._ints))}
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the row is the worker's, and ours from now on nobody's."""
+        Row.__init__(self)
+
+    def ran(self, type_: str, run: float | None, wait: float | None, *, failed: bool = False) -> None:
+        """A run has ended. `run` and `wait` are its seconds, None for what nobody knows."""
+        ints, floats = self._ints, self._floats
+        with self._lock:
+            at = self._entries.get(type_) or self._enter(type_)
+            ints[at + (_FAILED if failed else _DONE)] += 1
+            if run is not None:
+                floats[at + _RUN_SECONDS] += run
+                ints[at + _RUN + bisect_left(BOUNDS, run)] += 1
+            if wait is not None:
+                floats[at + _WAIT_SECONDS] += wait
+                ints[at + _WAIT + bisect_left(BOUNDS, wait)] += 1
+
+    def ran_all(self, type_: str, runs: Sequence[float], waits: Sequence[float]) -> None:
+        """Many runs have ended well, as many as there are seconds in each: ascending, or all in one bucket."""
+        ints, floats = self._ints, self._floats
+        with self._lock:
+            at = self._entries.get(type_) or self._enter(type_)
+            ints[at + _DONE] += len(runs)
+            for seconds, sums, buckets in ((runs, _RUN_SECONDS, _RUN), (waits, _WAIT_SECONDS, _WAIT)):
+                floats[at + sums] += sum(seconds)
+                for bucket, count in _buckets(seconds):
+                    ints[at + buckets + bucket] += count
+
+    def busy(self) -> None:
+        """Another writer held the database's lock for too long."""
+        with self._lock:
+            self._ints[_BUSY] += 1
+
+    def reclaimed(self, locks: int) -> None:
+        with self._lock:
+            self._ints[_RECLAIMED] += locks
+
+    def _enter(self, type_: str) -> int:
+        """Where a type has its numbers, from now on."""
+        number = _used(self._ints)
+        if number >= MOST_TYPES:
+            return self._entries.setdefault(type_, _entry(MOST_TYPES))
+        data = type_.encode("utf-8", "replace")[:_NAME_BYTES]
+        at = HEADER_BYTES + number * ENTRY_BYTES
+        # All of it: a predecessor may have died before it counted the entry.
+        self._bytes[at : at + ENTRY_BYTES] = data.ljust(ENTRY_BYTES, b"\0")
+        self._ints[_USED] = number + 1
+        return self._entries.setdefault(type_, _entry(number))
+
+
+def shared(path: Path, slot: int) -> Row:
+    """The row of a slot; where there is no room for the file, one that nobody else can read."""
+    memory = mapped(path, slot * _REGION, _BYTES)
+    if memory is None:
+        return Row()
+    keep_from_forks(memoryview(memory))
+    return Row(memoryview(memory))
+
+
+def read(path: Path) -> Counters:
+    """The sums over all slots; nothing where the file is not there or cannot be read."""
+    found = Counters()
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            whole = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
+    except OSError:
+        return found
+    memory = memoryview(whole)
+    for at in range(0, size - _BYTES + 1, _REGION):
+        found.add(_read_row(memory[at : at + _BYTES]))
+    return found
+
+
+def _read_row(memory: memoryview) -> Counters:
+    ints, floats = memory.cast("q"), memory.cast("d")
+    found = Counters(store_busy=ints[_BUSY], locks_reclaimed=ints[_RECLAIMED])
+    used = _used(ints)
+    numbers = [*range(used), MOST_TYPES] if used == MOST_TYPES else range(used)
+    for number in numbers:
+        at = _entry(number)
+        counters = TypeCounters(
+            done=ints[at + _DONE],
+            failed=ints[at + _FAILED],
+            run_seconds=floats[at + _RUN_SECONDS],
+            wait_seconds=floats[at + _WAIT_SECONDS],
+            run=ints[at + _RUN : at + _WAIT].tolist(),
+            wait=ints[at + _WAIT : at + _END].tolist(),
+        )
+        found.types.setdefault(_name(memory, number), TypeCounters()).add(counters)
+    return found
+
+
+def _used(ints: memoryview) -> int:
+    """How many entries there are. A handler's native code may have written anything there."""
+    return int(min(max(0, ints[_USED]), MOST_TYPES))
+
+
+def _entry(number: int) -> int:
+    """The first word of an entry; never 0."""
+    return (HEADER_BYTES + number * ENTRY_BYTES) // 8
+
+
+def _name(memory: memoryview, number: int) -> str:
+    """The type of an entry; the last one's has none."""
+    at = HEADER_BYTES + number * ENTRY_BYTES
+    return bytes(memory[at : at + _NAME_BYTES]).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _buckets(seconds: Sequence[float]) -> Iterator[tuple[int, int]]:
+    """(bucket, how many) of ascending seconds, for the buckets that get any."""
+    reached, count = 0, len(seconds)
+    while reached < count:
+        bucket = bisect_left(BOUNDS, seconds[reached])
+        beyond = count if bucket == len(BOUNDS) else bisect_right(seconds, BOUNDS[bucket], reached)
+        yield bucket, beyond - reached
+        reached = beyond

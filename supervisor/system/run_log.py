@@ -1,0 +1,149 @@
+"""What a run says, within bounds: its beginning and its end, in memory that may outlive the process.
+
+Layout: the run's job and token, the bytes said, then the first HEAD_BYTES of them, then a ring of the last.
+All words are 8 bytes in the machine's byte order. The slots of one scoreboard share a file, each with a region
+of its own that is mapped by its worker alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
+from supervisor.system.region import mapped
+
+HEAD_BYTES = 16 * 1024  # where what went wrong first stands
+MOST_BYTES = 64 * 1024  # with the end, where what went wrong last stands
+_RING_BYTES = MOST_BYTES - HEAD_BYTES
+_WORDS = struct.Struct("=qqq")
+_RING_AT = _WORDS.size + HEAD_BYTES
+_BYTES = _WORDS.size + MOST_BYTES
+_REGION = 128 * 1024  # from one slot's to the next, on page boundaries whatever a page is
+_UNSAYABLE = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; so every byte is at most one again
+
+
+class RunLog:
+    """Takes down while a `run` is on, whose first two items are its job and token. Any thread may add to it.
+
+    `size` is the bytes that were said. Both are attributes because thousands of runs a second begin and end.
+    """
+
+    def __init__(self, memory: memoryview | None = None) -> None:
+        self.run: Sequence[Any] | None = None
+        self.size = 0
+        self._memory = memoryview(bytearray(_BYTES)) if memory is None else memory
+        self._mark = ALWAYS if memory is None else fork_mark()
+        self._lock = threading.RLock()  # a signal's handler may print while we take down what it interrupts
+
+    def forget(self) -> None:
+        """What was taken down is kept elsewhere, or nobody's."""
+        with self._lock:
+            self.size = 0
+            _WORDS.pack_into(self._memory, 0, 0, 0, 0)
+
+    def line(self, text: str) -> None:
+        self.add((text + "\n").encode("utf-8", "backslashreplace"))
+
+    def add(self, data: bytes) -> None:
+        with self._lock:
+            run = self.run
+            if run is None or not self._mark[0]:  # or in a fork by C code, which has no such memory
+                return
+            at, self.size = self.size, self.size + len(data)
+            if at < HEAD_BYTES:
+                own = data[: HEAD_BYTES - at]
+                self._put(_WORDS.size + at, own)
+                at, data = at + len(own), data[len(own) :]
+            if data:
+                self._turn(at + len(data), data[-_RING_BYTES:])
+            # Last, so that whoever finds us dead counts only what is there.
+            _WORDS.pack_into(self._memory, 0, run[0], run[1], self.size)
+
+    def _turn(self, end: int, data: bytes) -> None:
+        """Write the last bytes that were said, of `end` in all, into the ring."""
+        at = (end - len(data) - HEAD_BYTES) % _RING_BYTES
+        first, rest = data[: _RING_BYTES - at], data[_RING_BYTES - at :]
+        self._put(_RING_AT + at, first)
+        self._put(_RING_AT, rest)
+
+    def _put(self, at: int, data: bytes) -> None:
+        self._memory[at : at + len(data)] = data
+
+    def text(self) -> str | None:
+        """All of it, or beginning and end in whole lines around one that says how much is missing; None for nothing."""
+        with self._lock:
+            return _text(self._memory, self.size)
+
+    def forget_in_child(self) -> None:
+        """In a process that a handler has forked: what is said there is no part of the run."""
+        self._lock = threading.RLock()  # whoever held the other one is not here
+        self._memory = memoryview(bytearray(_BYTES))
+        self.run = None
+
+
+def shared(path: Path, slot: int) -> memoryview | None:
+    """Memory for a slot's run log that can be read when this process is dead; None where there is no room for it."""
+    memory = mapped(path, slot * _REGION, _BYTES)
+    if memory is None:
+        return None
+    _WORDS.pack_into(memory, 0, 0, 0, 0)  # what a predecessor has said
+    keep_from_forks(memoryview(memory))
+    return memoryview(memory)
+
+
+def said(path: Path, slot: int, job: int, token: int) -> str | None:
+    """What a run had said whose worker is dead; None if that was nothing, or is not known."""
+    try:
+        with path.open("rb") as file:
+            file.seek(slot * _REGION)
+            memory = memoryview(file.read(_BYTES))
+    except OSError:
+        return None
+    if len(memory) < _BYTES:
+        return None
+    of_job, of_token, size = _WORDS.unpack_from(memory)
+    return _text(memory, size) if (of_job, of_token) == (job, token) else None
+
+
+def _text(memory: memoryview, size: int) -> str | None:
+    if size <= 0:
+        return None
+    head = bytes(memory[_WORDS.size : _WORDS.size + min(size, HEAD_BYTES)])
+    behind = max(0, size - HEAD_BYTES)
+    ring = bytes(memory[_RING_AT : _RING_AT + min(behind, _RING_BYTES)])
+    if behind <= _RING_BYTES:
+        return _decoded(head + ring)
+    oldest = behind % _RING_BYTES
+    tail = ring[oldest:] + ring[:oldest]
+    head = head[: head.rfind(b"\n") + 1] or head
+    tail = tail.partition(b"\n")[2] or tail
+    between = "" if head.endswith(b"\n") else "\n"
+    left_out = size - len(head) - len(tail)
+    return f"{_decoded(head)}{between}[{left_out} bytes left out]\n{_decoded(tail)}"
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace").translate(_UNSAYABLE)
+
+
+def tee(stream: TextIO | None, run_log: RunLog) -> None:
+    """Have the run log take down what is written to a stream, by whoever holds it: a logging handler, too."""
+    if stream is None:
+        return
+    write = stream.write
+
+    def written(text: str) -> int:
+        count = write(text)
+        if run_log.run is not None:
+            run_log.add(text.encode("utf-8", "backslashreplace"))
+        return count
+
+    # An attribute of the very object, because others have taken hold of it before us. Not every object that
+    # somebody has put in place of a standard stream can have one.
+    with contextlib.suppress(AttributeError, TypeError):
+        stream.write = written  # type: ignore[method-assign]

@@ -1,0 +1,33 @@
+"""The start of a worker in a fresh interpreter, for `start = "spawn"`.
+
+Run by the template as `python -m supervisor.template.spawned FD LINE`: the order's descriptor, and that by which
+the kernel tells of the supervisor's end.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+
+from supervisor.system import child, failpoints, lifeline
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.template.template import prepare, work
+
+
+def main() -> int:
+    """Read the order that the template left in an anonymous file, and work."""
+    lifeline.taken_over(int(sys.argv[2]))
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        # Written by our own parent into memory that nobody else can reach.
+        spec, path = pickle.load(file)  # noqa: S301
+    board = Scoreboard.open(path, writable=True)
+    if board is None:
+        return 1
+    prepare(spec.template, board)
+    failpoints.become("worker")
+    return work(spec, board)
+
+
+if __name__ == "__main__":
+    child.leave(main())

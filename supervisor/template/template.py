@@ -1,0 +1,320 @@
+"""The template: a warm, single-threaded image that has the handler imported and forks workers from it.
+
+It is the parent of its workers: it reaps them, tells the supervisor how they ended, and kills what a dead
+worker's handlers have left behind. When the supervisor's end of the channel closes, it kills all its
+descendants before it leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TextIO, cast
+
+from supervisor.config.settings import LogSettings, PoolSettings
+from supervisor.domain.policy import JobPolicy
+from supervisor.domain.text import shortened
+from supervisor.store.base import Engine, WorkerRecord
+from supervisor.system import belonging, child, counters, ending, kernel, lifeline, run_log, signals, standard
+from supervisor.system.channel import Channel, Message
+from supervisor.system.outlet import Outlet, Ration
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Slot
+from supervisor.telemetry import configure, events
+from supervisor.template.fork_safety import load_image
+from supervisor.worker.batch import BatchWorker
+from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.placement import Place, limit_threads, take
+from supervisor.worker.recorder import Recorder
+from supervisor.worker.worker import Worker
+
+BYTES_A_SECOND = 2 << 20  # that are passed on, which is more than a program's bridge passes; the rest is dropped
+EXIT_BROKEN = 70
+SIGNALS = {
+    "obeyed": (signal.SIGCHLD, signal.SIGCONT),
+    "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+}
+_LOOK_AGAIN = 1.0  # seconds
+STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
+
+
+class TemplateSpec(NamedTuple):
+    """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
+    how many a numerical library may have in each of them.
+    """
+
+    supervisor: str
+    folder: Path
+    pools: Mapping[str, PoolSettings]
+    threads: Mapping[str, int]
+    wakes: Mapping[str, int]
+    news: int
+    log: LogSettings
+
+    @property
+    def any_pool(self) -> PoolSettings:
+        """Pools of one template agree in everything that matters to it."""
+        return next(iter(self.pools.values()))
+
+
+class Template:
+    """Made in its own process, right after the fork."""
+
+    def __init__(self, spec: TemplateSpec, engine: Engine, channel: Channel, board: Scoreboard) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._channel = channel
+        self._board = board
+        self._workers: dict[int, str] = {}
+        self._handler: AnyHandler | None = None  # that has been set up before the fork
+        self._unswept = False  # what a dead worker has left behind may still be there
+        self._log = events(process="template", handler=spec.any_pool.handler or None)
+
+    def run(self) -> int:
+        """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
+        parent = os.getppid()
+        kernel.become_subreaper()
+        signals.Inbox(**SIGNALS)
+        signals.unblock_all()
+        prepare(self._spec, self._board)
+        # Its own name, and what names take need not be imported in every worker.
+        _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
+        try:
+            self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
+            standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
+        except (HandlerError, OSError) as error:
+            self._channel.send({"broken": shortened(str(error))})
+            return EXIT_BROKEN
+        # From here on descendants have to be ended before us, so we must outlive the supervisor.
+        kernel.outlive_parent()
+        gc.collect()
+        kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
+        gc.freeze()
+        self._channel.send({"ready": True})
+        self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
+        ending.kill_children()
+        return 0
+
+    def _serve(self, inbox: signals.Inbox, parent: int) -> None:
+        """Until the channel ends or the supervisor does: a child that it has just forked may hold its end open."""
+        poll = select.epoll()
+        poll.register(self._channel.fileno(), select.EPOLLIN)
+        poll.register(inbox.fileno(), select.EPOLLIN)
+        while not self._channel.closed and os.getppid() == parent:
+            poll.poll(_LOOK_AGAIN if self._unswept else None)
+            if inbox.take() or self._unswept:
+                self._reap()
+            for message, _ in self._channel.receive():
+                if "fork" in message:
+                    self._fork(message["fork"])
+                elif "end" in message:
+                    self._end(message["end"])
+            self._channel.flush()
+
+    def _fork(self, request: Message) -> None:
+        """Fork one worker, and hand its pidfd and the end of its stderr to the supervisor."""
+        pool = self._spec.pools[request["pool"]]
+        incarnation = request["incarnation"]
+        record = (pool, incarnation, request["name"], request["slot"])
+        place = Place(self._spec.threads[pool.name], request["device"])
+        cautious = bool(request["cautious"])
+        wake = self._spec.wakes[pool.name]
+        try:
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+        except Exception as error:
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
+            return
+        _enlarge(writer)
+        try:
+            pid, pidfd = child.fork(
+                lambda: self._become_worker(*record, place=place, stderr=writer, cautious=cautious),
+                role="worker",
+                keep=(wake, self._spec.news, writer),
+            )
+        except Exception as error:
+            # Whatever a module has done to our process at its import: the pool shall say what.
+            self._channel.send({"unforked": incarnation, "error": _reason(error)})
+            os.close(reader)
+        else:
+            self._workers[pid] = incarnation
+            self._channel.send({"forked": incarnation, "pid": pid}, (pidfd, reader))
+        finally:
+            os.close(writer)
+
+    def _end(self, incarnation: str) -> None:
+        """Kill a worker of which the supervisor could not take the descriptors."""
+        for pid, worker in self._workers.items():
+            if worker == incarnation:
+                ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
+
+    def _become_worker(
+        self,
+        pool: PoolSettings,
+        incarnation: str,
+        name: str,
+        slot: int,
+        *,
+        place: Place,
+        stderr: int,
+        cautious: bool,
+    ) -> int:
+        record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
+        log = os.dup(2)
+        # Both through the supervisor, who reads always and within bounds: whoever reads its own stdout, or has
+        # ceased to, is no affair of a job that prints.
+        for number in (standard.STDOUT, standard.STDERR):
+            os.dup2(stderr, number)
+        os.close(stderr)
+        try:
+            take(pool, place)
+        except HandlerError as error:
+            self._board.slot(slot).give_up(str(error))
+            return EXIT_BROKEN
+        spec = WorkerSpec(self._spec, pool, record, self._engine, place.device, log, cautious)
+        if pool.start == "spawn":
+            _exec_worker(spec, self._board.path)
+        return work(spec, self._board, self._handler)
+
+    def _reap(self) -> None:
+        ended = False
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            incarnation = self._workers.pop(pid, None)
+            if incarnation is not None:
+                ended = True
+                self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
+        if ended or self._unswept:
+            # What the dead worker's handlers had started is ours now. Where nobody can tell who that is, look again.
+            self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
+
+    def _database(self) -> Path | None:
+        folder = self._engine.watched
+        return None if folder is None else folder / self._engine.watch_prefix
+
+
+def prepare(spec: TemplateSpec, board: Scoreboard) -> None:
+    """The pool's environment, and the configuration's folder first on sys.path."""
+    belonging.mark(board.path)
+    pool = spec.any_pool
+    if pool.preloads:
+        limit_threads(pool, spec.threads[pool.name])
+    os.environ.update(pool.env)
+    folder = str(spec.folder)
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+
+
+def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:
+    import time
+
+    policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time)
+    pid = os.getpid()
+    started = kernel.start_ticks(pid)
+    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, policy.encode(), time.time(), started)
+
+
+class WorkerSpec(NamedTuple):
+    """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler.
+
+    A `cautious` one claims a job at a time and commits after each: one of the jobs may ruin its process.
+    """
+
+    template: TemplateSpec
+    pool: PoolSettings
+    record: WorkerRecord
+    engine: Engine
+    device: str | None
+    log: int
+    cautious: bool = False
+
+
+def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None) -> int:
+    """The worker's life in its own process. `handler` has been set up already, or is found here."""
+    template, pool, record = spec.template, spec.pool, spec.record
+    kernel.become_subreaper()
+    _title(f"job-supervisor: {record.name}")
+    slot = board.slot(record.slot)
+    standard.make_safe(keep_open=True)
+    recorder = Recorder()
+    recorder.attach(run_log.shared(board.run_logs, record.slot))
+    log = Outlet(spec.log)
+    ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
+    events_to = cast("TextIO", log)
+    configure(template.log.format, template.log.level, events_to, keep=recorder.run_log.line, theirs=ration)
+    if pool.command:
+        from supervisor.worker.subprocess_handler import SubprocessHandler  # only where there is a program
+
+        handler = SubprocessHandler(
+            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
+        )
+    worker = (BatchWorker if pool.batch_size > 1 else Worker)(
+        pool,
+        record,
+        spec.engine,
+        slot,
+        wake=template.wakes[pool.name],
+        news=template.news,
+        recorder=recorder,
+        row=counters.shared(board.counters, record.slot),
+        handler=handler,
+        device=spec.device,
+        cautious=spec.cautious,
+        now_and_then=ration.tell_dropped,
+    )
+    return worker.run()
+
+
+def _tell_dropped(worker: str, size: int) -> None:
+    events(process="worker").warning("output_dropped", worker=worker, bytes=size, of="the log")
+
+
+def _ask_to_leave(slot: Slot) -> None:
+    slot.request_drain()
+    os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
+
+
+def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
+    """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
+    file = os.memfd_create("worker", 0)
+    os.write(file, pickle.dumps((spec, board)))
+    os.lseek(file, 0, os.SEEK_SET)
+    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
+        os.set_inheritable(descriptor, True)
+    line = str(lifeline.keep_over_exec())
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", str(file), line])  # noqa: S606
+
+
+def _reason(error: Exception) -> str:
+    """Why no worker can be forked, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shortened(f"{type(error).__name__}: {error}")
+
+
+def _enlarge(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, STDERR_PIPE_BYTES)
+    except OSError:
+        return  # over the user's limit: the usual 64 KiB then
+
+
+def _title(title: str) -> None:
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return
+    setproctitle(title)

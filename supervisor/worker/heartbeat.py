@@ -1,0 +1,97 @@
+"""The worker's second thread: it stamps the beat, and lets nothing wait behind a slow job."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from time import monotonic, sleep
+
+from supervisor.system import signals
+from supervisor.system.slot import Slot
+from supervisor.telemetry import events
+
+PATIENCE = 0.05  # seconds that claims may wait behind a running job
+REST = 2.0  # seconds without a batch after which the thread sleeps between beats
+
+
+class HeartbeatThread(threading.Thread):
+    """Beats every `interval` seconds. When a job outlasts PATIENCE it calls `hand_back` with the seconds so far.
+
+    While batches come in it looks every PATIENCE seconds; when none has come for REST it sleeps from
+    beat to beat, so that an idle worker costs next to nothing. `besides` is called with every beat.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        interval: float,
+        hand_back: Callable[[float], None],
+        besides: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._slot = slot
+        self._interval = interval
+        self._hand_back = hand_back
+        self._besides = besides
+        self._wake = threading.Event()
+        self._last_batch = 0.0
+        self._batch_began = 0.0
+        self._resting = True
+        self._stopped = False
+        self._handing_back = threading.Lock()
+        self._ceased = False
+        self._failed = ""
+
+    def batch(self, now: float) -> None:
+        """Several claims were taken at `now` (monotonic seconds). Cheap: thousands of calls a second."""
+        self._last_batch = now
+        if self._resting:
+            self._resting = False
+            self._wake.set()
+
+    def job(self, now: float) -> None:
+        """A handler starts at `now`, or 0.0: none is running."""
+        self._batch_began = now
+
+    def cease(self) -> None:
+        """ClaimBuffer back nothing more, and wait until what is being handed back is committed or in hand again."""
+        self._ceased = True
+        with self._handing_back:
+            pass
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+        self.join(timeout=1.0)
+
+    def run(self) -> None:
+        signals.block_all()  # signals are the main thread's, or they would not interrupt a handler
+        while not self._stopped:
+            try:
+                self._beat()
+            except Exception as error:
+                # Whatever it is: without a beat the worker would be killed as stuck, and its job charged.
+                self._say(error)
+                sleep(PATIENCE)
+
+    def _beat(self) -> None:
+        self._slot.beat()
+        self._besides()
+        now = monotonic()
+        began = self._batch_began
+        if began and now - began >= PATIENCE:
+            with self._handing_back:
+                if not self._ceased:
+                    self._hand_back(now - began)
+        self._resting = now - self._last_batch > REST
+        self._wake.wait(self._interval if self._resting else PATIENCE / 2)
+        self._wake.clear()
+
+    def _say(self, error: Exception) -> None:
+        """Each kind of error once, not with every beat."""
+        kind = type(error).__name__
+        if kind != self._failed:
+            self._failed = kind
+            with contextlib.suppress(Exception):
+                events(process="worker").error("heartbeat_failed", error=repr(error), exc_info=True)

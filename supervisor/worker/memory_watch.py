@@ -1,0 +1,35 @@
+"""A worker that has grown beyond max_memory notices it itself, between two jobs."""
+
+from __future__ import annotations
+
+import os
+
+from supervisor.system import kernel
+
+_SLOW = 0.005  # seconds: after a hand of jobs that took as long, a look costs little
+_EVERY = 0.1  # seconds between looks after quicker ones
+_CLOSELY = 1.0  # seconds between close looks for what the resident size does not show: pages no longer shared
+
+
+class MemoryWatch:
+    """Looks at the resident size, which is quick to read and never too small; only beyond the limit at what counts,
+    the unique size of the worker and of what it has started. `limit` is bytes, None for none.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._looked = self._measured = 0.0
+        self._unsuspicious = limit or 0  # bytes resident up to which the limit cannot have been reached
+
+    def beyond_limit(self, began: float, now: float) -> bool:
+        """Whether to ask for a successor, after jobs that ran between these monotonic seconds."""
+        if self._limit is None or (now - began < _SLOW and now - self._looked < _EVERY):
+            return False
+        self._looked = now
+        resident = kernel.resident_of_family(os.getpid())
+        if resident <= self._limit or (resident <= self._unsuspicious and now - self._measured < _CLOSELY):
+            return False
+        self._measured = now
+        left = self._limit - kernel.memory_of_family(os.getpid())
+        self._unsuspicious = resident + left
+        return left < 0

@@ -1,0 +1,395 @@
+"""A handler that is a program: jobs go to it as lines, its words come back as progress, results and errors.
+
+A worker has one program for its whole life. When the program ends, or has to be ended, the worker leaves
+after it has settled what it holds, and the pool replaces both; so nothing here is ever started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from supervisor.config.programs import executable
+from supervisor.config.settings import PoolSettings
+from supervisor.domain.duration import human
+from supervisor.domain.errors import InvalidJob, StoreError
+from supervisor.domain.settlement import Failure
+from supervisor.system import signals
+from supervisor.system.oom import OomCounter
+from supervisor.telemetry import events
+from supervisor.worker import environment
+from supervisor.worker.context import Context, JobInterrupted
+from supervisor.worker.loader import HandlerError
+from supervisor.worker.outcomes import Crashed, NotBegun, Reported
+from supervisor.worker.output import Output
+from supervisor.worker.process_state import Changes
+from supervisor.worker.program import Ending, Program
+from supervisor.worker.protocol import Conversation, Error, Extend, Hello, Log, Progress, Result, Violation
+from supervisor.worker.recorder import Recorder
+
+# All of these together stay below the time after which the supervisor kills the worker itself.
+LET_GO = 2.0  # seconds for the program to let go of a job that must stop
+TERM_GRACE = 1.5  # then for TERM, before KILL
+BYE_GRACE = 5.0  # to end after its bye, before TERM
+_SET_UP = 0.95  # of startup_timeout: we can say what was missing, the supervisor only that it took too long
+_LOOK = 0.1  # seconds between two looks whether the job was cancelled
+_CLOSING = 0.5  # from the end of its replies to the program's own end, which is the better reason
+_GULP = 65536
+_GULPS_BETWEEN = 64  # read at most before a job; a program that chatters on is heard with the job
+_MOST_LOGGED = 1000  # log messages a job
+
+
+class _Ended(Exception):
+    """The program has ended, and everything that it said before has been heard."""
+
+
+class SubprocessHandler:
+    """What an executor takes for a handler. Used by one thread, the worker's main one.
+
+    `leave` asks the worker to leave after the job at hand; `lost` notes, in a sentence, that the program
+    died or was killed through its own fault. `recorder` is told what runs, and what that prints.
+    """
+
+    changes: Changes | None = None  # what its program keeps ends with that
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        folder: Path,
+        *,
+        leave: Callable[[], None],
+        lost: Callable[[str], None],
+        recorder: Recorder,
+    ) -> None:
+        self.name = shlex.join(pool.command)
+        self._pool = pool
+        self._folder = folder
+        self._leave = leave
+        self._lost = lost
+        self._recorder = recorder
+        self._conversation = Conversation()
+        self._pending = bytearray()  # what the program has not taken yet
+        self._silent = False  # its replies have ended
+        self._over = False
+        self._logged = 0
+        self._oom = OomCounter()
+        self._look_at = 0.0
+        self._log = events(pool=pool.name)
+
+    # The worker's set-up and end
+
+    def setup(self, ctx: Context) -> None:
+        """Start the program and wait for its hello. Raises HandlerError, with the program ended."""
+        until = time.monotonic() + self._pool.startup_timeout * _SET_UP
+        try:
+            file = executable(self._pool.command[0], self._folder, self._pool.env)
+            environ = environment.of_program(self._pool.env, ctx.device)
+            self._program = Program(file, self._pool.command, self._folder, environ)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise HandlerError(f"{self.name}: it cannot be started: {why}") from None
+        self._recorder.watch(self._program.pid)
+        self._output = Output(self._program.output, self._program.pidfd, self._leave, self._recorder.run_log.add)
+        self._output.start()
+        self._poll = select.poll()
+        self._poll.register(self._program.replies, select.POLLIN)
+        self._poll.register(self._program.pidfd, select.POLLIN)
+        self._log.debug("program_started", pid=self._program.pid, command=self.name)
+        try:
+            self._greet(ctx, until)
+        except (Violation, _Ended) as error:
+            ending = self._end(by_itself=isinstance(error, _Ended))
+            what = f"{ending} before its hello" if isinstance(error, _Ended) else error
+            raise HandlerError(f"{self.name}: it {what}{self._last_words()}") from None
+        except HandlerError:
+            self._end()
+            raise
+        except ValueError as error:
+            self._end()
+            raise HandlerError(f"{self.name}: the pool's options are no JSON: {error}") from None
+
+    def _greet(self, ctx: Context, until: float) -> None:
+        greeting = self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
+        self._pending += greeting
+        while not isinstance(word := self._next(until), Hello):
+            if word is None or time.monotonic() > until:
+                patience = human(self._pool.startup_timeout)
+                raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
+            self._repeat(word, ctx.log)
+        missing = set() if word.capabilities is None else set(ctx.capabilities) - word.capabilities
+        if missing:
+            raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
+
+    def teardown(self, ctx: Context) -> None:
+        """Say bye, and end the program if it does not end by itself."""
+        if self._over:
+            return
+        if self._program.wait(0):
+            ending = self._end()
+            self._lost(f"between jobs the program {ending}")
+            return
+        until = time.monotonic() + BYE_GRACE
+        self._pending += self._conversation.bye()
+        with contextlib.suppress(Violation, _Ended):
+            while time.monotonic() < until:
+                self._exchange(until - time.monotonic())
+                if not self._pending:
+                    self._program.close_requests()
+        self._end()
+
+    # One job
+
+    def handle(self, payload: Any, ctx: Context) -> Any:
+        """Give the program a job and wait for its last word about it.
+
+        Raises what the executor makes an outcome of: Reported, JobInterrupted; Crashed, when the program
+        has died with the job; NotBegun, when it was dead before.
+        """
+        with _deaf_to(signals.INTERRUPT):
+            self._look_up()
+            self._hand_over(payload, ctx)
+            try:
+                word = self._converse(ctx)
+            except JobInterrupted as interrupted:
+                self._stop(interrupted)
+            except (Violation, _Ended) as error:
+                self._crash(error)
+        return self._outcome(word, ctx)
+
+    def _look_up(self) -> None:
+        """Hear what was said between jobs, when only log lines are in order."""
+        if not self._over:
+            try:
+                dead = self._program.wait(0)
+                for _ in range(_GULPS_BETWEEN):
+                    more = self._read(dead)
+                    while (word := self._conversation.next()) is not None:
+                        self._repeat(word, self._log)
+                    if not more:
+                        break
+                if not self._silent:
+                    return
+                self._end_of_replies()
+            except (Violation, _Ended) as error:
+                self._retire(error)
+        self._leave()
+        raise NotBegun
+
+    def _retire(self, error: Violation | _Ended) -> NoReturn:
+        """The program is dead, or must die, without having begun the job."""
+        ending = self._end()
+        self._lost(f"between jobs the program {ending if isinstance(error, _Ended) else error}")
+        self._leave()
+        raise NotBegun
+
+    def _hand_over(self, payload: Any, ctx: Context) -> None:
+        timeout = self._pool.timeout
+        try:
+            line = self._conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
+        except ValueError as error:
+            raise Reported("payload", f"the payload is no JSON that a program could read: {error}") from None
+        self._output.begin()
+        self._look_for_oom(self._oom.forget)
+        self._logged = 0
+        self._pending += line
+        self._handed = len(line)
+
+    def _converse(self, ctx: Context) -> Result | Error:
+        """Until the job's last word. JobInterrupted comes out of the waiting, nowhere else."""
+        asked = False
+        while True:
+            if not asked and ctx.cancelled:
+                asked = True
+                self._pending += self._conversation.cancel(now=False)
+            self._look_for_oom(self._oom.look)
+            word = self._next(time.monotonic() + _LOOK)
+            if isinstance(word, (Result, Error)):
+                return word
+            if word is not None:
+                self._attend(word, ctx)
+
+    def _look_for_oom(self, look: Callable[[], None]) -> None:
+        """Once a second: what the kernel killed long ago was not this program."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + 1.0
+            look()
+
+    def _stop(self, interrupted: JobInterrupted) -> NoReturn:
+        """The job must stop: ask, then TERM, then KILL. A program that lets go of it is kept."""
+        last: Result | Error | None = None
+        until = time.monotonic() + LET_GO
+        self._pending += self._conversation.cancel(now=True)
+        with contextlib.suppress(Violation, _Ended):
+            while last is None and time.monotonic() < until:  # whatever else it has to say
+                word = self._next(until)
+                last = word if isinstance(word, (Result, Error)) else None
+        if isinstance(last, Error):
+            interrupted.traceback = last.traceback
+        elif last is None:
+            interrupted.traceback = f"the program did not let go of the job, and {self._end()}"
+            self._leave()
+        interrupted.stderr = self._output.tail()
+        raise interrupted
+
+    def _crash(self, error: Violation | _Ended) -> NoReturn:
+        """The program is dead, or must die: the job is charged a crash, and the worker leaves.
+
+        Not for a job that the program never took from its input: whatever it did, it did before.
+        """
+        if len(self._pending) + self._program.untaken() >= self._handed:
+            self._retire(error)
+        broke = isinstance(error, Violation)
+        ending = self._end(by_itself=not broke)
+        what = f"{error}; it was killed" if broke else f"{ending} in the middle of its work{ending.hint}"
+        what = f"the program {what}"
+        self._lost(what)
+        self._leave()
+        raise Crashed(
+            Failure(
+                "protocol" if broke else "out_of_memory" if ending.out_of_memory else "crash",
+                what,
+                exit_code=None if broke else ending.exit_code,
+                signal=None if broke else ending.signal,
+                stderr=self._output.tail(),
+                peak_memory=ending.peak_memory,
+            )
+        )
+
+    def _outcome(self, word: Result | Error, ctx: Context) -> Any:
+        if isinstance(word, Result):
+            self._output.settle()
+            try:
+                for child in word.children:
+                    ctx.enqueue(**child)
+            except InvalidJob as error:
+                raise Reported("exception", f"a job that it enqueued is refused: {error}") from None
+            return word.value
+        if word.kind == "memory":
+            self._leave()  # whatever is short in it now, the next one starts afresh
+        kind = "permanent" if word.permanent else "retry" if word.retry else word.kind
+        stderr = self._output.tail()
+        raise Reported(kind, word.message, after=word.after, traceback=word.traceback, stderr=stderr)
+
+    def _attend(self, word: object, ctx: Context) -> None:
+        if isinstance(word, Progress):
+            ctx.progress(word.fraction, word.text)
+        elif isinstance(word, Extend):
+            ctx.extend(word.seconds)
+        else:
+            self._repeat(word, ctx.log)
+
+    def _repeat(self, word: object, log: Any) -> None:
+        """Pass on what the program logs, for one job not without end."""
+        assert isinstance(word, Log)
+        self._logged += 1
+        if self._logged <= _MOST_LOGGED:
+            getattr(log, word.level)(word.text, **({"fields": word.fields} if word.fields else {}))
+        elif self._logged == _MOST_LOGGED + 1:
+            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's is left out")
+
+    # Lines in and out
+
+    def _next(self, until: float) -> Any:
+        """What the program says next; None if it has said nothing until then. Raises Violation or _Ended."""
+        while (word := self._conversation.next()) is None:
+            if self._silent:
+                self._end_of_replies()
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            self._exchange(left)
+        return word
+
+    def _exchange(self, seconds: float) -> None:
+        """Wait for the program to speak, to listen or to end, and do one step of each."""
+        if self._silent:
+            self._end_of_replies()
+        wanted = bool(self._pending) and self._program.requests >= 0
+        if wanted:
+            self._poll.register(self._program.requests, select.POLLOUT)
+        try:
+            ready = self._wait(seconds)
+        finally:
+            if wanted:
+                self._poll.unregister(self._program.requests)
+        if self._program.requests in ready:
+            self._write()
+        dead = self._program.pidfd in ready
+        if dead or self._program.replies in ready:
+            self._read(dead)
+
+    def _wait(self, seconds: float) -> set[int]:
+        """The only place where an interruption may come: nothing is half done here."""
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signals.INTERRUPT})
+        try:
+            return {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _write(self) -> None:
+        try:
+            del self._pending[: os.write(self._program.requests, self._pending[:_GULP])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._silent = True  # who closes its requests has nothing more to say
+
+    def _read(self, dead: bool) -> bool:
+        """Whether there was something. `dead`: the program had ended before, so what is there is all."""
+        try:
+            data = os.read(self._program.replies, _GULP)
+        except BlockingIOError:
+            self._silent = dead  # though others may hold its replies open
+            return False
+        self._conversation.hear(data)
+        self._silent = self._silent or not data
+        return bool(data)
+
+    def _end_of_replies(self) -> NoReturn:
+        """Nothing more will come. Raises _Ended for a program that has ended, Violation for one that has not."""
+        if self._program.wait(_CLOSING):
+            raise _Ended
+        raise Violation("closed its replies or its requests, and went on")
+
+    def _end(self, *, by_itself: bool = False) -> Ending:
+        """`by_itself`: it had ended before we did anything."""
+        self._over = True
+        ending = self._program.end(TERM_GRACE)
+        self._recorder.unwatch()
+        if by_itself and ending.signal == "SIGKILL" and self._oom.struck():
+            ending = ending._replace(out_of_memory=True)
+        self._output.join(_CLOSING)
+        if not self._output.is_alive():
+            self._program.close()
+        self._log.debug("program_ended", pid=self._program.pid, how=str(ending))
+        return ending
+
+    def _last_words(self) -> str:
+        lines = (self._output.tail() or "").strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
+
+
+@contextlib.contextmanager
+def _deaf_to(number: int) -> Iterator[None]:
+    """Hold a signal back; it comes where it is waited for, or at the end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _key(ctx: Context) -> str | None:
+    """The run's idempotency key; without a database there is none, and few programs need one."""
+    try:
+        return ctx.idempotency_key
+    except StoreError:
+        return None

@@ -1,0 +1,158 @@
+"""What must not be in an image that workers are forked from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.template import fork_safety
+from supervisor.template.fork_safety import Image
+from supervisor.worker.loader import HandlerError
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads and children that the test runner has itself are not the image's."""
+    threads, children = set(fork_safety._threads()), set(fork_safety._children())
+    look, count = fork_safety._threads, fork_safety._children
+    monkeypatch.setattr(fork_safety, "_threads", lambda: [name for name in look() if name not in threads])
+    monkeypatch.setattr(fork_safety, "_children", lambda: [name for name in count() if name not in children])
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def found(image: Image) -> str:
+    return " and ".join(finding.what for finding in image.findings())
+
+
+def test_a_good_image_has_nothing_to_be_found(stack: ExitStack, tmp_path: Path) -> None:
+    made = Image(tmp_path / "jobs.db")
+    stack.enter_context((tmp_path / "log").open("w"))
+    for end in socket.socketpair():
+        stack.enter_context(end)
+    listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).connect(listening.getsockname())
+    os.close(os.eventfd(0))
+
+    assert made.findings() == []
+
+
+def test_threads_are_named_and_those_just_ended_forgotten() -> None:
+    made = Image()
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert found(made).startswith("a thread (")
+    finally:
+        over.set()
+        thread.join()
+    assert made.findings() == []
+
+
+def test_only_what_was_opened_since_counts(stack: ExitStack, tmp_path: Path) -> None:
+    before = stack.enter_context(closing(sqlite3.connect(tmp_path / "before.db")))
+    before.execute("CREATE TABLE t(a)")
+    made = Image()
+
+    assert made.findings() == []
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_an_open_database_is_found_in_whatever_mode(stack: ExitStack, tmp_path: Path, mode: str) -> None:
+    made = Image()
+    connection = stack.enter_context(closing(sqlite3.connect(tmp_path / "some.db")))
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute("CREATE TABLE t(a)")
+
+    assert found(made) == f"an open database ({tmp_path}/some.db)"
+
+
+def test_a_database_that_is_only_read_is_a_library_s_own_data_unless_it_is_the_configured_one(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t(a)")
+    made, configured = Image(), Image(path)
+    reader = stack.enter_context(closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)))
+    reader.execute("SELECT * FROM t").fetchall()
+
+    assert made.findings() == []
+    assert found(configured) == f"an open database ({path})"
+
+
+def test_connections_are_found_over_the_network_and_to_a_server_s_socket(stack: ExitStack, tmp_path: Path) -> None:
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    local = stack.enter_context(socket.socket(socket.AF_UNIX))
+    local.bind(str(tmp_path / "postgres"))
+    local.listen()
+    made = Image()
+    stack.enter_context(socket.create_connection(server.getsockname()))
+    stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(tmp_path / "postgres"))
+
+    port = server.getsockname()[1]
+    assert found(made) == f"a network connection (127.0.0.1:{port}, {tmp_path}/postgres)"
+
+
+def test_an_event_loop_and_a_child_process_are_found(stack: ExitStack) -> None:
+    made = Image()
+    stack.callback(asyncio.new_event_loop().close)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        stack.callback(child.kill)
+
+        what = found(made)
+        child.kill()
+    assert what.startswith("an event loop and a process that it has started (")
+    assert what.endswith(f" {child.pid})")
+
+
+def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_safety, "_GPU", str(tmp_path / "nvidia"))
+    made = Image()
+    stack.enter_context((tmp_path / "nvidia-uvm").open("w"))
+
+    [finding] = made.findings()
+    assert finding.gpu
+    assert finding.what == f"a CUDA context ({tmp_path}/nvidia-uvm)"
+
+
+def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_safety, "_GPU", str(tmp_path / "nvidia"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "eager.py").write_text(f"kept = open('{tmp_path}/nvidia0', 'w')\ndef handle(payload, ctx): ...\n")
+    config = tmp_path / "supervisor.toml"
+    warnings: list[dict[str, str]] = []
+
+    def load_it(keys: str) -> None:
+        monkeypatch.delitem(sys.modules, "eager", raising=False)
+        config.write_text(f'[pools.eager]\nhandler = "eager:handle"\n{keys}\n')
+        fork_safety.load_image(load(config).pools["eager"], None, lambda event, **fields: warnings.append(fields))
+
+    load_it("")
+    assert warnings == [
+        {
+            "found": f"a CUDA context ({tmp_path}/nvidia0)",
+            "hint": 'use the GPU in the worker, or write start = "spawn"',
+        }
+    ]
+    with pytest.raises(HandlerError, match="no worker could have a device of its own: use the GPU in setup, or write"):
+        load_it("gpus = [0]")
+    sys.modules.pop("eager").kept.close()

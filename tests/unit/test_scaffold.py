@@ -1,0 +1,95 @@
+"""The starter that `supervisor init` writes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.config.settings import AdminSettings
+from supervisor.domain.errors import ConfigError, Conflict
+from supervisor.ops.scaffold import write_starter
+
+
+def test_the_starter_is_a_configuration_that_loads_and_a_handler_module(tmp_path: Path) -> None:
+    written = write_starter(tmp_path)
+
+    assert written == [tmp_path / "supervisor.toml", tmp_path / "jobs.py"]
+    assert sorted(tmp_path.iterdir()) == sorted(written)
+    settings = load(tmp_path / "supervisor.toml")
+    assert settings.database == f"sqlite:///{tmp_path}/jobs.db"
+    assert list(settings.pools) == ["greet"]
+
+
+def test_the_starter_s_pool_names_a_function_that_the_handler_module_has(tmp_path: Path) -> None:
+    write_starter(tmp_path)
+    module, _, name = load(tmp_path / "supervisor.toml").pools["greet"].handler.partition(":")
+
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from supervisor import Fail
+from {module} import {name}
+try:
+    {name}({{"name": 1}}, None)
+except Fail:
+    sys.exit(7)
+"""
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", script], timeout=60)
+    assert ran.returncode == 7
+
+
+def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) -> None:
+    write_starter(tmp_path)
+    path = tmp_path / "supervisor.toml"
+    plain = load(path)
+    text = path.read_text()
+    # The one default that is "none" cannot be shown; the starter says so beside its example.
+    uncommented = re.sub(r"^# (?!max_memory)(?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
+    path.write_text(uncommented)
+
+    assert tomllib.loads(uncommented).keys() == {"database", "pools", "defaults", "retention", "admin", "log"}
+    assert len(tomllib.loads(uncommented)["pools"]["greet"]) == 8
+    assert plain.admin is None  # an empty table would ask for it
+    default = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
+    assert load(path) == plain._replace(admin=default)
+
+
+@pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])
+def test_an_existing_file_is_left_as_it_is_and_nothing_is_written_beside_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+
+    with pytest.raises(Conflict, match=f"{name} exists already"):
+        write_starter(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_dangling_link_counts_as_an_existing_file(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").symlink_to(tmp_path / "elsewhere.py")
+
+    with pytest.raises(Conflict):
+        write_starter(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.py"]
+
+
+def test_a_folder_is_created_if_need_be(tmp_path: Path) -> None:
+    write_starter(tmp_path / "new" / "project")
+
+    assert load(tmp_path / "new" / "project" / "supervisor.toml").folder == tmp_path / "new" / "project"
+
+
+def test_a_place_that_cannot_be_written_is_one_readable_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigError) as caught:
+        write_starter(tmp_path / "file")
+
+    assert caught.value.problems == [f"{tmp_path}/file: the starter cannot be written: File exists"]
