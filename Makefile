@@ -72,7 +72,8 @@ model: $(VENV)/.installed
 deploy-test:
 	tests/deploy/bare_machine.sh
 
-# What `make test` leaves out: death at every single statement, and the benchmark's own long tests.
+# What `make test` leaves out: death at every single statement, pages in a real browser, long searches of the models and
+# of the API, and the benchmark's own long tests.
 long: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m long tests
 

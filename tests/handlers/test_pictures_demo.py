@@ -24,6 +24,8 @@ from tests.handlers.environments import with_everything, without
 PROGRAM = Path(__file__).parents[2] / "examples" / "pictures" / "demo.py"
 CONFIGURATIONS = ("supervisor.toml", "warm.toml", "batches.toml", "programs.toml")
 
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("warm.toml", "batches.toml")]
+
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
@@ -154,7 +156,7 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", ["warm.toml", pytest.param("batches.toml", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_configuration_finds_the_same(
     run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:
@@ -210,7 +212,7 @@ def test_the_sample_set_ends_in_a_table(run: Run, sample: Callable[[str], str]) 
     assert "15 of 15 jobs done" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["supervisor.toml", "warm.toml", "batches.toml"])
+@pytest.mark.parametrize("name", ["supervisor.toml", *OTHERS])
 def test_a_broken_picture_among_good_ones_is_named(
     run: Run, sample: Callable[[str], str], tmp_path: Path, name: str
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.site_under_test import Site, wait_for
 from tests.web.browser.visitor import Visitor
+
+pytestmark = pytest.mark.long
 
 Visit = Callable[..., Visitor]
 

@@ -6,10 +6,13 @@ import signal
 from collections.abc import Callable
 
 import psutil
+import pytest
 from playwright.sync_api import expect
 
 from tests.site_under_test import Site
 from tests.web.browser.visitor import Visitor
+
+pytestmark = pytest.mark.long
 
 HEARD = """() => new Promise((resolve) => {
   const stream = new EventSource("/api/admin/events");

@@ -10,6 +10,8 @@ import pytest
 from tests.site_under_test import Site
 from tests.web.browser.visitor import HOSTILE, READER, Visitor
 
+pytestmark = pytest.mark.long
+
 LOOKS = (Path(__file__).parent / "looks.js").read_text()
 """Functions that look at a page as it is drawn, and name what is wrong."""
 
