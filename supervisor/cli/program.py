@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -52,6 +53,7 @@ class _Lazily(TyperGroup):
         return self.commands.get(cmd_name)
 
 
+@cache
 def _built(name: str) -> Any:
     what = getattr(import_module(f"supervisor.cli.{COMMANDS[name]}"), name)
     if isinstance(what, typer.Typer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import shlex
@@ -33,6 +34,7 @@ COMMON = {"--config", "-c", "--database", "--json", "--yes", "-y", "--help", "-h
 # The command line
 
 
+@functools.cache
 def commands() -> dict[str, Any]:
     """Every command by its full name: `status`, `jobs list`."""
     found: dict[str, Any] = {}

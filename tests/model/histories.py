@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))  # 0: few, and always the 
 PATIENCE = 0 if EXAMPLES else 600  # seconds for a test; 0 is for ever
 
 _ALWAYS = settings(
-    max_examples=80,
+    max_examples=40,
     stateful_step_count=50,
     derandomize=True,
     database=None,

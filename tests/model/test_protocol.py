@@ -134,6 +134,7 @@ def test_a_broken_guard_is_found(name: str) -> None:
     assert len(found.trace) <= 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "guard", ["settle_matches_owner", "settle_matches_running", "settle_clears_owner", "claim_raises_token"]
 )

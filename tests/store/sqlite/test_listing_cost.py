@@ -5,6 +5,7 @@ Costs are counted in steps of SQLite's virtual machine, not in time, so they are
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from pathlib import Path
 
@@ -27,7 +28,14 @@ TABLES = {
 FAILED = Filter((Status.FAILED, Status.QUARANTINED))
 
 
-def filled(path: Path, status: str, count: int) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("databases")
+
+
+@functools.cache
+def filled(folder: Path, status: str, count: int) -> Path:
+    path = folder / f"{len(list(folder.iterdir()))}.db"
     SqliteEngine(f"sqlite:///{path}").migrate()
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
@@ -38,10 +46,11 @@ def filled(path: Path, status: str, count: int) -> None:
         {"count": count},
     )
     connection.close()
+    return path
 
 
-def cost(path: Path, status: str, count: int, which: Filter, before: int | None = None) -> tuple[int, Page]:
-    filled(path, status, count)
+def cost(folder: Path, status: str, count: int, which: Filter, before: int | None = None) -> tuple[int, Page]:
+    path = filled(folder, status, count)
     operations = SqliteEngine(f"sqlite:///{path}").operations()
     pages: list[Page] = []
     used = steps(operations._connection.raw, lambda: pages.append(operations.page(which, before=before, limit=50)))
@@ -52,38 +61,38 @@ def cost(path: Path, status: str, count: int, which: Filter, before: int | None 
 @pytest.mark.parametrize("which", [FAILED, Filter(FAILED.statuses, ("type3",))], ids=["failed", "failed of a type"])
 @pytest.mark.parametrize("status", TABLES.values(), ids=list(TABLES))
 def test_what_went_wrong_is_listed_at_the_same_cost_among_ten_times_as_many_jobs(
-    tmp_path: Path, status: str, which: Filter
+    folder: Path, status: str, which: Filter
 ) -> None:
-    small, page = cost(tmp_path / "small.db", status, SMALL, which)
-    large, same = cost(tmp_path / "large.db", status, LARGE, which)
+    small, page = cost(folder, status, SMALL, which)
+    large, same = cost(folder, status, LARGE, which)
 
     assert len(page.jobs) == len(same.jobs) >= 10
     assert large <= small * 1.5, (small, large)
 
 
-def test_so_is_what_runs_and_the_latest_of_all(tmp_path: Path) -> None:
+def test_so_is_what_runs_and_the_latest_of_all(folder: Path) -> None:
     running = "CASE WHEN n <= 20 THEN 'running' ELSE 'pending' END"
     for which in (Filter((Status.RUNNING,)), Filter()):
-        small, page = cost(tmp_path / f"small{len(which.statuses)}.db", running, SMALL, which)
-        large, same = cost(tmp_path / f"large{len(which.statuses)}.db", running, LARGE, which)
+        small, page = cost(folder, running, SMALL, which)
+        large, same = cost(folder, running, LARGE, which)
 
         assert len(page.jobs) == len(same.jobs) >= 20
         assert large <= small * 1.5, (small, large)
 
 
-def test_a_page_deep_in_the_list_costs_no_more_than_the_first(tmp_path: Path) -> None:
+def test_a_page_deep_in_the_list_costs_no_more_than_the_first(folder: Path) -> None:
     status = TABLES["most have failed"]
-    first, _ = cost(tmp_path / "first.db", status, LARGE, FAILED)
-    deep, page = cost(tmp_path / "deep.db", status, LARGE, FAILED, before=LARGE // 2)
+    first, _ = cost(folder, status, LARGE, FAILED)
+    deep, page = cost(folder, status, LARGE, FAILED, before=LARGE // 2)
 
     assert len(page.jobs) == 50
     assert deep <= first * 1.5, (first, deep)
 
 
-def test_a_look_that_is_cut_short_loses_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path / "jobs.db", "CASE WHEN n % 4999 = 0 THEN 'cancelled' ELSE 'done' END", LARGE)
+def test_a_look_that_is_cut_short_loses_no_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(folder, "CASE WHEN n % 4999 = 0 THEN 'cancelled' ELSE 'done' END", LARGE)
     monkeypatch.setattr(listing, "PATIENCE", 0.0)
-    operations = SqliteEngine(f"sqlite:///{tmp_path}/jobs.db").operations()
+    operations = SqliteEngine(f"sqlite:///{path}").operations()
     found: list[int] = []
     lengths = []
     before = None
