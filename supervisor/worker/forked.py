@@ -10,7 +10,8 @@ import contextlib
 import faulthandler
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from os import _exit
 from traceback import print_exception
 from typing import Any, NoReturn
@@ -46,17 +47,34 @@ def _code(error: BaseException | None) -> int:
     return _FAILED
 
 
-def flush() -> None:
-    """Before a fork: what was printed and not written yet would be written by both processes."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # somebody else's stream, which may be closed
-            stream.flush()
+class Forks:
+    """What a worker does around a fork of its process, wherever a handler or a library makes one.
 
+    `own` are the signal handlers that the worker has set, `foreign` the numbers of those signals that mean nothing
+    to it: they are held back meanwhile. One that comes to a fork at once would else be swallowed by the worker's own
+    handler, and whoever sent it would wait for ever.
+    """
 
-def reset_signals(own: Mapping[int, Any]) -> None:
-    """In the fork: a worker's signals mean nothing to it, and what ends other processes ends it."""
-    signal.set_wakeup_fd(-1)
-    faulthandler.unregister(signals.DUMP_STACKS)
-    for number, handler in own.items():
-        if signal.getsignal(number) == handler:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    def __init__(self, own: Mapping[int, Any], foreign: Iterable[int]) -> None:
+        self._own = own
+        self._foreign = frozenset(foreign)
+        self._here = threading.local()  # several threads may fork at once
+
+    def before(self) -> None:
+        """What was printed and not written yet would be written by both processes."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # somebody else's stream, which may be closed
+                stream.flush()
+        self._here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._foreign)
+
+    def after_in_parent(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)
+
+    def after_in_child(self) -> None:
+        """A worker's signals mean nothing to it, and what ends other processes ends it."""
+        signal.set_wakeup_fd(-1)
+        faulthandler.unregister(signals.DUMP_STACKS)
+        for number, handler in self._own.items():
+            if signal.getsignal(number) == handler:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)

@@ -14,7 +14,7 @@ from supervisor.system import signals
 from supervisor.system.slot import Slot
 
 Handler = Callable[[int, FrameType | None], None]
-_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Wakeups:
@@ -29,7 +29,7 @@ class Wakeups:
         self._inbox = signals.Inbox(obeyed=())
         self.descriptor = self._inbox.wakeup
         self.handlers: dict[int, Handler] = {
-            **dict.fromkeys(_NOT_FOR_US, signals.swallow),
+            **dict.fromkeys(FOREIGN, signals.swallow),
             signals.DRAIN: self._note_drain,
             signals.INTERRUPT: interrupt,
         }

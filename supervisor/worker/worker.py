@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 
 # By name, as in the executor: a handler that replaces them must not reach the loop.
 from time import monotonic, time
@@ -36,7 +37,7 @@ from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.store_outage import StoreOutage, registered
 from supervisor.worker.telling import Telling
-from supervisor.worker.wakeups import Wakeups
+from supervisor.worker.wakeups import FOREIGN, Wakeups
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -107,7 +108,12 @@ class Worker:
         forkmark.keep_from_forks(self._slot.memory)
         self._wakeups = Wakeups(self._slot, self._wake, self._interrupt)
         self._outage = StoreOutage(self._slot, self._counter, self._wakeups, self._log)
-        os.register_at_fork(before=forked.flush, after_in_child=self._detach)
+        forks = forked.Forks(self._wakeups.handlers, FOREIGN)
+        os.register_at_fork(
+            before=forks.before,
+            after_in_parent=forks.after_in_parent,
+            after_in_child=partial(self._detach, forks),
+        )
         self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._tell, self._log)
         pulse = self._pulse = HeartbeatThread(
             self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
@@ -371,11 +377,11 @@ class Worker:
         if not self._mark[0]:
             forked.end(error)
 
-    def _detach(self) -> None:
+    def _detach(self, forks: forked.Forks) -> None:
         """In a process that a handler forks: let go of all that it shares with the worker."""
         self._slot.detach()
         self._row.detach()
-        forked.reset_signals(self._wakeups.handlers)
+        forks.after_in_child()
 
     def _tear_down(self) -> None:
         assert self._handler is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import psutil
@@ -211,6 +212,24 @@ def test_a_forked_child_ends_where_its_handler_ends_and_no_job_runs_twice(make_s
     [worker] = site.workers("fork")
     children = psutil.Process(worker.pid).children()
     assert [child for child in children if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_that_comes_to_a_forked_child_at_once_means_the_child(make_site: MakeSite, number: int) -> None:
+    """Neither before nor after its fork does the worker's own handler swallow it."""
+    handlers = (
+        "import os, time\nfrom ledger import record\n"
+        "os.register_at_fork(after_in_child=lambda: time.sleep(0.2))\n"  # the first of all that a child does
+        "def work(payload, ctx):\n    record('start', ctx)\n"
+        "    pid = os.fork()\n    if not pid: time.sleep(60)\n"
+        f"    os.kill(pid, {int(number)})\n    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
+        "    record('end', ctx)\n    return code\n"
+    )
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\ntimeout = "10s"\n', handlers)
+    site.start()
+    assert site.done(site.queue.enqueue("work")).result == -number
+    site.verdict()
 
 
 @pytest.mark.fault(44)
