@@ -192,7 +192,7 @@ def test_what_a_forked_child_prints_is_no_part_of_the_run(tmp_path: Path) -> Non
             pid = os.fork()
             if pid == 0:
                 print("child")
-                os._exit(0 if not recorder.run log.run else 1)
+                os._exit(0 if not recorder.run_log.run else 1)
             assert os.waitpid(pid, 0)[1] == 0
         answer = run(lambda: family()).log
         """,

@@ -17,15 +17,14 @@ from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
 from supervisor.admin.metric_families import MOST_TYPES, OTHERS
 from supervisor.admin.state import AppState
-from supervisor.admin.store_executor import Desk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
 from supervisor.system.counters import BOUNDS, shared
 from supervisor.system.scoreboard import tallies_of
 from tests.processes.test_history import HANDLERS, POOLS, counted, happened, work_off
 from tests.site_under_test import Site, kill, wait_for
-from tests.store.kit import Desk as StoreDesk
-from tests.store.kit import supervisor_record
+from tests.store.kit import Desk, supervisor_record
 from tests.web.client import ADMIN, SETTINGS, admin_of
 
 MakeSite = Callable[..., Site]
@@ -50,7 +49,7 @@ class Scraper:
     made: ClassVar[list[Scraper]] = []
 
     def __init__(self, url: str) -> None:
-        self._desk = Desk(open_engine(url))
+        self._desk = StoreExecutor(open_engine(url))
         self._app = make_app(AppState(SETTINGS, keys_of(SETTINGS), self._desk, Watch(self._desk), ()))
         self.made.append(self)
 
@@ -86,7 +85,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def put_up(store: StoreDesk, folder: Path, name: str, **types: int) -> Path:
+def put_up(store: Desk, folder: Path, name: str, **types: int) -> Path:
     """A supervisor that was there once: registered, with counters of so many runs of each type."""
     board = folder / f"scoreboard-{name}"
     store.chores.register(supervisor_record(name, store.engine, "/nowhere", scoreboard=str(board)))
@@ -99,7 +98,7 @@ def put_up(store: StoreDesk, folder: Path, name: str, **types: int) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    opened = StoreDesk.at(open_engine(f"sqlite:///{tmp_path}/jobs.db"))
+    opened = Desk.at(open_engine(f"sqlite:///{tmp_path}/jobs.db"))
     with contextlib.closing(opened):
         yield opened
 
@@ -199,7 +198,7 @@ def test_every_name_of_the_contract_is_there_with_its_labels_and_a_help(make_sit
     assert bounds == {*map(str, BOUNDS), "+Inf"}
 
 
-def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: StoreDesk, tmp_path: Path) -> None:
+def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: Desk, tmp_path: Path) -> None:
     put_up(store, tmp_path, "s1", tag=3)
     store.put("tag")
     scraper = Scraper(store.engine.url)
@@ -213,7 +212,7 @@ def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: StoreDesk, 
     assert families["supervisor_job_wait_seconds"].type == "histogram"
 
 
-def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: StoreDesk, tmp_path: Path) -> None:
+def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: Desk, tmp_path: Path) -> None:
     scraper = Scraper(store.engine.url)
     first = put_up(store, tmp_path, "s1", tag=3, mail=1)
     put_up(store, tmp_path, "s2", tag=5)
@@ -230,9 +229,7 @@ def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: StoreDesk, t
     assert found["supervisor_job_wait_seconds_sum"]["tag",] == 18.0
 
 
-def test_however_many_types_there_are_the_labels_are_bounded_and_no_job_is_missing(
-    store: StoreDesk, tmp_path: Path
-) -> None:
+def test_however_many_types_there_are_the_labels_are_bounded_and_no_job_is_missing(store: Desk, tmp_path: Path) -> None:
     put_up(store, tmp_path, "s1", zz=2)
     for number in range(MOST_TYPES + 50):
         store.put(f"type-{number:03}")
@@ -246,7 +243,7 @@ def test_however_many_types_there_are_the_labels_are_bounded_and_no_job_is_missi
     assert found["supervisor_job_runs_total"]["done", "zz"] == 2
 
 
-def test_a_type_of_an_adopted_table_cannot_break_the_format(store: StoreDesk, tmp_path: Path) -> None:
+def test_a_type_of_an_adopted_table_cannot_break_the_format(store: Desk, tmp_path: Path) -> None:
     odd = 'a"b\\c\nd{e="f"} ä'
     board = put_up(store, tmp_path, "s1")
     shared(tallies_of(board), 1).ran(odd, 0.5, 0.5)
@@ -254,9 +251,7 @@ def test_a_type_of_an_adopted_table_cannot_break_the_format(store: StoreDesk, tm
     assert Scraper(store.engine.url).samples()["supervisor_job_runs_total"]["done", odd] == 1
 
 
-def test_a_database_that_cannot_be_used_is_said_and_not_hidden_behind_old_numbers(
-    store: StoreDesk, tmp_path: Path
-) -> None:
+def test_a_database_that_cannot_be_used_is_said_and_not_hidden_behind_old_numbers(store: Desk, tmp_path: Path) -> None:
     scraper = Scraper(store.engine.url)
     assert scraper.get().status_code == 200
     for path in tmp_path.glob("jobs.db*"):

@@ -19,7 +19,7 @@ from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import Keys
 from supervisor.admin.state import AppState
-from supervisor.admin.store_executor import Desk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
@@ -40,7 +40,7 @@ class Reader:
     def __init__(self, url: str, settings: AdminSettings) -> None:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
-        self.desk = Desk(engine)
+        self.desk = StoreExecutor(engine)
         self.app = make_app(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")

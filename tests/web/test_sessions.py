@@ -11,7 +11,7 @@ from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
 from supervisor.admin.left import Left
 from supervisor.config.settings import AdminSettings
 
-from .test_gate import SETTINGS, TOKEN, Door, log_in
+from .test_access import SETTINGS, TOKEN, Door, log_in
 
 NOW = 1_800_000_000.0
 

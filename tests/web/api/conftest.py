@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
 from supervisor.admin.state import AppState
-from supervisor.admin.store_executor import Desk as AdminDesk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
@@ -137,7 +137,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             stack.callback(desk.close)
             if supervised:
                 supervise(engine, desk, tmp_path, supervisor_status or BULLETIN)
-            asking = AdminDesk(engine)
+            asking = StoreExecutor(engine)
             stack.callback(asking.close)
             chosen = SETTINGS._replace(**settings)
             state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))

@@ -118,14 +118,14 @@ def test_the_passing_of_time_is_no_news(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
         site.desk.put()
         looks = 0
-        ask = site.state.desk.ask
+        ask = site.state.executor.ask
 
         async def counted(question: Any) -> Any:
             nonlocal looks
             looks += 1
             return await ask(question)
 
-        site.state.desk.ask = counted  # type: ignore[method-assign]
+        site.state.executor.ask = counted  # type: ignore[method-assign]
         visitor = Visitor(app)
         await visitor.start()
         await visitor.event()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Status
-from supervisor.domain.json_safe import plain
+from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import gather
 from tests.store.kit import NOW, T0
 from tests.web.api.conftest import BULLETIN, POOL, Site
@@ -105,7 +105,7 @@ def test_the_overview_is_what_status_shows(site: Site) -> None:
     site.desk.put()
     shown = site.get(f"{API}/overview")
 
-    gathered = json.loads(json.dumps(plain(gather(site.engine, site.desk.operations, shown["time"]).as_json())))
+    gathered = json.loads(json.dumps(json_safe(gather(site.engine, site.desk.operations, shown["time"]).as_json())))
     assert shown == gathered
     assert site.get(f"{API}/pools")["pools"] == shown["pools"]
     assert site.get(f"{API}/types") == {"types": shown["types"], "unhandled": shown["unhandled"]}

@@ -19,7 +19,7 @@ from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
 from supervisor.admin.state import AppState, may_change
-from supervisor.admin.store_executor import Desk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -61,7 +61,7 @@ class Door:
     seen: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        desk = Desk(open_engine("sqlite:////nowhere/jobs.db"))
+        desk = StoreExecutor(open_engine("sqlite:////nowhere/jobs.db"))
         app = make_app(AppState(self.settings, self.keys, desk, Watch(desk), ()))
 
         @app.api_route("/static/there", methods=["GET", "POST"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.admin.store_executor import Desk
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import StoreError
 from supervisor.domain.intake import new_job
 from supervisor.engine import open_engine
@@ -38,7 +38,7 @@ def open_files(folder: Path) -> list[str]:
 
 def test_a_closed_desk_leaves_no_connection_and_no_thread(engine: Engine, tmp_path: Path) -> None:
     before = threading.active_count()
-    desk = Desk(engine, threads=3)
+    desk = StoreExecutor(engine, threads=3)
     meet = threading.Barrier(3)
 
     async def ask() -> None:
@@ -61,7 +61,7 @@ def failing(operations: Operations) -> None:
 
 
 def test_questions_one_after_another_share_a_thread_and_its_connection(engine: Engine) -> None:
-    desk = Desk(engine)
+    desk = StoreExecutor(engine)
 
     async def ask() -> set[int]:
         return {await desk.ask(lambda operations: threading.get_ident()) for _ in range(5)}
@@ -71,7 +71,7 @@ def test_questions_one_after_another_share_a_thread_and_its_connection(engine: E
 
 
 def test_a_question_that_hangs_holds_up_neither_the_others_nor_the_end(engine: Engine) -> None:
-    desk = Desk(engine, threads=2)
+    desk = StoreExecutor(engine, threads=2)
     leave = threading.Event()
 
     async def ask() -> int:
@@ -90,7 +90,7 @@ def test_a_question_that_hangs_holds_up_neither_the_others_nor_the_end(engine: E
 
 
 def test_an_error_of_a_question_reaches_who_asked_and_the_next_one_is_answered(engine: Engine) -> None:
-    desk = Desk(engine, threads=1)
+    desk = StoreExecutor(engine, threads=1)
 
     async def ask() -> int:
         with pytest.raises(ZeroDivisionError):
