@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
@@ -57,7 +58,7 @@ class Items(Generic[Key]):
         else:
             self._failures.pop(key, None)
 
-    def keep(self, keys: set[Key]) -> None:
+    def keep(self, keys: AbstractSet[Key]) -> None:
         """Forget all but these: the others are there no longer."""
         if self._failures:
             self._failures = {key: failure for key, failure in self._failures.items() if key in keys}

@@ -116,7 +116,8 @@ class Maintainer:
         yield self._watch
         yield self._waker
         yield DepthGauge(chores, wanted, send)
-        yield Renewer(chores, slots, locks | dict(orders.leaving))
+        renewer = Renewer(chores, slots, locks | dict(orders.leaving))
+        yield renewer
         yield ControlPoller(chores, wanted, send)
         yield CancelPoller(chores, orders.record.id, send)
         yield UnhandledTypes(chores, types, send)
@@ -131,7 +132,7 @@ class Maintainer:
                 yield Redriver(chores, chances)
         yield self._recovery
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
-        yield Reclaimer(chores, shortest, counter=self._counter)
+        yield Reclaimer(chores, shortest, counter=self._counter, tended=lambda: renewer.tended)
         yield self._history
         yield Checkpointer(chores)
         yield Pruner(chores, orders.keep_done, orders.keep_failed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from supervisor.domain.clocks import Clocks
@@ -49,9 +49,14 @@ class Reclaimer(Duty):
         lock_time: float,
         clock: Callable[[], float] = time.monotonic,
         counter: Counter | None = None,
+        tended: Callable[[], Container[str]] = tuple,
     ) -> None:
+        """`tended` are owners who live, as this supervisor knows: that their locks could not be renewed is its own
+        failure, and nobody else's.
+        """
         self._chores = chores
         self._counter = counter or Counter()
+        self._tended = tended
         self._clock = clock
         self.patience = patience(lock_time)
         self.every = self.patience / 4
@@ -67,7 +72,12 @@ class Reclaimer(Duty):
         # So many more as fail: they must not stand in the way of those behind them.
         found = self._chores.expired(now, _ROWS + len(self._failing))
         self._failing.keep({row.job_id for row in found})
-        rows = [row for row in found if self._failing.ready(row.job_id) and self._has_expired(row)]
+        tended = self._tended()
+        rows = [
+            row
+            for row in found
+            if row.owner not in tended and self._failing.ready(row.job_id) and self._has_expired(row)
+        ]
         writable = not rows or self._can_write()
         self._vigil = self._vigil.look(rows, self._clock(), writable=writable)
         policies = {owner: self._policy_of(owner) for owner in {row.owner for row in rows}}

@@ -47,6 +47,7 @@ class Renewer(Duty):
         self._pools = pools
         self._late: dict[str, Signs] = {}
         self._failing: Items[str] = Items("worker")
+        self.tended: frozenset[str] = frozenset()  # the workers whose locks it keeps, or tries to
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
     def run(self, now: float) -> Renewed:
@@ -60,7 +61,8 @@ class Renewer(Duty):
                 withheld += 1
             else:
                 owners.setdefault(times.lock_time, []).append(worker)
-        self._failing.keep({worker.incarnation for workers in owners.values() for worker in workers})
+        self.tended = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
+        self._failing.keep(self.tended)
         # The shortest first: they are in the greatest hurry.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
         return Renewed(locks, withheld, problem=self._failing.problem)

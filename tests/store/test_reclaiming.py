@@ -51,6 +51,21 @@ def test_a_lock_that_nobody_renews_is_taken_after_patience_and_not_before(desk: 
     assert desk.settle(done(claim, None)) == [job_id]
 
 
+def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_to_renew(
+    desk: Desk, clock: Clock
+) -> None:
+    job_id = desk.put()
+    desk.one()
+    living = {"w1"}
+    reclaimer = Reclaimer(desk.chores, LOCK, clock, tended=lambda: living)
+
+    assert look_for(reclaimer, clock, reclaimer.patience * 3) == Reclaimed(0, 0)
+    living.clear()  # stopped or stuck, and so no longer renewed
+    assert look_for(reclaimer, clock, reclaimer.patience * 2) == Reclaimed(1, 0)
+
+    assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
+
+
 def test_a_jump_of_the_wall_clock_takes_nothing_from_an_owner_that_renews(desk: Desk, clock: Clock) -> None:
     job_id = desk.put()
     claim = desk.one()

@@ -111,12 +111,13 @@
     const { done, then } = button.dataset;
     let text = filled(done, { jobs: answer.changed, number: workers });
     if (answer.skipped) text += ` Left as they are: ${counted(answer.skipped, "job")}.`;
-    dialog.close();
     if (then) {
+      // The dialog stays open: meanwhile the page is not refreshed, and would find that what it shows is gone.
       sessionStorage.setItem("said", text);
       location.assign(then);
       return;
     }
+    dialog.close();
     announce(text);
     document.dispatchEvent(new Event("acted"));
   }

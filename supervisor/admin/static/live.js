@@ -41,7 +41,10 @@
     const page = await fetched();
     looked = performance.now();
     if (page === null) return lost();
-    if (!page.querySelector("[data-live]")) return location.reload(); // a page that is gone says so itself
+    if (!page.querySelector("[data-live]")) {
+      if (!disturbs()) location.reload(); // a page that is gone says so itself
+      return;
+    }
     const here = document.querySelectorAll("[data-live]");
     const there = new Map([...page.querySelectorAll("[data-live]")].map((part) => [part.id, part]));
     if (here.length !== there.size || [...here].some((part) => !there.has(part.id))) {
