@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.store.base import Operations
 from supervisor.system import counters
 from supervisor.system.counters import Counters
-from supervisor.system.scoreboard import Scoreboard, tallies_of
+from supervisor.system.scoreboard import Scoreboard, counters_of
 
 Restarts = Counter[tuple[str, str]]
 """How many workers were replaced, by pool and reason."""
@@ -51,7 +51,7 @@ class Ledger:
     def _note(self, supervisor: str, scoreboard: Path) -> None:
         """What is there no longer, or may not be read, is as it was seen last."""
         seen = self._seen.setdefault(supervisor, Numbers())
-        counted = counters.read(tallies_of(scoreboard))
+        counted = counters.read(counters_of(scoreboard))
         if counted.types or counted.store_busy or counted.locks_reclaimed:
             seen.counters = counted
         board = Scoreboard.open(scoreboard)

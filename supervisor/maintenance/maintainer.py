@@ -65,7 +65,7 @@ class Orders(NamedTuple):
     """
 
     record: SupervisorRecord
-    wards: Mapping[str, PoolInfo]
+    pool_infos: Mapping[str, PoolInfo]
     leaving: Mapping[str, LockTimes]
     keep_done: float | None
     keep_failed: float | None
@@ -92,7 +92,7 @@ class Maintainer:
         self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
         self._watch = CommitWatch(self._feed)
         self._deaths = Deaths(self._chores, board.run_logs, self._counter, channel.send)
-        wakes = {name: (ward.wanted, ward.wake) for name, ward in orders.wards.items()}
+        wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
         self._waker = Waker(self._chores, self._slots, wakes, self._watch)
         self._recovery = Recovery(self._chores, orders.record.id, self._counter)
@@ -105,11 +105,11 @@ class Maintainer:
         """All of them, in the order in which they run when several are due."""
         orders, chores, send = self._orders, self._chores, self._channel.send
         slots = self._slots
-        wards = orders.wards
-        wanted = {name: ward.wanted for name, ward in wards.items()}
+        pool_infos = orders.pool_infos
+        wanted = {name: info.wanted for name, info in pool_infos.items()}
         types = tuple(sorted({t for w in wanted.values() for t in w.types}))
-        locks = {name: ward.locks for name, ward in wards.items()}
-        chances = [ward.chance for ward in wards.values() if ward.chance.every > 0]
+        locks = {name: info.locks for name, info in pool_infos.items()}
+        chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
 
         yield self._deaths
         yield FileCheck(chores)

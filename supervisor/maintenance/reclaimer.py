@@ -61,7 +61,7 @@ class Reclaimer(Duty):
         self.patience = patience(lock_time)
         self.every = self.patience / 4
         self._nobodys = JobPolicy(lock_time=lock_time)  # who is not registered renews nothing
-        self._vigil: LeaseObserver[Expired] = LeaseObserver(self.every)
+        self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._failing: Items[int] = Items("job", clock)
         self._log = events()
@@ -79,7 +79,7 @@ class Reclaimer(Duty):
             if row.owner not in tended and self._failing.ready(row.job_id) and self._has_expired(row)
         ]
         writable = not rows or self._can_write()
-        self._vigil = self._vigil.look(rows, self._clock(), writable=writable)
+        self._observer = self._observer.look(rows, self._clock(), writable=writable)
         policies = {owner: self._policy_of(owner) for owner in {row.owner for row in rows}}
         ripe = [row for row in rows if self._ripe(row, policies[row.owner])]
         taken, stop_by = 0, self._clock() + _BOUND
@@ -102,7 +102,7 @@ class Reclaimer(Duty):
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
         """An owner with longer locks than ours renews them less often."""
-        return self._vigil.watched[row] >= max(self.patience, patience(policy.lock_time))
+        return self._observer.watched[row] >= max(self.patience, patience(policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
         settlements: list[Settlement] = []

@@ -20,7 +20,7 @@ def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, bur
     """What the next maintainer has to do."""
     return Orders(
         record=record,
-        wards=pools.wards(),
+        pool_infos=pools.pool_infos(),
         leaving=pools.leaving(),
         keep_done=settings.retention.done,
         keep_failed=settings.retention.failed,
@@ -52,7 +52,7 @@ class MaintainerClient:
                 return 1
             return maintainer.run()
 
-        if self._process.start(become, now, keep=[ward.wake for ward in orders.wards.values()]):
+        if self._process.start(become, now, keep=[info.wake for info in orders.pool_infos.values()]):
             for number, report in self.unacknowledged.items():
                 self._process.send({"death": report.as_message(), "id": number})
 

@@ -111,7 +111,7 @@ class Pool:
         self.template_deaths = TemplateDeaths()
         self.untried = True
 
-    def ward(self) -> PoolInfo:
+    def info(self) -> PoolInfo:
         """What the maintainer must know of it."""
         settings = self.settings
         wanted = JobSelector(settings.types, " ".join(settings.capabilities))

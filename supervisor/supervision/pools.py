@@ -31,13 +31,13 @@ class Pools(dict[str, Pool]):
             pool.closing = name not in wanted
         return [name for name, pool in self.items() if pool.closing]
 
-    def wards(self) -> dict[str, PoolInfo]:
+    def pool_infos(self) -> dict[str, PoolInfo]:
         """What the maintainer must know of those that take jobs."""
-        return {name: pool.ward() for name, pool in self.items() if not pool.closing}
+        return {name: pool.info() for name, pool in self.items() if not pool.closing}
 
     def leaving(self) -> dict[str, LockTimes]:
         """And of those whose workers finish theirs."""
-        return {name: pool.ward().locks for name, pool in self.items() if pool.closing}
+        return {name: pool.info().locks for name, pool in self.items() if pool.closing}
 
     def sharing(self, pool: Pool) -> dict[str, Pool]:
         """The pools that share this one's template."""

@@ -35,7 +35,7 @@ def tapes_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.run-logs")
 
 
-def tallies_of(scoreboard: Path) -> Path:
+def counters_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.counters")
 
 
@@ -89,7 +89,7 @@ class Scoreboard:
     @property
     def counters(self) -> Path:
         """Where its workers and the maintainer count what has been finished."""
-        return tallies_of(self.path)
+        return counters_of(self.path)
 
     @property
     def highest(self) -> int:

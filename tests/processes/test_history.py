@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.system import counters
-from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, tallies_of
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of
 from tests.faults.shifted_clock import Clock
 from tests.site_under_test import Site, kill, wait_for
 
@@ -78,7 +78,7 @@ def counted(site: Site) -> dict[str, tuple[int, int]]:
     """The same, as the counters of all supervisors have it."""
     found = counters.Counters()
     for board in site.scoreboards():
-        found.add(counters.read(tallies_of(board)))
+        found.add(counters.read(counters_of(board)))
     return {type_: (counters.done, counters.failed) for type_, counters in found.types.items()}
 
 
@@ -94,7 +94,7 @@ def test_what_was_done_and_what_failed_is_counted_and_recorded(make_site: MakeSi
     supervisor = site.start()
     work_off(site)
     wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
-    [path] = [tallies_of(board) for board in site.scoreboards()]
+    [path] = [counters_of(board) for board in site.scoreboards()]
     work = counters.read(path).types["work"]
     assert sum(work.run) == sum(work.wait) == 28
     assert 0 < work.run_seconds < 20
@@ -174,7 +174,7 @@ def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSit
     site = make_site(POOLS, HANDLERS)
     first = site.start()
     work_off(site)
-    [path] = [tallies_of(board) for board in site.scoreboards()]
+    [path] = [counters_of(board) for board in site.scoreboards()]
     site.stop(first, signal.SIGKILL)
     second = site.start()
     assert not path.exists()

@@ -21,7 +21,7 @@ from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
 from supervisor.system.counters import BOUNDS, shared
-from supervisor.system.scoreboard import tallies_of
+from supervisor.system.scoreboard import counters_of
 from tests.processes.test_history import HANDLERS, POOLS, counted, happened, work_off
 from tests.site_under_test import Site, kill, wait_for
 from tests.store.kit import Desk, supervisor_record
@@ -89,7 +89,7 @@ def put_up(store: Desk, folder: Path, name: str, **types: int) -> Path:
     """A supervisor that was there once: registered, with counters of so many runs of each type."""
     board = folder / f"scoreboard-{name}"
     store.chores.register(supervisor_record(name, store.engine, "/nowhere", scoreboard=str(board)))
-    row = shared(tallies_of(board), 1)
+    row = shared(counters_of(board), 1)
     for type_, count in types.items():
         for _ in range(count):
             row.ran(type_, 0.5, 2.0)
@@ -218,7 +218,7 @@ def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: Desk, tmp_pa
     put_up(store, tmp_path, "s2", tag=5)
     assert scraper.samples()["supervisor_job_runs_total"]["done", "tag"] == 8
 
-    tallies_of(first).unlink()
+    counters_of(first).unlink()
     assert scraper.samples()["supervisor_job_runs_total"]["done", "tag"] == 8
     store.chores.forget_supervisor("s1")
     put_up(store, tmp_path, "s3", tag=1)
@@ -246,7 +246,7 @@ def test_however_many_types_there_are_the_labels_are_bounded_and_no_job_is_missi
 def test_a_type_of_an_adopted_table_cannot_break_the_format(store: Desk, tmp_path: Path) -> None:
     odd = 'a"b\\c\nd{e="f"} ä'
     board = put_up(store, tmp_path, "s1")
-    shared(tallies_of(board), 1).ran(odd, 0.5, 0.5)
+    shared(counters_of(board), 1).ran(odd, 0.5, 0.5)
 
     assert Scraper(store.engine.url).samples()["supervisor_job_runs_total"]["done", odd] == 1
 
