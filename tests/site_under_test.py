@@ -167,7 +167,9 @@ class Site:
                 if process.returncode not in (0, -signal.SIGKILL):
                     self.wrong.append(f"supervisor {process.pid} ended with {process.returncode} when it was told to")
             self._end_survivors(process)
-        if all(process.returncode != -signal.SIGKILL for process in self.supervisors):
+        # Whoever is killed while it tidies up leaves that to the next recovery.
+        killed = any(process.returncode == -signal.SIGKILL for process in self.supervisors)
+        if not killed and not list(self.once.glob("*=kill")):
             folder = self.database.with_name(f"{self.database.name}-supervisor")
             self.wrong += [f"{name} is left in {folder}" for name in left_behind(folder)]
         self.queue.close()

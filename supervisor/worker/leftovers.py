@@ -30,6 +30,7 @@ class Leftovers:
         self._all_threads = _all_threads()
         self._came = -NEW
         self._listed = self._asked = 0.0
+        self._quick = False  # the last run before a rest was
 
     def new(self, now: float) -> bool:
         """Whether jobs have left something a short while ago. Called before each run, of which most are too short to
@@ -40,14 +41,19 @@ class Leftovers:
             self._threads = threads
             if threads > known:
                 self._came = now
-        asked, self._asked = self._asked, now
-        if now - asked < _QUICKEST_FORK:
+        quick = self._quick or now - self._asked < _QUICKEST_FORK
+        self._asked, self._quick = now, False
+        if quick:
             return now - self._came < NEW
         if self._children and now - self._listed < _OFTEN:
             return now - self._came < NEW
         if self._children or _has_children():
             self._list_children(now)
         return now - self._came < NEW
+
+    def rest(self, now: float) -> None:
+        """The last run has ended, and no other begins for a while."""
+        self._quick = now - self._asked < _QUICKEST_FORK
 
     def look(self) -> None:
         """The same for threads that only the kernel knows: those of C libraries."""

@@ -233,6 +233,7 @@ class Worker:
                 self._heed()
         pulse.job(0.0)
         now = monotonic()
+        self._fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
             self._fitness.request_recycle(RecycleReason.OLD)
