@@ -84,7 +84,7 @@ FAILURES = {
     "nan": ("result", "result: Out of range float values are not JSON compliant"),
     "long": ("result", "result: its line has 10486"),
     "deep": ("result", "supervisor.domain.errors.InvalidJob: result: it is nested deeper than 64 levels"),
-    "surrogate": ("result", "supervisor.domain.errors.InvalidJob: result: it holds a lone surrogate"),
+    "surrogate": ("result", "supervisor.domain.errors.InvalidJob: result: it contains a lone surrogate"),
 }
 
 
