@@ -208,7 +208,7 @@ def _check_image(pool: Layers, report: Report) -> None:
             report.add(pool.at(("preload_setup",)), f"it cannot be combined with gpus: {what}")
     if pool.get("gpus") and VISIBLE_DEVICES in pool.laid_over("env"):
         at = pool.at(("env", VISIBLE_DEVICES))
-        report.add(at, "gpus sets this variable, with a different device for each worker; set only one of the two")
+        report.add(at, "gpus sets this variable, differently for each worker; set only one of the two")
 
 
 def _workers(pool: Layers, report: Report) -> tuple[int, int]:

@@ -171,9 +171,8 @@ def verify(places: Iterable[str], kinds: Iterable[str] = ()) -> None:
                 import difflib  # imported here: only needed for this message
 
                 near = difflib.get_close_matches(point.place, [*PLACES, *theirs], 1)
-                raise ValueError(
-                    f"there is no place {point.place!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-                )
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"there is no place {point.place!r}{hint}")
             fits = (point.kind in kinds and there & set(theirs)) or (_os_error(point.kind) and there & set(PLACES))
             if point.kind and not fits:
                 raise ValueError(f"{point.place!r} cannot fail with {point.kind!r}; write {_KINDS}")

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from supervisor.domain.printable import clean, clean_lines
 
-# structlog imports rich wherever that is installed, which takes as long as all the rest of it; we use nothing of it.
+# structlog imports rich if it is installed, which takes as long as everything else; we use nothing from it.
 _rich_missing = "rich" not in sys.modules
 if _rich_missing:
     sys.modules["rich"] = None  # type: ignore[assignment]  # means: it cannot be imported
@@ -27,8 +27,8 @@ __all__ = ["configure", "events", "unconfigure"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are, where the others may need quotes
-_OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps itself, or that are ours
+_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are; the others may need quotes
+_OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps, or that are our own
 
 
 def configure(
@@ -39,11 +39,11 @@ def configure(
     keep: Callable[[str], None] | None = None,
     theirs: Stream | None = None,
 ) -> None:
-    """Set structlog up for this process and those forked from it.
+    """Configure structlog for this process and those forked from it.
 
-    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` gets what a handler
-    logs through loggers of its own, as lines; `theirs` is where that and what it logs through `ctx.log` goes, if not
-    to the `stream` of our own events.
+    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` receives, as lines, what a
+    handler logs through its own loggers; `theirs` is the stream for that and for what it logs through `ctx.log`, if it
+    differs from the `stream` of our own events.
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
@@ -78,7 +78,7 @@ def unconfigure() -> None:
 
 
 class Stream(Protocol):
-    """What an event needs of a stream."""
+    """What events need from a stream."""
 
     def write(self, text: str, /) -> object: ...
 
@@ -86,8 +86,8 @@ class Stream(Protocol):
 
 
 class _Ours:
-    """How events are written that are ours or go through `ctx.log`, as `configure` has said. What a handler configures
-    for loggers of its own reaches neither.
+    """How our own events and those of `ctx.log` are written, as set by `configure`. What a handler configures for its
+    own loggers affects neither.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Ours:
 
 
 class _Events:
-    """Our own events with these fields. They are written as `configure` has said last, also if that came later."""
+    """Our own events with these fields. They use the latest `configure`, even if it was called later."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -130,7 +130,7 @@ class _Events:
 
 @functools.cache
 def _never_raising(wrapper: type[Any]) -> type[Any]:
-    """Our own code goes on, whatever becomes of what it says: a handler may have replaced what that takes."""
+    """Our own code continues even if logging fails: a handler may have replaced what logging needs."""
 
     class Sure(wrapper):  # type: ignore[misc]
         def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: Any, **fields: Any) -> Any:
@@ -150,7 +150,7 @@ def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
 
 
 def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event for a terminal: no field of it, whoever wrote that, can begin a line or command the terminal."""
+    """The event for a terminal: no field, whoever wrote it, can start a line or control the terminal."""
     shown: dict[str, Any] = {}
     for name, value in event.items():
         if name in ("exception", "stack"):
@@ -161,8 +161,8 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 class _Forgiving:
-    """A stream for events. One that cannot be written, to a full disk or a reader that is gone, is lost: it must
-    not end the process that it tells of.
+    """A stream for events. An event that cannot be written, because the disk is full or the reader is gone, is lost: it
+    must not end the process that it describes.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -185,8 +185,8 @@ _ours = _Ours()
 
 
 def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
-    """A logger with these fields on every event. `keep` makes it a job's, and gets each event, too, as a line without
-    the fields.
+    """A logger with these fields on every event. `keep` marks it as a job's logger, and also receives each event as a
+    line without the fields.
 
     In a program that has not called `configure`, it writes as that program has configured structlog.
     """
@@ -214,6 +214,6 @@ def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any])
 
 
 def _value(value: object) -> str:
-    """As it stands where that is one word; quoted otherwise."""
+    """Unchanged if it is a single word; quoted otherwise."""
     text = str(value) if isinstance(value, str) else repr(value)
     return repr(text) if isinstance(value, str) and (not text or " " in text or not text.isprintable()) else text

@@ -164,7 +164,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ),
         (
             'env = { CUDA_VISIBLE_DEVICES = "1" }\ngpus = [0]',
-            "env.CUDA_VISIBLE_DEVICES: gpus sets this variable, with a different device for each worker; set only one of the two",
+            "env.CUDA_VISIBLE_DEVICES: gpus sets this variable, differently for each worker; set only one of the two",
         ),
         (
             "preload_setup = true\ngpus = [0]",
