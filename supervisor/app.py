@@ -54,9 +54,9 @@ def run(
     gc.enable()  # the command line starts with it disabled
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
-    _warn_of_schedules(whole)
+    _warn_about_schedules(whole)
     engine = open_engine(settings.database)
-    _look_at_file_system(engine, network)
+    _check_file_system(engine, network)
     if engine.exists() and not engine.look_for_damage(CHECK_SECONDS):
         events(process="supervisor").info(
             "check_cut_short", seconds=CHECK_SECONDS, hint="a large file; no damage found so far"
@@ -96,21 +96,21 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_of_schedules(read()), tuple(pools)), engine.folder),
+        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.folder),
         serve_admin=serve_admin,
         burst=burst,
         observer=observer,
     ).run()
 
 
-def _warn_of_schedules(settings: Settings) -> Settings:
+def _warn_about_schedules(settings: Settings) -> Settings:
     """Name the schedules whose jobs would accumulate, unless another supervisor takes them."""
     for name, problem in untaken(settings).items():
         events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
     return settings
 
 
-def _look_at_file_system(engine: Engine, network: bool) -> None:
+def _check_file_system(engine: Engine, network: bool) -> None:
     """SQLite over a network file system loses data sooner or later; allowing it must be explicit."""
     if engine.watched is None or not engine.watched.is_dir():
         return

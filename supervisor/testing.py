@@ -70,13 +70,13 @@ def run_due(
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.migrate()
-    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options, engine)
+    executors = _Executors(handlers, retry or RetryPolicy(), capabilities, options, engine)
     claims = engine.claims()
     try:
-        crew.set_up()
-        ids = _drain(claims, crew, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
+        executors.set_up()
+        ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
     finally:
-        crew.tear_down()
+        executors.tear_down()
         claims.close()
     return [queue.job(job_id) for job_id in ids]
 
@@ -106,7 +106,7 @@ class _Cancelled(NoBoard):
         return True
 
 
-class _Crew:
+class _Executors:
     """The handlers with their executors: a worker has only one, this has one for each type."""
 
     def __init__(
@@ -157,7 +157,7 @@ class _Crew:
         return watched
 
 
-def _drain(claims: Claims, crew: _Crew, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
+def _run_all(claims: Claims, executors: _Executors, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
     """The ids of the jobs that were run, each once, in the order of their first run."""
     owner = f"testing-{uuid.uuid4()}"
     ids: dict[int, None] = {}
@@ -167,10 +167,10 @@ def _drain(claims: Claims, crew: _Crew, wanted: JobSelector, at: float, limit: i
         if not found:
             break
         claim = found[0]
-        settlement = crew.executor(claim.type).run(claim)
-        if crew.interrupted is not None:
+        settlement = executors.executor(claim.type).run(claim)
+        if executors.interrupted is not None:
             claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
-            raise crew.interrupted
+            raise executors.interrupted
         claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at)
         ids[claim.job_id] = None
         runs += 1

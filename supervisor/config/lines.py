@@ -35,7 +35,7 @@ class Lines:
         self._starts = [0, *(match.end() for match in re.finditer("\n", self._text))]
         self._lines: dict[Key, int] = {}
         self._entries: dict[Key, int] = {}  # how many [[entries]] an array of tables has so far
-        with suppress(_Lost, ValueError, RecursionError):
+        with suppress(_ParseError, ValueError, RecursionError):
             self._document()
 
     def of(self, key: Sequence[str | int]) -> int | None:
@@ -91,7 +91,7 @@ class Lines:
             self._skip(_BLANK)
             part = _PART.match(self._text, self._at)
             if part is None:
-                raise _Lost
+                raise _ParseError
             names.append(_name(part[0]))
             self._at = part.end()
             self._skip(_BLANK)
@@ -118,7 +118,7 @@ class Lines:
             self._record(item, start)
             self._value(item)
             if self._at == start:
-                raise _Lost
+                raise _ParseError
             self._skip(_FILLER)
             if self._text.startswith(",", self._at):
                 self._at += 1
@@ -135,7 +135,7 @@ class Lines:
     def _closes(self, bracket: str) -> bool:
         self._skip(_FILLER)
         if self._at >= len(self._text):
-            raise _Lost
+            raise _ParseError
         if not self._text.startswith(bracket, self._at):
             return False
         self._at += 1
@@ -149,7 +149,7 @@ class Lines:
     def _expect(self, mark: str) -> None:
         self._skip(_BLANK)
         if not self._text.startswith(mark, self._at):
-            raise _Lost
+            raise _ParseError
         self._at += len(mark)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
@@ -165,5 +165,5 @@ def _name(part: str) -> str:
     return next(iter(tomllib.loads(f"{part} = 0")))  # it handles the escapes
 
 
-class _Lost(Exception):
+class _ParseError(Exception):
     """The text differs from what the parser expects."""

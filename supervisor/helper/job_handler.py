@@ -72,19 +72,19 @@ class JobInterrupted(BaseException):
 class Log:
     """Events with fields for the worker's log; job, type and attempt are added there."""
 
-    def __init__(self, say: Callable[..., None], fields: dict[str, Any]) -> None:
-        self._say = say
+    def __init__(self, send: Callable[..., None], fields: dict[str, Any]) -> None:
+        self._send = send
         self._fields = fields
 
     def bind(self, **fields: Any) -> Log:
-        return Log(self._say, {**self._fields, **fields})
+        return Log(self._send, {**self._fields, **fields})
 
     def _log(self, level: str, event: str, /, **fields: Any) -> None:
-        said = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
+        plain = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
         try:
-            self._say(type="log", level=level, text=str(event)[:MAX_WORDS], fields=said)
+            self._send(type="log", level=level, text=str(event)[:MAX_WORDS], fields=plain)
         except _TooLong:
-            self._say(type="log", level=level, text=str(event)[:MAX_WORDS])
+            self._send(type="log", level=level, text=str(event)[:MAX_WORDS])
 
     debug = partialmethod(_log, "debug")
     info = partialmethod(_log, "info")
@@ -250,9 +250,9 @@ class _Server:
     def _one(self, handle: Any, ctx: Context, job: dict[str, Any]) -> None:
         self._current = ctx
         self._link.open = job["id"]
-        word = self._outcome(handle, ctx, job)
+        reply = self._outcome(handle, ctx, job)
         self._current = None
-        self._link.finish(job["id"], **word)
+        self._link.finish(job["id"], **reply)
 
     def _outcome(self, handle: Any, ctx: Context, job: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -264,13 +264,13 @@ class _Server:
             finally:
                 self._interruptible = False
         except BaseException as error:
-            return _told(error)
-        word = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
+            return _error_reply(error)
+        reply = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
         try:
-            _encoded(word)
+            _encoded(reply)
         except (TypeError, ValueError, RecursionError) as error:
             return {"type": "error", "kind": "result", "message": f"result: {error}"}
-        return word
+        return reply
 
     def _finish(self, value: Any) -> Any:
         """Await the value if necessary, on one event loop that lasts."""
@@ -346,23 +346,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _error_reply(error: BaseException) -> dict[str, Any]:
     """An exception as the final message about a job."""
-    word: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
+    reply: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
     if _is(error, Fail):
-        return {**word, "permanent": True}
+        return {**reply, "permanent": True}
     stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if _is(error, Retry):
         after = getattr(error, "after", None)
-        word = {**word, "retry": True, **({} if after is None else {"after": after})}
+        reply = {**reply, "retry": True, **({} if after is None else {"after": after})}
     elif isinstance(error, SystemExit):
-        word = {**word, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
+        reply = {**reply, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
     else:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        word = {**word, "message": text[-MAX_WORDS:] or type(error).__name__}
+        reply = {**reply, "message": text[-MAX_WORDS:] or type(error).__name__}
     if isinstance(error, MemoryError):
-        word["kind"] = "memory"
-    return {**word, "traceback": stack[-MAX_TRACEBACK:]}
+        reply["kind"] = "memory"
+    return {**reply, "traceback": stack[-MAX_TRACEBACK:]}
 
 
 def _is(error: BaseException, kind: type) -> bool:

@@ -79,13 +79,13 @@ class Channel:
         if self.closed or len(data) > LARGEST:
             _close(descriptors)
             if not self.closed:
-                _complain("message_too_large", bytes=len(data), keys=sorted(message)[:3])
+                _warn("message_too_large", bytes=len(data), keys=sorted(message)[:3])
             return
         self._backlog.append(_Outgoing(data, descriptors))
         self._waiting += len(data)
         self.flush()
         if self._waiting > MOST_WAITING:
-            _complain("channel_given_up", waiting_bytes=self._waiting, hint="the other end does not read")
+            _warn("channel_given_up", waiting_bytes=self._waiting, hint="the other end does not read")
             self._forget_backlog()
             self.closed = True
             with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class Channel:
                 if error.errno == errno.EMSGSIZE and self._piece > _SMALLEST_PIECE:
                     self._piece //= 2
                     continue
-                _complain("message_not_sent", error=error.strerror, bytes=len(message.data))
+                _warn("message_not_sent", error=error.strerror, bytes=len(message.data))
                 ended = True  # the receiver drops the part already sent when the next message starts
             if ended:
                 self._backlog.popleft()
@@ -192,11 +192,11 @@ class Channel:
         mark = data[0] if data else -1
         if cut or mark not in _MARKS:
             self._parts = None
-            _complain("message_garbled", bytes=len(data), error="it has an unknown format")
+            _warn("message_garbled", bytes=len(data), error="it has an unknown format")
             return None
         if mark & _BEGINS:
             if self._parts is not None:
-                _complain("message_garbled", bytes=self._size, error="its end is missing")
+                _warn("message_garbled", bytes=self._size, error="its end is missing")
             self._parts, self._size = [], 0
         if self._parts is None:
             return None  # the rest of one that has been dropped
@@ -204,7 +204,7 @@ class Channel:
         self._size += len(data) - 1
         if self._size > LARGEST:
             self._parts = None
-            _complain("message_garbled", bytes=self._size, error="it is too long")
+            _warn("message_garbled", bytes=self._size, error="it is too long")
             return None
         if not mark & _ENDS:
             return None
@@ -227,15 +227,15 @@ def _read(data: bytes) -> Message | None:
     try:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:
-        _complain("message_garbled", bytes=len(data), error=str(error))
+        _warn("message_garbled", bytes=len(data), error=str(error))
         return None
     if not isinstance(message, dict):
-        _complain("message_garbled", bytes=len(data), error="it is not a JSON object")
+        _warn("message_garbled", bytes=len(data), error="it is not a JSON object")
         return None
     return message
 
 
-def _complain(event: str, **fields: Any) -> None:
+def _warn(event: str, **fields: Any) -> None:
     import structlog  # imported here: rarely needed, and slow to import
 
     structlog.get_logger(pid=os.getpid()).error(event, **fields)

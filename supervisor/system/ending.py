@@ -19,7 +19,7 @@ KILL_PATIENCE = 5.0  # seconds for killed processes to end
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
 _MOST_NAMED = 1000
 
-_named: set[tuple[int, int]] = set()  # logged already: pid and start
+_logged: set[tuple[int, int]] = set()  # logged already: pid and start
 _given_up: dict[int, int | None] = {}  # children that did not end when they were killed: start by pid
 
 
@@ -52,7 +52,7 @@ def _send(send: Callable[[], None], pid: Callable[[], int]) -> Sent:
     except ProcessLookupError:
         return Sent.GONE
     except PermissionError:
-        _name(pid())
+        _log_refused(pid())
         return Sent.REFUSED
     return Sent.SENT
 
@@ -65,15 +65,15 @@ def _pid_of(pidfd: int) -> int:
     return 0
 
 
-def _name(pid: int) -> None:
+def _log_refused(pid: int) -> None:
     """Log a process that cannot be signalled, once; not one that has ended and is only not reaped yet."""
     started = kernel.start_ticks(pid) if pid else None
-    if started is None or (pid, started) in _named:
+    if started is None or (pid, started) in _logged:
         return
-    if len(_named) >= _MOST_NAMED:
-        _named.clear()
-    _named.add((pid, started))
-    _complain("signal_refused", pid, hint="it belongs to another user now: only that user or root can end it")
+    if len(_logged) >= _MOST_NAMED:
+        _logged.clear()
+    _logged.add((pid, started))
+    _warn("signal_refused", pid, hint="it belongs to another user now: only that user or root can end it")
 
 
 def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PATIENCE) -> int | None:
@@ -124,10 +124,10 @@ def _give_up(pids: list[int]) -> None:
         _given_up.clear()
     for pid in pids:
         _given_up[pid] = kernel.start_ticks(pid)
-        _complain("process_does_not_end", pid, hint="it was killed, and waits for a disk or a network")
+        _warn("process_does_not_end", pid, hint="it was killed, and waits for a disk or a network")
 
 
-def _complain(event: str, pid: int, **fields: str) -> None:
+def _warn(event: str, pid: int, **fields: str) -> None:
     import structlog  # imported here: rarely needed, and slow to import
 
     with contextlib.suppress(Exception):  # in a worker, a handler may have changed it in any way

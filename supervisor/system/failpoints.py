@@ -111,7 +111,7 @@ class Point:
         if self.kind and failure is None:
             return  # a pattern that matches a place of a different kind
         self.passed += 1
-        if not self._has_come() or not self._may():
+        if not self._is_due() or not self._may_run():
             return
         if failure is not None:
             raise failure
@@ -119,12 +119,12 @@ class Point:
         # To this thread: if sent to the process, it might arrive a moment later.
         signal.pthread_kill(threading.get_ident(), self.signal)
 
-    def _has_come(self) -> bool:
+    def _is_due(self) -> bool:
         if self.chance:
             return self._random.random() < self.chance
         return self.number <= self.passed < self.number + self.times
 
-    def _may(self) -> bool:
+    def _may_run(self) -> bool:
         """If only one process may do this, whether no other has; the file records which did. What happens by
         chance happens in all, and adds a line each time.
         """

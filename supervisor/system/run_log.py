@@ -24,7 +24,7 @@ _WORDS = struct.Struct("=qqq")
 _RING_AT = _WORDS.size + HEAD_BYTES
 _BYTES = _WORDS.size + MOST_BYTES
 _REGION = 128 * 1024  # from one slot's to the next, a multiple of any page size
-_UNSAYABLE = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; with these, each byte is at most one character
+_REPLACED = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; with these, each byte is at most one character
 
 
 class RunLog:
@@ -128,7 +128,7 @@ def _text(memory: memoryview, size: int) -> str | None:
 
 
 def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "replace").translate(_UNSAYABLE)
+    return data.decode("utf-8", "replace").translate(_REPLACED)
 
 
 def tee(stream: TextIO | None, run_log: RunLog) -> None:

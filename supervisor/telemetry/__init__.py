@@ -66,7 +66,7 @@ def configure(
             *processors,
         ],
         wrapper_class=wrapper,
-        logger_factory=structlog.WriteLoggerFactory(_forgiving(theirs or out)),
+        logger_factory=structlog.WriteLoggerFactory(_lossy(theirs or out)),
         cache_logger_on_first_use=False,
     )
 
@@ -85,7 +85,7 @@ class Stream(Protocol):
     def flush(self) -> object: ...
 
 
-class _Ours:
+class _OwnOutput:
     """How our own events and those of `ctx.log` are written, as set by `configure`. What a handler configures for its
     own loggers affects neither.
     """
@@ -93,12 +93,12 @@ class _Ours:
     def __init__(self) -> None:
         self.processors: list[structlog.typing.Processor] = []
         self._wrapper: Any = None
-        self._logger = self._theirs = structlog.WriteLogger(_forgiving(sys.stderr))
+        self._logger = self._theirs = structlog.WriteLogger(_lossy(sys.stderr))
 
     def configure(self, processors: Sequence[Any], wrapper: Any, out: Stream, theirs: Stream) -> None:
         self.processors = list(processors)
         self._wrapper = wrapper
-        self._logger, self._theirs = (structlog.WriteLogger(_forgiving(stream)) for stream in (out, theirs))
+        self._logger, self._theirs = (structlog.WriteLogger(_lossy(stream)) for stream in (out, theirs))
 
     def logger(self, fields: Mapping[str, Any]) -> Any:
         return self._wrapped(self._logger, self.processors, _never_raising(self._wrapper), fields)
@@ -160,7 +160,7 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
     return shown
 
 
-class _Forgiving:
+class _LossyStream:
     """A stream for events. An event that cannot be written, because the disk is full or the reader is gone, is lost: it
     must not end the process that it describes.
     """
@@ -177,11 +177,11 @@ class _Forgiving:
             self._stream.flush()
 
 
-def _forgiving(stream: Stream) -> TextIO:
-    return cast("TextIO", _Forgiving(stream))
+def _lossy(stream: Stream) -> TextIO:
+    return cast("TextIO", _LossyStream(stream))
 
 
-_ours = _Ours()
+_ours = _OwnOutput()
 
 
 def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:

@@ -196,15 +196,15 @@ class Executor:
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         try:
-            return self._judged(claim, error, started_at)
+            return self._failure_of(claim, error, started_at)
         except JobInterrupted:
             raise
         except BaseException as worse:
             # An exception may be anything: its class, its message and its attributes are the handler's code.
-            failure = Failure("exception", _undescribed(error, worse), duration=time() - started_at)
+            failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
             return failed(claim, failure, self._policy, chance=random(), started_at=started_at)
 
-    def _judged(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+    def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self.interrupted(claim, error, started_at)
         if isinstance(error, NotBegun):
@@ -298,10 +298,10 @@ def _described(error: BaseException) -> tuple[str, str | None]:
     except JobInterrupted:
         raise
     except BaseException as worse:
-        return _undescribed(error, worse), None
+        return _fallback_description(error, worse), None
 
 
-def _undescribed(error: BaseException, worse: BaseException) -> str:
+def _fallback_description(error: BaseException, worse: BaseException) -> str:
     return f"{_name(error)}; describing it failed with {_name(worse)}"
 
 

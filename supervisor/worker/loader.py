@@ -66,7 +66,7 @@ class Handler:
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
         self._check_options = getattr(target, "check_options", None)
-        self._insist_on_parameters()
+        self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.changes: Changes | None = None
@@ -87,13 +87,13 @@ class Handler:
         except ValueError as error:
             raise HandlerError(str(error), getattr(error, "faults", ())) from error
 
-    def _insist_on_parameters(self) -> None:
+    def _check_parameters(self) -> None:
         """Raises HandlerError if it could not be called with our arguments."""
         alone = self._handle_batch is None
-        _insist_on(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
-        _insist_on(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
-        _insist_on(self._setup, f"{self.name}.setup", "ctx")
-        _insist_on(self._teardown, f"{self.name}.teardown", "ctx")
+        _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
+        _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
+        _check_signature(self._setup, f"{self.name}.setup", "ctx")
+        _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
 
     def insist_on_batches(self) -> None:
         """Raises HandlerError if it cannot handle several jobs at a time."""
@@ -200,7 +200,7 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""
 
 
-def _insist_on(function: Any, name: str, *parameters: str) -> None:
+def _check_signature(function: Any, name: str, *parameters: str) -> None:
     """Raises HandlerError for a generator, and for a function that does not accept this many arguments."""
     if not callable(function):
         return
@@ -224,26 +224,26 @@ def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
     if callable(handle):
         return handle, batched
     assert batched is not None
-    return _alone_async(batched) if _is_async(batched) else _alone(batched), batched
+    return _for_one_job_async(batched) if _is_async(batched) else _for_one_job(batched), batched
 
 
-def _alone(handle_batch: HandleBatch) -> Handle:
+def _for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
-        return _only(handle_batch([payload], ctx))
+        return _single_result(handle_batch([payload], ctx))
 
     return handle
 
 
-def _alone_async(handle_batch: HandleBatch) -> Handle:
+def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
     async def handle(payload: Any, ctx: Context) -> Any:
-        return _only(await handle_batch([payload], ctx))
+        return _single_result(await handle_batch([payload], ctx))
 
     return handle
 
 
-def _only(values: Any) -> Any:
+def _single_result(values: Any) -> Any:
     [value] = _one_each(values, 1)
     if isinstance(value, BaseException):
         raise value

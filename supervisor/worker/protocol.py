@@ -150,7 +150,7 @@ class Conversation:
     def next(self) -> Event | None:
         """The next event; None until more is read. Raises Violation, and returns nothing after that."""
         line = self._next_line()
-        return None if line is None else self._judge(self._parsed(line))
+        return None if line is None else self._event_of(self._parsed(line))
 
     def _next_line(self) -> bytes | None:
         end = self._heard.find(b"\n", self._searched)
@@ -177,7 +177,7 @@ class Conversation:
             self._break(f"a line that is not a JSON object: {_short(message)}")
         return message
 
-    def _judge(self, message: Message) -> Event:
+    def _event_of(self, message: Message) -> Event:
         kind = message.get("type")
         if kind == "log":
             return self._log(message)

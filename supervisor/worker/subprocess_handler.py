@@ -107,7 +107,7 @@ class SubprocessHandler:
         except (Violation, _Ended) as error:
             ending = self._end(by_itself=isinstance(error, _Ended))
             what = f"{ending} before its hello" if isinstance(error, _Ended) else error
-            raise HandlerError(f"{self.name}: it {what}{self._last_words()}") from None
+            raise HandlerError(f"{self.name}: it {what}{self._last_line()}") from None
         except HandlerError:
             self._end()
             raise
@@ -118,12 +118,12 @@ class SubprocessHandler:
     def _greet(self, ctx: Context, until: float) -> None:
         greeting = self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
         self._pending += greeting
-        while not isinstance(word := self._next(until), Hello):
-            if word is None or time.monotonic() > until:
+        while not isinstance(reply := self._next(until), Hello):
+            if reply is None or time.monotonic() > until:
                 patience = human(self._pool.startup_timeout)
                 raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
-            self._repeat(word, ctx.log)
-        missing = set() if word.capabilities is None else set(ctx.capabilities) - word.capabilities
+            self._log_event(reply, ctx.log)
+        missing = set() if reply.capabilities is None else set(ctx.capabilities) - reply.capabilities
         if missing:
             raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
 
@@ -152,16 +152,16 @@ class SubprocessHandler:
         Raises what the executor turns into an outcome: Reported, JobInterrupted; Crashed if the program
         died with the job; NotBegun if it was dead before.
         """
-        with _deaf_to(signals.INTERRUPT):
+        with _blocked(signals.INTERRUPT):
             self._look_up()
             self._hand_over(payload, ctx)
             try:
-                word = self._converse(ctx)
+                reply = self._wait_for_result(ctx)
             except JobInterrupted as interrupted:
                 self._stop(interrupted)
             except (Violation, _Ended) as error:
                 self._crash(error)
-        return self._outcome(word, ctx)
+        return self._outcome(reply, ctx)
 
     def _look_up(self) -> None:
         """Read what was sent between jobs, when only log lines are allowed."""
@@ -170,19 +170,19 @@ class SubprocessHandler:
                 dead = self._program.wait(0)
                 for _ in range(_GULPS_BETWEEN):
                     more = self._read(dead)
-                    while (word := self._conversation.next()) is not None:
-                        self._repeat(word, self._log)
+                    while (reply := self._conversation.next()) is not None:
+                        self._log_event(reply, self._log)
                     if not more:
                         break
                 if not self._silent:
                     return
                 self._end_of_replies()
             except (Violation, _Ended) as error:
-                self._retire(error)
+                self._abandon_unstarted(error)
         self._leave()
         raise NotBegun
 
-    def _retire(self, error: Violation | _Ended) -> NoReturn:
+    def _abandon_unstarted(self, error: Violation | _Ended) -> NoReturn:
         """The program is dead, or must be killed, without having started the job."""
         ending = self._end()
         self._lost(f"between jobs the program {ending if isinstance(error, _Ended) else error}")
@@ -201,7 +201,7 @@ class SubprocessHandler:
         self._pending += line
         self._handed = len(line)
 
-    def _converse(self, ctx: Context) -> Result | Error:
+    def _wait_for_result(self, ctx: Context) -> Result | Error:
         """Until the job's result. JobInterrupted can only be raised while waiting, nowhere else."""
         asked = False
         while True:
@@ -209,11 +209,11 @@ class SubprocessHandler:
                 asked = True
                 self._pending += self._conversation.cancel(now=False)
             self._look_for_oom(self._oom.look)
-            word = self._next(time.monotonic() + _LOOK)
-            if isinstance(word, (Result, Error)):
-                return word
-            if word is not None:
-                self._attend(word, ctx)
+            reply = self._next(time.monotonic() + _LOOK)
+            if isinstance(reply, (Result, Error)):
+                return reply
+            if reply is not None:
+                self._process_event(reply, ctx)
 
     def _look_for_oom(self, look: Callable[[], None]) -> None:
         """Once a second, so that old kills by the kernel are not attributed to this program."""
@@ -229,8 +229,8 @@ class SubprocessHandler:
         self._pending += self._conversation.cancel(now=True)
         with contextlib.suppress(Violation, _Ended):
             while last is None and time.monotonic() < until:  # ignore everything else it sends
-                word = self._next(until)
-                last = word if isinstance(word, (Result, Error)) else None
+                reply = self._next(until)
+                last = reply if isinstance(reply, (Result, Error)) else None
         if isinstance(last, Error):
             interrupted.traceback = last.traceback
         elif last is None:
@@ -245,7 +245,7 @@ class SubprocessHandler:
         Not a job that the program never read from its input: the cause came before it.
         """
         if len(self._pending) + self._program.untaken() >= self._handed:
-            self._retire(error)
+            self._abandon_unstarted(error)
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
         what = f"{error}; it was killed" if broke else f"{ending} while it was running the job{ending.hint}"
@@ -263,35 +263,35 @@ class SubprocessHandler:
             )
         )
 
-    def _outcome(self, word: Result | Error, ctx: Context) -> Any:
-        if isinstance(word, Result):
+    def _outcome(self, reply: Result | Error, ctx: Context) -> Any:
+        if isinstance(reply, Result):
             self._output.settle()
             try:
-                for child in word.children:
+                for child in reply.children:
                     ctx.enqueue(**child)
             except InvalidJob as error:
                 raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
-            return word.value
-        if word.kind == "memory":
+            return reply.value
+        if reply.kind == "memory":
             self._leave()  # whatever it has run out of, the next program starts fresh
-        kind = "permanent" if word.permanent else "retry" if word.retry else word.kind
+        kind = "permanent" if reply.permanent else "retry" if reply.retry else reply.kind
         stderr = self._output.tail()
-        raise Reported(kind, word.message, after=word.after, traceback=word.traceback, stderr=stderr)
+        raise Reported(kind, reply.message, after=reply.after, traceback=reply.traceback, stderr=stderr)
 
-    def _attend(self, word: object, ctx: Context) -> None:
-        if isinstance(word, Progress):
-            ctx.progress(word.fraction, word.text)
-        elif isinstance(word, Extend):
-            ctx.extend(word.seconds)
+    def _process_event(self, reply: object, ctx: Context) -> None:
+        if isinstance(reply, Progress):
+            ctx.progress(reply.fraction, reply.text)
+        elif isinstance(reply, Extend):
+            ctx.extend(reply.seconds)
         else:
-            self._repeat(word, ctx.log)
+            self._log_event(reply, ctx.log)
 
-    def _repeat(self, word: object, log: Any) -> None:
+    def _log_event(self, reply: object, log: Any) -> None:
         """Pass on what the program logs, up to a limit per job."""
-        assert isinstance(word, Log)
+        assert isinstance(reply, Log)
         self._logged += 1
         if self._logged <= _MOST_LOGGED:
-            getattr(log, word.level)(word.text, **({"fields": word.fields} if word.fields else {}))
+            getattr(log, reply.level)(reply.text, **({"fields": reply.fields} if reply.fields else {}))
         elif self._logged == _MOST_LOGGED + 1:
             log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
 
@@ -299,14 +299,14 @@ class SubprocessHandler:
 
     def _next(self, until: float) -> Any:
         """The program's next message; None if it has sent nothing until then. Raises Violation or _Ended."""
-        while (word := self._conversation.next()) is None:
+        while (reply := self._conversation.next()) is None:
             if self._silent:
                 self._end_of_replies()
             left = until - time.monotonic()
             if left <= 0:
                 return None
             self._exchange(left)
-        return word
+        return reply
 
     def _exchange(self, seconds: float) -> None:
         """Wait until the program writes, reads or ends, and do one step of each."""
@@ -372,13 +372,13 @@ class SubprocessHandler:
         self._log.debug("program_ended", pid=self._program.pid, how=str(ending))
         return ending
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = (self._output.tail() or "").strip().splitlines()
         return f": {lines[-1].strip()}" if lines else ""
 
 
 @contextlib.contextmanager
-def _deaf_to(number: int) -> Iterator[None]:
+def _blocked(number: int) -> Iterator[None]:
     """Block a signal; it is delivered where it is waited for, or at the end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
