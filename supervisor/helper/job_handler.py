@@ -152,7 +152,7 @@ def serve(handler: Any, *, capabilities: Any = None) -> None:
     """Send hello, run jobs until the worker sends bye, and return.
 
     `handler` is a function (payload, ctx), or a class or an object with `handle` and optionally `setup` and
-    `teardown`. `capabilities`, if given, is what it can do; a pool that requires more is rejected.
+    `teardown`. `capabilities`, if given, is what it can do; a pool that declares more is rejected.
     """
     _Server(_Link(), handler, capabilities).run()
 

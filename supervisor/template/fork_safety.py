@@ -119,8 +119,8 @@ def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], w
         )
     if pool.gpus and any(finding.gpu for finding in found):
         raise HandlerError(
-            f"{pool.handler}: {after} left {what} in the image that workers are forked from, so that a worker "
-            f"could not have a device of its own: use the GPU in setup, or write {instead}"
+            f"{pool.handler}: {after} left {what} in the image that workers are forked from, so that no worker "
+            f"could have a device of its own: use the GPU in setup, or write {instead}"
         )
     warn("unsafe_to_fork", found=what, hint=f"{advice}, or write {instead}")
 

@@ -71,7 +71,7 @@ class Forks:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)
 
     def after_in_child(self) -> None:
-        """The worker's signals have no meaning here; signals have their default effect again."""
+        """Remove the worker's signal handlers, so that signals have their default effect again."""
         signal.set_wakeup_fd(-1)
         faulthandler.unregister(signals.DUMP_STACKS)
         for number, handler in self._own.items():
