@@ -1,4 +1,4 @@
-"""What `handle_batch` has in common, whatever the model: one bad payload must not spoil the others."""
+"""The common part of `handle_batch` for any model: one invalid payload must not affect the others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 def run(
     payloads: Sequence[Any], read: Callable[[Any], Read], model: Callable[[list[Read]], Iterable[Result]]
 ) -> list[Result | Exception]:
-    """For each payload, in their order, the model's result, or the exception with which `read` refused it.
+    """For each payload, in order, the model's result, or the exception with which `read` rejected it.
 
-    `model` is called once with all that could be read, and not at all if there is none; it returns a result for
-    each. What it raises is nobody's in particular and passes through, like an interruption.
+    `model` is called once with everything that could be read, and not at all if that is nothing; it returns a result
+    for each. Its own exceptions belong to no single payload and pass through, like an interruption.
     """
     results: list[Result | Exception | None] = []
     inputs: list[Read] = []
@@ -24,7 +24,7 @@ def run(
             inputs.append(read(payload))
             results.append(None)
         except MemoryError:
-            raise  # half as many may fit
+            raise  # half as many may fit into memory
         except Exception as error:
             results.append(error)
     outputs = iter(model(inputs) if inputs else ())

@@ -1,4 +1,4 @@
-"""One sentence about a picture: by a captioning model of your choice, or by a template from its tags.
+"""One sentence about a picture: from a captioning model of your choice, or from a template and its tags.
 
     [pools.caption]
     handler = "handlers.caption:Captioner"
@@ -6,7 +6,7 @@
 
     options = { method = "template" }                            # no model: a sentence made of tags
 
-The result says which one it was. Neither ever stands in for the other.
+The result says which one was used. Neither ever replaces the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Method(Protocol):
-    """A way to a caption: the fields of the job's result for an RGB picture."""
+    """A way to create a caption: the fields of the job's result for an RGB picture."""
 
     def describe(self, image: Image) -> dict[str, Any]: ...
 
@@ -70,7 +70,7 @@ class Captioner:
 
 
 class TagTemplate:
-    """A sentence put together from the tagger's tags. It invents nothing and says how it was made."""
+    """A sentence built from the tagger's tags. It invents nothing and says how it was made."""
 
     def __init__(self, options: CaptionOptions) -> None:
         self._tagger = Tagger()
@@ -84,8 +84,8 @@ class TagTemplate:
 class CaptionModel:
     """An image-to-text model of transformers, on one CPU thread.
 
-    Only safetensors are loaded and no code that comes with a model is run. `model` is a directory, from
-    which nothing leads to the network, or a name on the hub.
+    Only safetensors are loaded, and no code that comes with a model is run. `model` is a directory, which
+    never causes network access, or a name on the hub.
     """
 
     def __init__(self, model: str, options: CaptionOptions) -> None:
@@ -115,7 +115,7 @@ class CaptionModel:
 
 
 def _transformers() -> Any:
-    """The `transformers` module, quiet, and told to send the hub nothing but what a download needs.
+    """The `transformers` module, quiet, and configured to send the hub only what a download needs.
 
     The second variable keeps it from asking a public service to convert a model without safetensors.
     """
@@ -126,7 +126,7 @@ def _transformers() -> Any:
 
 
 def _source(model: str) -> tuple[str, bool]:
-    """What to hand to transformers, and whether it is a directory here."""
+    """The source for transformers, and whether it is a local directory."""
     path = Path(model).expanduser()
     if path.is_dir():
         return str(path.resolve()), True
@@ -136,7 +136,7 @@ def _source(model: str) -> tuple[str, bool]:
 
 
 def sentence(labels: list[str]) -> str:
-    """Labels, the likeliest first, as a sentence: "A picture of a tabby, perhaps an Egyptian cat."."""
+    """Labels, most likely first, as a sentence: "A picture of a tabby, perhaps an Egyptian cat."."""
     if not labels:
         return "A picture in which the tagger recognised nothing."
     first, *others = (_with_article(label) for label in labels)

@@ -1,10 +1,10 @@
-"""A bounded download for handlers whose pool allows URLs.
+"""A limited download for handlers whose pool allows URLs.
 
-What a payload names may come from a stranger, so the fetch speaks HTTP and HTTPS only (also after a redirect), goes
-directly and not through a proxy, and refuses addresses that are not public. A name is looked up first, every address
-of it is judged, and the connection goes to the very address that was found good: nothing is sent to another, not even
-the beginning of a connection, and a name that resolves differently a second time gains nothing. Each redirect is
-judged like the first address.
+A payload may come from an untrusted source, so the download uses HTTP and HTTPS only (also after a redirect), connects
+directly and not through a proxy, and rejects addresses that are not public. A name is resolved first, each of its
+addresses is checked, and the connection uses exactly the address that was checked: no other address receives anything,
+not even a connection attempt, and a name that resolves differently a second time has no effect. Each redirect is
+checked like the first address.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Address = tuple[int, tuple[Any, ...]]
 def fetch(url: str, options: PictureOptions) -> bytes:
     """The body at `url`, at most `options.max_bytes` long and within `options.url_timeout` seconds in all.
 
-    Raises Fail for what stays so (a bad URL, a private address, 404, too many bytes) and Retry for what
-    may pass (no connection, a time-out, 429, 5xx). Messages name the host, never the path or the query,
+    Raises Fail for permanent errors (a bad URL, a private address, 404, too many bytes) and Retry for temporary
+    ones (no connection, a timeout, 429, 5xx). Messages name the host, never the path or the query,
     which may hold secrets.
     """
     host = _host(url)
@@ -85,7 +85,7 @@ def _opener(handlers: list[urllib.request.BaseHandler]) -> urllib.request.Opener
 
 def _read(response: Any, host: str, max_bytes: int, way: _Way) -> bytes:
     body = bytearray()
-    # read1: whatever has arrived, so that a trickle cannot hold us beyond the deadline.
+    # read1: returns what has arrived, so that a slow server cannot exceed the deadline.
     while chunk := response.read1(_CHUNK):
         body += chunk
         if len(body) > max_bytes:
@@ -98,10 +98,10 @@ def _read(response: Any, host: str, max_bytes: int, way: _Way) -> bytes:
 
 
 class _Way:
-    """How a download reaches its host: to addresses that may be reached, and until the deadline (monotonic seconds).
+    """How a download reaches its host: only allowed addresses, and only until the deadline (monotonic seconds).
 
-    A time-out of a socket is for each step alone: a server that sends its head a byte a second would hold us for as
-    long as it likes. So a timer shuts the connection when the time is up.
+    A socket's timeout applies to each step alone: a server that sends one byte a second would take as
+    long as it likes. So a timer closes the connection when the time is up.
     """
 
     def __init__(self, deadline: float, *, private: bool) -> None:
@@ -114,7 +114,7 @@ class _Way:
         return self._deadline - time.monotonic()
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Raises Fail if the host, by any of its addresses, is no public one; OSError if it cannot be reached."""
+        """Raises Fail if any address of the host is not public; OSError if it cannot be reached."""
         failure: OSError | None = None
         for family, address in self._judged(host, port):
             connection = socket.socket(family, socket.SOCK_STREAM)
@@ -137,11 +137,11 @@ class _Way:
         found = self._looked_up(host, port)
         for _, address in found:
             if not self._private and not _is_public(str(address[0])):
-                raise Fail(f"{host} is no public address: allow it with options = {{ allow_private_hosts = true }}")
+                raise Fail(f"{host} is not a public address: allow it with options = {{ allow_private_hosts = true }}")
         return found
 
     def _looked_up(self, host: str, port: int) -> list[Address]:
-        """On a thread of its own: the C library's look-up knows no deadline."""
+        """On a separate thread: the C library's look-up has no timeout."""
         answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
 
         def look_up() -> None:
@@ -155,16 +155,16 @@ class _Way:
         try:
             answer = answers.get(timeout=max(0.001, self.left()))
         except queue.Empty:
-            raise TimeoutError("its name is not found in time") from None
+            raise TimeoutError("its name was not resolved in time") from None
         if isinstance(answer, UnicodeError):
-            raise Fail("the url cannot be used: its host is no name")
+            raise Fail("the url cannot be used: its host is not a valid name")
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def _watch(self, connection: socket.socket) -> None:
         self.close()
-        again = connection.dup()  # what is closed meanwhile is another's by then
+        again = connection.dup()  # the number of a closed descriptor may be in use again by then
 
         def end() -> None:
             self.is_over = True
@@ -178,7 +178,7 @@ class _Way:
 
 
 class _Timer(threading.Timer):
-    """A timer that keeps a connection until it is over."""
+    """A timer that keeps a connection open until it has finished."""
 
     def __init__(self, seconds: float, end: Any, connection: socket.socket) -> None:
         super().__init__(seconds, end)
@@ -205,7 +205,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A few, and the connection of each is judged when it is made."""
+    """A limited number; the connection of each is checked when it is made."""
 
     max_redirections = _REDIRECTS
     max_repeats = 2

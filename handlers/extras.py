@@ -1,4 +1,4 @@
-"""Loading the libraries of an extra, with one clear sentence where they are missing."""
+"""Load the libraries of an extra, with one clear sentence if they are missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, *, extra: str) -> Any:
-    """Import `module`, a part of what `pip install './job-supervisor[extra]'` brings.
+    """Import `module`, which is installed by `pip install './job-supervisor[extra]'`.
 
-    Raises MissingExtraError when its distribution is not installed. A library that is installed but broken
-    raises its own error, which says more than we could.
+    Raises MissingExtraError if its distribution is not installed. A library that is installed but broken
+    raises its own error, which is more helpful than ours.
     """
     try:
         return importlib.import_module(module)

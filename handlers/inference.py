@@ -1,4 +1,4 @@
-"""ONNX Runtime as a worker needs it: one thread, errors only, and nothing sent anywhere."""
+"""ONNX Runtime as a worker needs it: one thread, errors only, and no telemetry."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from handlers.extras import require
 
 
 def runtime() -> Any:
-    """The `onnxruntime` module, imported with its telemetry off.
+    """The `onnxruntime` module, imported with its telemetry disabled.
 
-    The builds of recent versions start an uploader, with a thread and a database of its own, as soon as
-    they are imported, unless this variable is set before. Whoever wants that sets it to 0 in the pool's
-    `env`. Libraries that import onnxruntime themselves must be imported after this.
+    Recent builds start an uploader, with its own thread and database, as soon as they are imported, unless this
+    variable is set before. To enable it, set the variable to 0 in the pool's `env`. Libraries that import
+    onnxruntime themselves must be imported after this.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     return require("onnxruntime", extra="ml")

@@ -1,12 +1,12 @@
-"""A plain-text mail, handed to an SMTP server.
+"""A plain-text mail, sent through an SMTP server.
 
     [pools.mail]
     handler = "handlers.mail:send"
     options = { host = "mail.example.org", port = 587, security = "starttls", username = "app",
                 password_env = "MAIL_PASSWORD", sender = "app@example.org" }
 
-A job runs at least once, so a mail may go out twice, when the worker dies after the server took it. Both
-copies carry the same Message-ID, by which many servers and mail programs drop the second.
+A job runs at least once, so a mail may be sent twice, if the worker dies after the server has accepted it. Both
+copies have the same Message-ID, by which many servers and mail programs drop the second.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from supervisor import Fail, Retry
 if TYPE_CHECKING:
     from supervisor import Context
 
-# Enough to keep one recipient one recipient; whether it exists is the server's to say.
-_MOST_NESTED = 5  # encoded words that come out of encoded words
+# Only ensures that one recipient stays one recipient; the server decides whether it exists.
+_MOST_NESTED = 5  # levels of encoded words inside encoded words
 _ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
 
 
 @checked_by(MailOptions)
 def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
-    """`{"to": "a@example.org" or […], "subject": "…", "text": "…"}` → who it was accepted for.
+    """`{"to": "a@example.org" or […], "subject": "…", "text": "…"}` → the accepted recipients.
 
-    Raises Fail for a bad payload or option and for what the server refuses for good (5xx), Retry for what
-    may pass: no connection, a time-out, 4xx. When only some recipients are refused, the job is done and
-    its result names them: another attempt would reach the others twice.
+    Raises Fail for an invalid payload or option and for permanent rejections by the server (5xx), Retry for temporary
+    errors: no connection, a timeout, 4xx. If only some recipients are rejected, the job is done and its result
+    names them: another attempt would reach the others twice.
     """
     try:
         options = read(MailOptions, ctx.options)
@@ -74,7 +74,7 @@ def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[int, bytes]]:
-    """Give the message to the server; returns the recipients that it refused."""
+    """Send the message to the server; returns the recipients that it rejected."""
     password = ""
     if options.username:
         password = os.environ.get(options.password_env, "")
@@ -97,7 +97,7 @@ def _hand_over(message: EmailMessage, options: MailOptions) -> dict[str, tuple[i
             server.login(options.username, password)
         return server.send_message(message)
     finally:
-        # Once the server has taken the mail, a fault in saying goodbye must not send it again.
+        # Once the server has accepted the mail, an error while closing the session must not send it again.
         with contextlib.suppress(OSError, smtplib.SMTPException):
             server.quit()
         server.close()
@@ -113,24 +113,24 @@ def _message(payload: dict[str, Any], ctx: Context, options: MailOptions) -> Ema
         message["Message-ID"] = f"<job-{ctx.job_id}-{digest}@{options.host}>"
         message.set_content(_string(payload, "text"))
         for name, value in message.items():
-            _header(name, str(value))  # as the package has understood it
+            _header(name, str(value))  # as the package has parsed it
         _whole(message)
     except (ValueError, IndexError, MessageError) as error:
-        # The email package refuses line breaks in a header, and addresses that cannot be parsed.
-        raise Fail(f"no mail can be made of this payload: {error}") from None
+        # The email package rejects line breaks in a header, and addresses that cannot be parsed.
+        raise Fail(f"the payload cannot be sent as a mail: {error}") from None
     return message
 
 
 def _header(name: str, value: str) -> str:
-    """`value`, unless it holds a line break or another control character, also inside encoded words.
+    """`value`, unless it contains a line break or another control character, also inside encoded words.
 
     The email package decodes `=?utf-8?q?a=0Ab?=` where it is given as a text, and before the fix of CVE-2024-6923
-    wrote the line break that came out: what followed became headers and a body of whoever wrote the payload.
+    wrote the resulting line break: what followed became headers and a body chosen by the author of the payload.
     """
     decoded = value
     for _ in range(_MOST_NESTED):
         if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in decoded):
-            raise ValueError(f"{name} holds a line break or another control character")
+            raise ValueError(f"{name} contains a line break or another control character")
         again = "".join(
             part.decode(_charset(charset), "replace") if isinstance(part, bytes) else part
             for part, charset in decode_header(decoded)
@@ -138,7 +138,7 @@ def _header(name: str, value: str) -> str:
         if again == decoded:
             return value
         decoded = again
-    raise ValueError(f"{name} holds encoded words in encoded words")
+    raise ValueError(f"{name} contains encoded words in encoded words")
 
 
 def _charset(name: str | None) -> str:
@@ -149,10 +149,10 @@ def _charset(name: str | None) -> str:
 
 
 def _whole(message: EmailMessage) -> None:
-    """Raises ValueError if what would be sent has other headers than those that were set."""
+    """Raises ValueError if the message to be sent has headers other than those that were set."""
     sent = message_from_bytes(bytes(message), policy=compat32).keys()
     if sent != message.keys():
-        raise ValueError("a header would begin another one")
+        raise ValueError("a header would start another one")
 
 
 def _recipients(payload: dict[str, Any], most: int | None = None) -> list[str]:
@@ -161,7 +161,7 @@ def _recipients(payload: dict[str, Any], most: int | None = None) -> list[str]:
     if not isinstance(addresses, list) or not addresses:
         raise Fail('the payload has no recipient: give {"to": "someone@example.org", …}')
     if most is not None and len(addresses) > most:
-        raise Fail(f"{len(addresses)} recipients are more than the {most} that max_recipients allows")
+        raise Fail(f"{len(addresses)} recipients, but max_recipients allows only {most}")
     for address in addresses:
         if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
             raise Fail(f"not a mail address: {address!r}")

@@ -2,7 +2,7 @@
 
 A model is one file whose name ends in the SHA-256 of its content. So it appears whole or not at all (a
 temporary file, then a rename), two processes that convert at once cannot disturb each other, and damage
-shows when the file is used: what does not match its name is removed and made again.
+is detected when the file is used: a file that does not match its name is removed and created again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """`$XDG_CACHE_HOME/job-supervisor` or `~/.cache/job-supervisor`, created where it is missing.
+    """`$XDG_CACHE_HOME/job-supervisor` or `~/.cache/job-supervisor`, created if it is missing.
 
-    As the XDG Base Directory Specification asks, a relative `$XDG_CACHE_HOME` is ignored. Raises
-    RuntimeError, with what to do, where neither can be created.
+    As the XDG Base Directory Specification requires, a relative `$XDG_CACHE_HOME` is ignored. Raises
+    RuntimeError, which says what to do, if neither can be created.
     """
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -35,7 +35,7 @@ def folder() -> Path:
 
 
 def find(stem: str) -> bytes | None:
-    """The content of a cached model called `stem` that is intact, or None."""
+    """The content of an intact cached model called `stem`, or None."""
     for path in sorted(folder().glob(f"{stem}-*.onnx")):
         data = path.read_bytes()
         if path.name == _name(stem, data):
@@ -45,7 +45,7 @@ def find(stem: str) -> bytes | None:
 
 
 def keep(stem: str, data: bytes) -> Path:
-    """Write a model into the cache. Raises RuntimeError, with what to do, where that is not possible."""
+    """Write a model into the cache. Raises RuntimeError, which says what to do, if that is not possible."""
     target = folder() / _name(stem, data)
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{stem}-", delete=False) as file:
@@ -68,9 +68,9 @@ def keep(stem: str, data: bytes) -> Path:
 
 @contextlib.contextmanager
 def lock(stem: str) -> Iterator[None]:
-    """Held while a model is made, so that ten workers that start at once make it once.
+    """Held while a model is converted, so that ten workers that start at once convert it once.
 
-    It only saves work: the cache is sound without it. The kernel frees it when its holder dies.
+    It only saves work: the cache is correct without it. The kernel releases it when its holder dies.
     """
     with (folder() / f".{stem}.lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from supervisor import Context
 
-_SIDE = 256  # pixels: the size to which the network's own preparation begins by scaling every picture
+_SIDE = 256  # pixels: the network's own preparation first scales every picture to this size
 
 
 @checked_by(NsfwOptions)
 class NsfwClassifier:
     """`{"path": "cat.jpg"}` → `{"nsfw": 0.0004, "is_nsfw": false, "model": "open-nsfw"}`.
 
-    `nsfw` is a probability (0…1); `is_nsfw` says whether it reaches the option `threshold`.
+    `nsfw` is a probability (0…1); `is_nsfw` tells whether it reaches the option `threshold`.
     """
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class NsfwClassifier:
         return self._result(self._model.classify(picture.load(payload, self._options)))
 
     def handle_batch(self, payloads: list[Any], ctx: Context) -> list[dict[str, Any] | Exception]:
-        """The same for several pictures, which the network looks at together."""
+        """The same for several pictures, which the network processes together."""
         return batch.run(payloads, self._small, self._classify)
 
     def teardown(self, ctx: Context) -> None:
         self._model = None
 
     def _small(self, payload: dict[str, Any]) -> Image:
-        """The picture as small as the network takes it: a batch of photographs need not fit into memory."""
+        """The picture reduced to the network's input size: a batch of photographs need not fit into memory."""
         pillow = require("PIL.Image", extra="ml")
         return picture.load(payload, self._options).resize((_SIDE, _SIDE), pillow.Resampling.BILINEAR)
 

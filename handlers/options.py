@@ -1,4 +1,4 @@
-"""What a pool's `options = { … }` table may hold, checked once when a worker starts."""
+"""The contents of a pool's `options = { … }` table, checked once when a worker starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 class PictureOptions(BaseModel):
     """The options that every picture handler takes.
 
-    `max_bytes` bounds the file or download, `max_pixels` width × height, before anything is decoded.
+    `max_bytes` limits the file or download, `max_pixels` width × height, before anything is decoded.
     `url_timeout` is the time for a whole download in seconds. `allow_private_hosts` also lets URLs reach
-    loopback, link-local and private networks, which is right only where every payload is trusted. With `root`,
-    paths are of files in that folder alone, wherever symbolic links lead.
+    loopback, link-local and private networks, which is safe only if every payload is trusted. With `root`,
+    only files in that folder can be read, wherever symbolic links lead.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -24,14 +24,14 @@ class PictureOptions(BaseModel):
     allow_urls: bool = False
     allow_private_hosts: bool = False
     max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30)
-    # A pixel takes four bytes, twice or three times while it is decoded: a file of 50 KB can ask for half a
-    # gigabyte. Pillow refuses pictures above 178 million pixels whatever we say.
+    # A pixel takes four bytes, two or three times while it is decoded: a file of 50 KB can need half a
+    # gigabyte. Pillow rejects pictures above 178 million pixels in any case.
     max_pixels: int = Field(default=50_000_000, ge=1, le=178_000_000)
     url_timeout: float = Field(default=15.0, gt=0, le=600)
 
 
 class TagOptions(PictureOptions):
-    """`threshold` is the least probability of a tag, `top_k` the most tags of a picture."""
+    """`threshold` is the minimum probability of a tag, `top_k` the maximum number of tags of a picture."""
 
     threshold: float = Field(default=0.2, ge=0, le=1)
     top_k: int = Field(default=5, ge=1, le=100)
@@ -44,10 +44,10 @@ class NsfwOptions(PictureOptions):
 
 
 class CaptionOptions(TagOptions):
-    """`method` is "model" (with `model`) or "template"; `threshold` and `top_k` serve the template.
+    """`method` is "model" (with `model`) or "template"; `threshold` and `top_k` apply to the template.
 
     `model` is a directory or the name of a model on the hub, `revision` a commit or tag there. `prompt` is
-    for models that continue a text. `max_new_tokens` bounds the caption's length.
+    for models that continue a text. `max_new_tokens` limits the caption's length.
     """
 
     method: Literal["model", "template"] = "model"
@@ -59,7 +59,7 @@ class CaptionOptions(TagOptions):
 
 
 class PicturesOptions(BaseModel):
-    """A table for each type of job, with the options of the handler that serves it alone."""
+    """A table for each type of job, with the options of the handler that serves only that type."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -69,10 +69,10 @@ class PicturesOptions(BaseModel):
 
 
 class MailOptions(BaseModel):
-    """Where mail is handed over. `timeout` is seconds for each step of the conversation with the server.
+    """The SMTP server. `timeout` is seconds for each step of the conversation with it.
 
-    The password is read from the environment variable named by `password_env`, so that it stands in no
-    configuration file. It is sent over an encrypted connection alone, unless `allow_plain_login` says otherwise.
+    The password is read from the environment variable named by `password_env`, so that it is in no
+    configuration file. It is sent only over an encrypted connection, unless `allow_plain_login` is set.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -126,7 +126,7 @@ def checked_by(model: type[BaseModel]) -> Callable[[Handler], Handler]:
 
 
 def read(model: type[Options], table: Mapping[str, Any]) -> Options:
-    """The pool's options as a checked value. Raises OptionsError with one line that names every fault."""
+    """The pool's options as a checked value. Raises OptionsError with one line that names every error."""
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""A picture from a job's payload: found, bounded, decoded, upright and RGB, or a permanent failure.
+"""A picture from a job's payload: read, limited, decoded, upright and RGB, or a permanent failure.
 
-A payload is `{"path": "cat.jpg"}`; relative paths start at the worker's working directory. Where the
-pool's options allow URLs, `{"url": "https://…"}` is one too.
+A payload is `{"path": "cat.jpg"}`; relative paths start at the worker's working directory. If the
+pool's options allow URLs, `{"url": "https://…"}` is valid, too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from supervisor import Fail
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Only raster formats whose decoders are Pillow's everyday ones; EPS, for one, would start Ghostscript.
+# Only raster formats whose decoders are Pillow's common ones; EPS, for example, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
-# Beyond this ratio of its sides a file is a strip, and scaling its short side up explodes the long one.
+# Beyond this ratio of its sides a file is a strip, and scaling up its short side makes the long one huge.
 MAX_ASPECT = 200
 
 _OPEN_FAULTS = {
@@ -42,9 +42,9 @@ _OPEN_FAULTS = {
 def load(payload: Mapping[str, Any], options: PictureOptions) -> Image:
     """The payload's picture as an RGB Pillow image, turned upright by its EXIF orientation.
 
-    Raises Fail for all that another attempt cannot mend: a payload without a usable path, a missing or
+    Raises Fail for everything that another attempt cannot fix: a payload without a usable path, a missing or
     unreadable file, a directory, a URL that the options do not allow, too many bytes or pixels, and data
-    that is no picture. Errors of the disk itself (EIO, ESTALE) pass through as they are, because a retry
+    that is not a picture. Errors of the disk itself (EIO, ESTALE) pass through unchanged, because a retry
     may help.
     """
     location = _location(payload)
@@ -58,17 +58,17 @@ def load(payload: Mapping[str, Any], options: PictureOptions) -> Image:
 
 
 def decode(data: bytes, max_pixels: int) -> Image:
-    """The picture in `data`; raises Fail where there is none, or one with more than `max_pixels`."""
+    """The picture in `data`; raises Fail if there is none, or one with more than `max_pixels`."""
     if not data:
         raise Fail("not a picture: the file is empty")
     pillow = require("PIL.Image", extra="ml")
     try:
-        # A warning about a damaged comment or EXIF block tells the owner of a queue nothing.
+        # A warning about a damaged comment or EXIF block does not help the operator of a queue.
         with warnings.catch_warnings(action="ignore"):
             image = pillow.open(BytesIO(data), formats=FORMATS)
             _refuse_size(image.size, max_pixels)
             image.load()
-            # In place, and no copy of what is RGB: a large picture is in memory once, not three times.
+            # In place, and without copying RGB data: a large picture is in memory once, not three times.
             require("PIL.ImageOps", extra="ml").exif_transpose(image, in_place=True)
             return _rgb(image, pillow)
     except (Fail, MemoryError):
@@ -78,7 +78,7 @@ def decode(data: bytes, max_pixels: int) -> Image:
     except pillow.UnidentifiedImageError:
         raise Fail(f"not a picture in a format that is read here ({', '.join(FORMATS)})") from None
     except Exception as error:
-        # Pillow's decoders meet damaged data with OSError, SyntaxError, ValueError, struct.error and more.
+        # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more for damaged data.
         raise Fail(f"a damaged picture: {error}") from error
 
 
@@ -103,7 +103,7 @@ def _is_url(location: str) -> bool:
 
 
 def _inside(path: str, root: str | None) -> str:
-    """The real path of a file in the folder `root`, where relative ones start; any path where there is none."""
+    """The real path of a file in the folder `root`, at which relative paths start; any path if there is no root."""
     if root is None:
         return path
     try:
@@ -149,7 +149,7 @@ def _refuse_size(size: tuple[int, int], max_pixels: int) -> None:
     if width * height > max_pixels:
         raise Fail(f"too large: {width} × {height} is more than {max_pixels} pixels")
     if max(size) > MAX_ASPECT * min(size):
-        raise Fail(f"not a picture to look at: a strip of {width} × {height} pixels")
+        raise Fail(f"not a usable picture: a strip of {width} × {height} pixels")
 
 
 def _rgb(image: Any, pillow: Any) -> Image:
@@ -163,5 +163,5 @@ def _rgb(image: Any, pillow: Any) -> Image:
     if image.has_transparency_data:
         layer = image if image.mode == "RGBA" else image.convert("RGBA")
         image = pillow.new("RGB", layer.size, "white")
-        image.paste(layer, mask=layer)  # a copy less than compositing two layers
+        image.paste(layer, mask=layer)  # needs one copy less than compositing two layers
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,4 +1,4 @@
-"""Tags, captions and nsfw scores from one process: its models are loaded once, and a job's type chooses one.
+"""Tags, captions and nsfw scores from one process: its models are loaded once, and a job's type selects one.
 
     [pools.pictures]
     handler = "handlers.pictures:Pictures"
@@ -36,7 +36,7 @@ class Pictures:
         }
 
     def setup(self, ctx: Context) -> None:
-        """Load all three. Raises ValueError where one of the tables in `options` cannot be used."""
+        """Load all three. Raises ValueError if one of the tables in `options` cannot be used."""
         options = read(PicturesOptions, ctx.options)
         self._tagger.prepare(options.tag)
         try:
@@ -48,7 +48,7 @@ class Pictures:
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         handler = self._by_type.get(ctx.type)
         if handler is None:
-            raise Fail(f"no model here is for jobs of the type {ctx.type}; there are {', '.join(self._by_type)}")
+            raise Fail(f"there is no model for jobs of type {ctx.type}; the types are {', '.join(self._by_type)}")
         return handler.handle(payload, ctx)
 
     def teardown(self, ctx: Context) -> None:

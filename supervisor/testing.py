@@ -1,4 +1,4 @@
-"""For the tests of programs that have handlers: run due jobs in this process, or call a handler directly.
+"""For the tests of programs with handlers: run due jobs in this process, or call a handler directly.
 
     from supervisor import Queue
     from supervisor.testing import context, run_due
@@ -15,8 +15,8 @@
             Tagger().handle({"path": "gone.jpg"}, context())
 
 Jobs are claimed, run and settled by the code that workers use, on the real table: retries, unique keys,
-priorities, capabilities and paused types behave as they will. What needs a process of its own does not
-happen here: no time limit, no memory limit, no crash is survived.
+priorities, capabilities and paused types behave as in production. What needs a separate process does not
+work here: there is no time limit and no memory limit, and a crash ends the test.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["context", "run_due"]
 
 HandlerLike = str | type | Callable[..., Any]
 
-_LOCK_TIME = 3600.0  # seconds; a debugger may hold a handler for long
+_LOCK_TIME = 3600.0  # seconds; a debugger may stop a handler for a long time
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -56,27 +56,27 @@ def run_due(
     capabilities: tuple[str, ...] = (),
     options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[Job]:
-    """Run the jobs that are due until none is, best first, and return them as they are afterwards.
+    """Run the due jobs until there are none, in order of priority, and return them as they are afterwards.
 
     `queue` is a Queue or a database's URL. `handlers` gives each type a function, a class or
-    "module:attribute"; other types are left alone. `now` (Unix seconds or an aware datetime) decides what
-    is due: `now=time.time() + 60` also runs what was delayed by less. Jobs that handlers enqueue are run
-    too if they are due; `limit` is the most runs, for handlers that enqueue themselves for ever.
+    "module:attribute"; other types are ignored. `now` (Unix seconds or an aware datetime) decides what
+    is due: `now=time.time() + 60` also runs jobs with a shorter delay. Jobs that handlers enqueue are run
+    too if they are due; `limit` is the maximum number of runs, for handlers that enqueue themselves forever.
 
-    A handler's exception ends in its job, as in a worker: look at `status` and `last_error`. `retry` is
+    A handler's exception is recorded in its job, as in a worker: check `status` and `last_error`. `retry` is
     the pool's policy. Raises HandlerError for a handler that cannot be used, KeyboardInterrupt at once.
     """
     at = _seconds(now)
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.migrate()
-    crew = _Crew(handlers, retry or RetryPolicy(), capabilities, options, engine)
+    executors = _Executors(handlers, retry or RetryPolicy(), capabilities, options, engine)
     claims = engine.claims()
     try:
-        crew.set_up()
-        ids = _drain(claims, crew, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
+        executors.set_up()
+        ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
     finally:
-        crew.tear_down()
+        executors.tear_down()
         claims.close()
     return [queue.job(job_id) for job_id in ids]
 
@@ -91,10 +91,10 @@ def context(
     device: str | None = None,
     cancelled: bool = False,
 ) -> Context:
-    """What a handler gets beside its payload, to call it directly.
+    """What a handler receives besides its payload, to call it directly.
 
     Afterwards `reported` is the last progress and `children` the jobs that it has enqueued; these are
-    validated but go nowhere. `cancelled` is what `ctx.cancelled` says.
+    validated but not stored. `cancelled` is the value of `ctx.cancelled`.
     """
     claim = Claim(job_id, 1, type, "{}", attempt, None, 0)
     board = _Cancelled() if cancelled else NoBoard()
@@ -106,8 +106,8 @@ class _Cancelled(NoBoard):
         return True
 
 
-class _Crew:
-    """The handlers with their executors: what a worker has one of, for several types."""
+class _Executors:
+    """The handlers with their executors: a worker has only one, this has one for each type."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _Crew:
             self._handlers[type_].teardown(self._executors[type_].context())
 
     def _watched(self, handle: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-        """An executor turns every exception into a settlement; Ctrl-C in a test run must come through."""
+        """An executor turns every exception into a settlement; Ctrl-C in a test run must not be swallowed."""
 
         def watched(payload: Any, ctx: Context) -> Any:
             try:
@@ -157,7 +157,7 @@ class _Crew:
         return watched
 
 
-def _drain(claims: Claims, crew: _Crew, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
+def _run_all(claims: Claims, executors: _Executors, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
     """The ids of the jobs that were run, each once, in the order of their first run."""
     owner = f"testing-{uuid.uuid4()}"
     ids: dict[int, None] = {}
@@ -167,10 +167,10 @@ def _drain(claims: Claims, crew: _Crew, wanted: JobSelector, at: float, limit: i
         if not found:
             break
         claim = found[0]
-        settlement = crew.executor(claim.type).run(claim)
-        if crew.interrupted is not None:
+        settlement = executors.executor(claim.type).run(claim)
+        if executors.interrupted is not None:
             claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
-            raise crew.interrupted
+            raise executors.interrupted
         claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at)
         ids[claim.job_id] = None
         runs += 1

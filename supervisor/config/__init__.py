@@ -1,18 +1,18 @@
 """The configuration: `supervisor.toml` as frozen, validated settings.
 
-    settings.py   what the program works with: plain frozen dataclasses
-    shape.py      what may be written in the file: keys, kinds of values, defaults
-    pools.py      `[defaults]` and `[pools.*]` laid over each other, and what must hold between keys
+    settings.py   the settings that the program uses: plain frozen dataclasses
+    shape.py      what the file may contain: keys, types of values, defaults
+    pools.py      `[defaults]` and `[pools.*]` combined, and the rules between keys
     database.py   the database's address
-    programs.py   where the programs of `command` are, if they are there
-    admin.py      `[admin]`, and whether what it needs is installed
-    cores.py      whether the cores of `cpu_affinity` are there
-    lines.py      on which line a key stands
-    problems.py   every fault of a file, gathered and put into words
-    reader.py     the way from the text to the settings
+    programs.py   where the programs of `command` are, and whether they exist
+    admin.py      `[admin]`, and whether its dependencies are installed
+    cores.py      whether the cores of `cpu_affinity` exist
+    lines.py      the line of each key
+    problems.py   every problem of a file, collected and put into words
+    reader.py     from the text to the settings
 
-Importing this package, or unpickling settings in a worker, loads nothing beyond the standard library:
-pydantic stays out of the image that workers are forked from and comes in with the first `load`.
+Importing this package, or unpickling settings in a worker, loads only the standard library:
+pydantic is not in the image that workers are forked from and is loaded by the first `load`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def load(path: Path, *, database: str | None = None, to_run: Collection[str] | N
     """The settings in the file at `path`; `database` (a URL) replaces the file's own.
 
     A relative path in the file's URL starts at the file's folder, one in `database` at the current
-    folder, as on any command line. With `to_run`, the programs of these pools (of all, if it is empty)
-    must be on this machine. Raises ConfigError, which lists every fault of the file at once, each with
+    folder, as usual on a command line. With `to_run`, the programs of these pools (of all, if it is empty)
+    must exist on this machine. Raises ConfigError, which lists every problem of the file at once, each with
     file, line and key.
     """
     from supervisor.config.reader import read
@@ -44,10 +44,10 @@ def load(path: Path, *, database: str | None = None, to_run: Collection[str] | N
 
 
 def locate(explicit: Path | None) -> Path:
-    """Which file to load: `explicit`, else ./supervisor.toml, else the one that $SUPERVISOR_CONFIG names.
+    """Which file to load: `explicit`, else ./supervisor.toml, else the one named by $SUPERVISOR_CONFIG.
 
-    Only the second is looked at here; whether the others exist is for `load` to say. Raises ConfigError
-    when nothing names a file.
+    Only the second is checked here; `load` reports whether the others exist. Raises ConfigError if
+    nothing names a file.
     """
     if explicit is not None:
         return explicit
@@ -59,6 +59,6 @@ def locate(explicit: Path | None) -> Path:
     raise ConfigError(
         [
             f"there is no {DEFAULT_FILE} in this folder and ${VARIABLE} is not set; "
-            "`supervisor init` writes a starter, `--config FILE` names another file"
+            "`supervisor init` writes a starter file, `--config FILE` names another file"
         ]
     )

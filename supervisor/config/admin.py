@@ -1,4 +1,4 @@
-"""`[admin]`: the table on its own, what must hold between its keys, and whether what it needs is installed."""
+"""`[admin]`: the table on its own, the rules between its keys, and whether its dependencies are installed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from supervisor.config.shape import AdminTable
 NEEDED = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
 """The modules of the extra `admin`."""
 
-LONGEST_PATH = 107  # bytes that the kernel takes for the path of a socket
+LONGEST_PATH = 107  # bytes: the kernel's limit for the path of a socket
 
 AT = ("admin",)
 
 
 def admin(raw: object, folder: Path, report: Report) -> AdminSettings | None:
-    """What `[admin]` asks for; None without the table. Relative paths start at `folder`, the file's own."""
+    """The settings of `[admin]`; None without the table. Relative paths start at `folder`, the file's own."""
     if raw is None:
         return None
     table = checked(AdminTable, raw, AT, report)
@@ -42,11 +42,11 @@ def admin(raw: object, folder: Path, report: Report) -> AdminSettings | None:
 def _report_socket(settings: AdminSettings, report: Report) -> None:
     path = settings.unix_path
     if path is not None and len(str(path).encode()) > LONGEST_PATH:
-        report.add((*AT, "listen"), f"the path of the socket has over {LONGEST_PATH} bytes: {path}")
+        report.add((*AT, "listen"), f"the path of the socket is longer than {LONGEST_PATH} bytes: {path}")
 
 
 def _report_remote(settings: AdminSettings, table: Checked, report: Report) -> None:
-    """Whoever opens it to other machines must say so: what goes over the wire, the token too, can be read there."""
+    """Opening it to other machines must be explicit: all traffic, including the token, can be read on the network."""
     if settings.address is None or settings.allow_remote or "allow_remote" in table.faulty:
         return
     if not ipaddress.ip_address(settings.address[0]).is_loopback:
@@ -63,14 +63,14 @@ def _report_tokens(settings: AdminSettings, report: Report) -> None:
     if settings.unix_path is not None and settings.token_file is None:
         report.add(
             (*AT, "read_token_file"),
-            "without token_file nobody on the Unix socket is asked for a token; give both or neither",
+            "without token_file, requests on the Unix socket need no token; set both or neither",
         )
     if settings.read_token_file == settings.token_file:
-        report.add((*AT, "read_token_file"), "it is the same file as token_file; those who may only look need another")
+        report.add((*AT, "read_token_file"), "it is the same file as token_file; read-only access needs another file")
 
 
 def report_uninstalled(settings: Settings, report: Report) -> None:
-    """Report that the extra is missing, for those who are about to run it."""
+    """Report that the extra is missing, for commands that are about to run it."""
     if settings.admin is None:
         return
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]

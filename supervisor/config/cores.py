@@ -1,4 +1,4 @@
-"""Whether the cores of `cpu_affinity` are there, and may be used."""
+"""Whether the cores of `cpu_affinity` exist and may be used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.config.settings import Settings
 
 
 def report_absent(settings: Settings, report: Report, names: Collection[str]) -> None:
-    """Report the cores that are not there, of the pools of these names, or of all without names."""
+    """Report the missing cores of the pools of these names, or of all pools without names."""
     ours = os.sched_getaffinity(0)
     for name, pool in settings.pools.items():
         absent = sorted(set(pool.cpu_affinity) - ours)
@@ -18,4 +18,4 @@ def report_absent(settings: Settings, report: Report, names: Collection[str]) ->
             cores = ", ".join(map(str, absent))
             here = ", ".join(map(str, sorted(ours)))
             what = f"core {cores} is" if len(absent) == 1 else f"cores {cores} are"
-            report.add(("pools", name, "cpu_affinity"), f"{what} not there, or may not be used; these may: {here}")
+            report.add(("pools", name, "cpu_affinity"), f"{what} not available; the available ones are {here}")

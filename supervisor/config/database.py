@@ -1,4 +1,4 @@
-"""The database's address, made absolute: whatever the current folder is later, it means the same file."""
+"""The database's address, made absolute: it means the same file even if the current folder changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _SCHEME = "sqlite:///"
 
 
 def absolute(url: str, folder: Path) -> str:
-    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (absolute itself).
+    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (itself absolute).
 
     The path is taken as written: nothing in it is decoded or expanded. Raises ValueError with one sentence.
     """
     scheme = url.partition(":")[0].lower()
     if scheme in ("postgresql", "postgres"):
         raise ValueError("PostgreSQL is not supported yet; use a SQLite file, like sqlite:///./jobs.db")
-    # SQLite itself makes a private database of these; its rows would be gone with each connection.
+    # SQLite itself makes a private database of these; its rows would be lost with each connection.
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("an in-memory database cannot be shared between processes; name a file")
     if not url.startswith(_SCHEME):
@@ -30,12 +30,12 @@ def absolute(url: str, folder: Path) -> str:
 
 
 def _hint(url: str) -> str:
-    """What was probably meant: a bare path, or a slash too few."""
+    """A guess at what was meant: a bare path, or a missing slash."""
     path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
     return DEFAULT if ":" in path or not path.strip() else f"{_SCHEME}{path}"
 
 
 def _hidden(url: str) -> str:
-    """The URL without what may be a user's name and password in front of an @."""
+    """The URL without what may be a user name and password before an @."""
     start, at, end = url.rpartition("@")
     return repr(f"{start.partition('://')[0]}://…@{end}" if at else url)

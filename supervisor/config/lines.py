@@ -1,9 +1,9 @@
-"""On which line of a TOML text a key stands; tomllib does not tell.
+"""The line of each key in a TOML text; tomllib does not provide it.
 
-The text has been accepted by tomllib already, so this walk only has to find its way: it knows tables,
-arrays of tables, dotted keys, inline tables, arrays and the four kinds of strings, and nothing of
-values. Should it lose its way all the same, it keeps the lines found so far: a fault is then reported at
-the nearest line known, never hidden.
+The text has already been accepted by tomllib, so this parser only has to find the keys: it knows tables,
+arrays of tables, dotted keys, inline tables, arrays and the four kinds of strings, and nothing about
+values. If it fails nevertheless, it keeps the lines found so far: a problem is then reported at the nearest
+known line, never hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 Key = tuple[str | int, ...]
-"""The way to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""
+"""The path to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""
 
 _BLANK = re.compile(r"[ \t]*")
 _FILLER = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -35,11 +35,11 @@ class Lines:
         self._starts = [0, *(match.end() for match in re.finditer("\n", self._text))]
         self._lines: dict[Key, int] = {}
         self._entries: dict[Key, int] = {}  # how many [[entries]] an array of tables has so far
-        with suppress(_Lost, ValueError, RecursionError):
+        with suppress(_ParseError, ValueError, RecursionError):
             self._document()
 
     def of(self, key: Sequence[str | int]) -> int | None:
-        """The line of `key` (from 1), else that of the nearest table around it; None if there is none."""
+        """The line of `key` (from 1), or that of the nearest table around it; None if there is none."""
         for length in range(len(key), 0, -1):
             line = self._lines.get(tuple(key[:length]))
             if line is not None:
@@ -91,7 +91,7 @@ class Lines:
             self._skip(_BLANK)
             part = _PART.match(self._text, self._at)
             if part is None:
-                raise _Lost
+                raise _ParseError
             names.append(_name(part[0]))
             self._at = part.end()
             self._skip(_BLANK)
@@ -118,7 +118,7 @@ class Lines:
             self._record(item, start)
             self._value(item)
             if self._at == start:
-                raise _Lost
+                raise _ParseError
             self._skip(_FILLER)
             if self._text.startswith(",", self._at):
                 self._at += 1
@@ -135,7 +135,7 @@ class Lines:
     def _closes(self, bracket: str) -> bool:
         self._skip(_FILLER)
         if self._at >= len(self._text):
-            raise _Lost
+            raise _ParseError
         if not self._text.startswith(bracket, self._at):
             return False
         self._at += 1
@@ -149,7 +149,7 @@ class Lines:
     def _expect(self, mark: str) -> None:
         self._skip(_BLANK)
         if not self._text.startswith(mark, self._at):
-            raise _Lost
+            raise _ParseError
         self._at += len(mark)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
@@ -162,8 +162,8 @@ class Lines:
 def _name(part: str) -> str:
     if part[0] not in "\"'":
         return part
-    return next(iter(tomllib.loads(f"{part} = 0")))  # it knows the escapes
+    return next(iter(tomllib.loads(f"{part} = 0")))  # it handles the escapes
 
 
-class _Lost(Exception):
-    """The text is not where the walk expects it."""
+class _ParseError(Exception):
+    """The text differs from what the parser expects."""

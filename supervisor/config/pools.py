@@ -1,8 +1,8 @@
-"""Pools as the program works with them: `[defaults]` under each pool, and what must hold between keys.
+"""Pools as the program uses them: `[defaults]` under each pool, and the rules between keys.
 
-A pool's own key replaces the default. The tables `retry`, `env` and `options` are laid over the default's
-key by key. `workers = N` and `min_workers`/`max_workers` are two ways to say one thing: a pool that uses
-one way puts aside what the defaults say in the other.
+A pool's own key replaces the default. The tables `retry`, `env` and `options` are merged with the default's
+key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that
+uses one of them ignores what the defaults say in the other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _AS_WRITTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The keys written in one table: the valid ones with their values, and the names of the others."""
+    """The keys of one table: the valid ones with their values, and the names of the others."""
 
     at: Key
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Checked:
 
 
 def checked(shape: type[BaseModel], raw: object, at: Key, report: Report) -> Checked:
-    """Check one table against its shape, key by key: a fault leaves the other keys usable."""
+    """Check one table against its shape, key by key: one problem leaves the other keys usable."""
     if not isinstance(raw, dict):
         report.add(at, f"must be a table, not {shown(raw)}")
         return Checked(at)
@@ -77,7 +77,7 @@ def checked(shape: type[BaseModel], raw: object, at: Key, report: Report) -> Che
 
 
 def _known(shape: type[BaseModel], way: Key) -> Iterable[str]:
-    """The keys of the table, `shape` itself or one inside it, that holds the end of `way`."""
+    """The keys of the table, `shape` itself or one inside it, that contains the end of `way`."""
     for part in way[:-1]:
         inner = shape.model_fields[str(part)].annotation if part in shape.model_fields else None
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -86,7 +86,7 @@ def _known(shape: type[BaseModel], way: Key) -> Iterable[str]:
 
 
 def _written(table: BaseModel) -> dict[str, Any]:
-    """The values that were written, without the shape's defaults."""
+    """The values in the file, without the shape's defaults."""
     values = {name: getattr(table, name) for name in table.model_fields_set}
     return {key: _written(value) if isinstance(value, BaseModel) else value for key, value in values.items()}
 
@@ -111,8 +111,8 @@ class Layers(NamedTuple):
         return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
 
     def at(self, *ways: Key) -> Key:
-        """Where a user mends one of `ways`, keys or keys of a table: the first that the pool writes itself,
-        else the first that the defaults write."""
+        """Where a user fixes one of `ways`, keys or keys of a table: the first that the pool itself contains, else
+        the first that the defaults contain."""
         for layer in (self.own, self.defaults):
             for way in ways:
                 if _holds(layer.values, way):
@@ -129,7 +129,7 @@ def _holds(values: Any, way: Key) -> bool:
 
 
 def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSettings]:
-    """Every pool of `[pools]`. Faults go to the report; the settings count only if it stays empty."""
+    """Every pool of `[pools]`. Problems are added to the report; the settings are valid only if it stays empty."""
     if not isinstance(raw, dict) or not raw:
         report.add(("pools",), f"no pool is configured; add a table [pools.NAME] with {_EITHER}")
         return {}
@@ -147,7 +147,7 @@ def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSetti
 def _own(name: str, raw: object, report: Report) -> Checked:
     at = ("pools", name)
     if not is_pool_name(name):
-        report.add(at, "the name of a pool has 1 to 100 characters of a-z 0-9 _ . -")
+        report.add(at, "the name of a pool must have 1 to 100 characters of a-z 0-9 _ . -")
     if not isinstance(raw, dict):
         return checked(PoolTable, raw, at, report)
     # [pools.a.b] is a table b inside the pool a.
@@ -155,7 +155,7 @@ def _own(name: str, raw: object, report: Report) -> Checked:
     for key in inner:
         report.add_unknown((*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]')
     table = {key: value for key, value in raw.items() if key not in inner}
-    # With nothing but such a table inside, there is no pool here that could lack a handler.
+    # With nothing but such a table inside, this is not a pool that could lack a handler.
     if "handler" not in table and not table.get("command") and (table or not inner):
         report.add((*at, "handler"), f"is missing; write {_EITHER}")
     if "handler" in table and table.get("command"):
@@ -196,26 +196,26 @@ def _pool(pool: Layers, report: Report) -> PoolSettings:
 
 
 def _check_image(pool: Layers, report: Report) -> None:
-    """What may be loaded before the fork, and what a worker must have before it loads anything."""
+    """What may be loaded before the fork, and what a worker needs before it loads anything."""
     if pool.get("preload_setup"):
         if pool.own.values.get("command"):
-            report.add(pool.at(("preload_setup",)), "it is about a handler's setup; a program sets itself up")
+            report.add(pool.at(("preload_setup",)), "it applies to a handler's setup; a program sets itself up")
         if pool.get("start") != "fork" or not pool.get("preload"):
             at = pool.at(("preload_setup",))
             report.add(at, 'it needs start = "fork" and preload = true: workers share what is loaded before a fork')
         if pool.get("gpus"):
             what = "the model would be loaded before a worker has its device"
-            report.add(pool.at(("preload_setup",)), f"it cannot go together with gpus: {what}")
+            report.add(pool.at(("preload_setup",)), f"it cannot be combined with gpus: {what}")
     if pool.get("gpus") and VISIBLE_DEVICES in pool.laid_over("env"):
         at = pool.at(("env", VISIBLE_DEVICES))
-        report.add(at, "gpus sets this variable, for each worker another device; write one of the two")
+        report.add(at, "gpus sets this variable, differently for each worker; set only one of the two")
 
 
 def _workers(pool: Layers, report: Report) -> tuple[int, int]:
-    """The least and the most workers of a pool.
+    """The minimum and maximum number of workers of a pool.
 
-    `min_workers` alone lets the pool grow to one worker a processor; `max_workers` alone keeps one worker
-    ready, because a pool that may sleep altogether should say so with `min_workers = 0`.
+    `min_workers` alone lets the pool grow to one worker per processor; `max_workers` alone keeps one worker
+    ready, because a pool that may have no worker at all should say so with `min_workers = 0`.
     """
     sizes = {key: value for key, value in pool.defaults.values.items() if key in ("workers", *_RANGE)}
     own = {key: value for key, value in pool.own.values.items() if key in ("workers", *_RANGE)}
@@ -253,7 +253,7 @@ def _retry(pool: Layers, report: Report) -> RetryPolicy:
 
 
 def _check_contradictions(pools: Iterable[PoolSettings], report: Report) -> None:
-    """A job that two pools may take must mean the same in both."""
+    """A job that two pools may take must be handled the same way in both."""
     for first, second in combinations(pools, 2):
         shared = sorted(set(first.types) & set(second.types))
         same = (first.handler, first.command) == (second.handler, second.command)

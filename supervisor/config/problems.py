@@ -1,4 +1,4 @@
-"""Every fault of a configuration file, gathered and put into words: one readable line each."""
+"""Every problem of a configuration file, collected and put into words: one readable line each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from supervisor.config.lines import Key, Lines
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_LONGEST = 300  # characters of one problem's text; a line is to be read at a glance
+_LONGEST = 300  # characters of one problem's text; a line should be quick to read
 
 _KINDS = {
     "string_type": 'must be text in quotes, like "{like}"',
@@ -32,15 +32,15 @@ _KINDS = {
     "less_than_equal": "must be at most {le}",
     "greater_than": "must be greater than {gt}",
 }
-"""Our words for pydantic's kinds of errors; the value found is added to them."""
+"""Our texts for pydantic's error types; the value found is appended."""
 
 
 _SYNONYMS = {"concurrency": "workers", "processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
-"""What other job queues call our keys."""
+"""The names that other job queues use for our keys."""
 
 
 def in_words(error: Any) -> str:
-    """One of pydantic's errors as the end of a sentence that begins with the key."""
+    """One of pydantic's errors as the end of a sentence that starts with the key."""
     rule = _KINDS.get(error["type"])
     if rule is None:
         text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
@@ -49,7 +49,7 @@ def in_words(error: Any) -> str:
 
 
 class Problem(NamedTuple):
-    """What is wrong, and the key where a user would mend it."""
+    """What is wrong, and the key where a user can fix it."""
 
     at: Key
     text: str
@@ -57,9 +57,9 @@ class Problem(NamedTuple):
 
 @dataclass
 class Report:
-    """The faults found so far. The same fault of the same key counts once, however often it is met.
+    """The problems found so far. The same problem of the same key counts once, however often it is found.
 
-    `homes` says in which table a key belongs, for keys met in another one.
+    `homes` says in which table a key belongs, for keys found in another table.
     """
 
     homes: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Report:
 
     def add_invalid(self, table: Key, error: Any, known: Iterable[str]) -> None:
         """One of pydantic's errors in the table at `table`, whose keys are `known`."""
-        # A fault of a table's key, not of its value, is marked with a last part "[key]".
+        # An error of a table's key, not of its value, is marked with a last part "[key]".
         at = (*table, *(part for part in error["loc"] if part != "[key]"))
         if error["type"] == "extra_forbidden":
             self.add_unknown(at, known)
@@ -82,7 +82,7 @@ class Report:
             self.add(at, in_words(error))
 
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
-        """A key that does not exist there, with the one that was probably meant, or else a hint."""
+        """A key that does not exist there, with the one that was probably meant, or a hint."""
         name = str(at[-1])
         known = list(known)
         meant = _SYNONYMS.get(name)
@@ -104,11 +104,11 @@ class Report:
 
 
 def shown(value: object) -> str:
-    """A value found in the file, short enough for a line. A text is shown in quotes."""
+    """A value from the file, short enough for a line. A text is shown in quotes."""
     try:
         return {True: "true", False: "false"}[value] if isinstance(value, bool) else _REPR.repr(value)
-    except (ValueError, RecursionError):  # Python refuses to write out numbers of thousands of digits
-        return "so large a value"
+    except (ValueError, RecursionError):  # Python does not convert numbers with thousands of digits
+        return "such a large value"
 
 
 def dotted(key: Key) -> str:

@@ -1,4 +1,4 @@
-"""Where the programs of `command` are on this machine, if they are there."""
+"""Where the programs of `command` are on this machine, and whether they exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.config.settings import Settings
 def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
     """The file to execute for the first word of a command.
 
-    A name without a slash is looked for on PATH, the one of `env` (the pool's) before our own; a relative
+    A name without a slash is searched on PATH, first the one in `env` (the pool's), then our own; a relative
     path starts at `folder`, the configuration's. Raises ValueError with one sentence.
     """
     if "/" not in program:
@@ -29,12 +29,12 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
     if not file.is_file():
         raise ValueError(f"{file} is not a program: it is not a file")
     if not os.access(file, os.X_OK):
-        raise ValueError(f"{file} may not be executed; chmod +x mends that, or name its interpreter first")
+        raise ValueError(f"{file} is not executable; run chmod +x on it, or put its interpreter first")
     return str(file)
 
 
 def report_missing(settings: Settings, report: Report, names: Collection[str]) -> None:
-    """Report the programs that are not there, of the pools of these names, or of all without names."""
+    """Report the missing programs of the pools of these names, or of all pools without names."""
     for name, pool in settings.pools.items():
         if pool.command and (not names or name in names):
             try:

@@ -1,4 +1,4 @@
-"""From the text of a configuration file to settings, or to the full list of its faults."""
+"""From the text of a configuration file to settings, or to the full list of its problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class Survey(NamedTuple):
-    """A file as far as it can be understood. The settings count only if there is no problem."""
+    """A file as far as it can be understood. The settings are valid only if there is no problem."""
 
     settings: Settings
     report: Report
@@ -34,7 +34,7 @@ class Survey(NamedTuple):
     override: list[str]  # problems of an address that replaces the file's own
 
     def problems(self) -> list[str]:
-        """Every fault in a sentence with file, line and key, in the order of the file."""
+        """Every problem in a sentence with file, line and key, in the order of the file."""
         return self.override + self.report.sentences(self.file, self.lines)
 
 
@@ -52,7 +52,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Se
 
 
 def survey(path: Path, database: str | None) -> Survey:
-    """Everything that can be told of the file. Raises ConfigError where it is no TOML text at all."""
+    """Everything that can be found out about the file. Raises ConfigError if it is not valid TOML."""
     text = _text(path)
     raw = _parsed(path, text)
     report = Report(HOMES)
@@ -70,12 +70,12 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        hint = "`supervisor init` writes a starter, `--config FILE` names another file"
+        hint = "`supervisor init` writes a starter file, `--config FILE` names another file"
         raise ConfigError([f"{path}: there is no such file; {hint}"]) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([f"{path}:{line}: the file is not UTF-8 text"]) from None
-    except (OSError, ValueError) as error:  # ValueError: no path can hold a NUL character
+    except (OSError, ValueError) as error:  # ValueError: a path cannot contain a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None
 
@@ -86,7 +86,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError([f"{path}: it is nested too deeply"]) from None
     except ValueError as error:
-        # "Invalid value (at line 2, column 5)"; a number of too many digits comes without a place.
+        # "Invalid value (at line 2, column 5)"; a number with too many digits is reported without a position.
         message = str(error)
         place = _PLACE.search(message)
         if place is None:
@@ -113,7 +113,7 @@ def _values(shape: type[BaseModel], raw: dict[str, Any], table: str, report: Rep
 def _defaults(raw: object, report: Report) -> Checked:
     if isinstance(raw, dict):
         for key in [key for key in raw if key in NAMING]:
-            report.add(("defaults", key), "each pool has its own; it cannot be a default for all of them")
+            report.add(("defaults", key), "each pool has its own; it cannot have a default")
         raw = {key: value for key, value in raw.items() if key not in NAMING}
     return checked(PoolTable, raw, ("defaults",), report)
 

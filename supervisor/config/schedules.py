@@ -1,4 +1,4 @@
-"""`[[schedules]]`: each table on its own, then what must hold between its keys and between tables."""
+"""`[[schedules]]`: each table on its own, then the rules between its keys and between tables."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from supervisor.domain.text import like
 
 
 def schedules(raw: object, report: Report) -> tuple[Schedule, ...]:
-    """Every schedule. Faults go to the report; the schedules count only if it stays empty."""
+    """Every schedule. Problems are added to the report; the schedules are valid only if it stays empty."""
     if not isinstance(raw, list):
         report.add(("schedules",), f"must be tables [[schedules]], not {shown(raw)}")
         return ()
     found: dict[str, Schedule] = {}
     for index, entry in enumerate(raw):
         if entry == {}:
-            continue  # a heading alone asks for nothing
+            continue  # a heading alone has no effect
         schedule = _schedule(index, entry, report)
         if schedule.name in found:
-            report.add(("schedules", index, "name"), f"another schedule is called {schedule.name!r}, too")
+            report.add(("schedules", index, "name"), f"another schedule also has the name {schedule.name!r}")
         if schedule.name:
             found[schedule.name] = schedule
     return tuple(found.values())
@@ -35,11 +35,11 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
         if key not in table.values and key not in table.faulty:
             report.add(at, f"`{key}` is missing")
     if not {"cron", "every"} & (table.values.keys() | table.faulty):
-        report.add(at, 'say when: `cron = "0 3 * * *"` or `every = "1h"`')
+        report.add(at, 'set when it runs: `cron = "0 3 * * *"` or `every = "1h"`')
     if {"cron", "every"} <= table.values.keys():
         report.add((*at, "every"), "give either cron or every, not both")
     if "timezone" in table.values and "every" in table.values:
-        report.add((*at, "timezone"), "it is for cron; `every` counts from the last time")
+        report.add((*at, "timezone"), "it applies to cron only; `every` counts from the last time")
     return Schedule(
         values.name,
         values.type,
@@ -52,7 +52,7 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
 
 
 def untaken(settings: Settings) -> dict[str, str]:
-    """The schedules whose jobs no pool of this configuration takes: a sentence each. Another supervisor's may."""
+    """The schedules whose jobs no pool of this configuration takes: a sentence each. Another supervisor may do so."""
     types = {type_ for pool in settings.pools.values() for type_ in pool.types}
     return {
         schedule.name: f"no pool takes the type {schedule.type} of the schedule {schedule.name}"

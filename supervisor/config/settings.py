@@ -1,6 +1,6 @@
-"""The settings that the program works with: complete, valid and frozen.
+"""The settings that the program uses: complete, valid and frozen.
 
-They are plain values: equal when the configuration is, which tells a reload what has changed, and
+They are plain values: equal if the configuration is equal, which tells a reload what has changed, and
 picklable, for workers that start in a fresh interpreter. Durations are seconds, sizes are bytes.
 """
 
@@ -14,11 +14,11 @@ from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-"""The environment variable by which a worker is given one of its pool's `gpus`."""
+"""The environment variable that assigns a worker one of its pool's `gpus`."""
 
 
 class RetentionSettings(NamedTuple):
-    """How many seconds finished jobs are kept; None keeps them for ever."""
+    """How many seconds finished jobs are kept; None keeps them forever."""
 
     done: float | None
     failed: float | None
@@ -34,19 +34,19 @@ class LogSettings(NamedTuple):
 class AdminSettings(NamedTuple):
     """The admin process. `listen` is `host:port` or `unix:/absolute/path`; paths are absolute.
 
-    `hosts` are names beside the loopback's under which browsers may reach it.
+    `hosts` are names besides the loopback's under which browsers may reach it.
     """
 
     listen: str
-    token_file: Path | None  # None on a Unix socket, which needs none; on TCP until `access` has put its own there
-    read_token_file: Path | None  # for those who may look and change nothing
+    token_file: Path | None  # None on a Unix socket, which needs none; on TCP until `access` has set a default
+    read_token_file: Path | None  # for read-only access
     hosts: tuple[str, ...]
     show_payloads: bool
-    allow_remote: bool  # listen on other addresses than the loopback's
+    allow_remote: bool  # listen on addresses other than the loopback's
 
     @property
     def unix_path(self) -> Path | None:
-        """Where its Unix socket lies; None for TCP."""
+        """The path of its Unix socket; None for TCP."""
         return Path(self.listen.removeprefix("unix:")) if self.listen.startswith("unix:") else None
 
     @property
@@ -59,19 +59,19 @@ class AdminSettings(NamedTuple):
 
 
 class PoolSettings(NamedTuple):
-    """One pool: its workers, what they may take, and how patient we are with them."""
+    """One pool: its workers, the jobs they may take, and their time limits."""
 
     name: str
     types: tuple[str, ...]
     handler: str  # module:attribute; empty for a pool with a command
     command: tuple[str, ...]  # a program and its arguments; empty for a pool with a handler
-    min_workers: int  # 0: the pool may sleep until a job comes
+    min_workers: int  # 0: the pool may have no worker until a job comes
     max_workers: int
-    jobs_per_worker: int  # due jobs that one worker is expected to cope with, for scaling
+    jobs_per_worker: int  # due jobs that one worker is expected to handle, for scaling
     scale_down_delay: float
-    idle_timeout: float  # with every worker gone for so long, the template's memory is given back
+    idle_timeout: float  # after this time without workers, the template's memory is released
     capabilities: tuple[str, ...]
-    prefetch: int | None  # None: as many as a worker's own pace suggests
+    prefetch: int | None  # None: determined by the worker's own speed
     batch_size: int
     batch_wait: float
     timeout: float
@@ -85,17 +85,17 @@ class PoolSettings(NamedTuple):
     max_crashes: int
     start: Literal["fork", "spawn"]
     preload: bool
-    preload_setup: bool  # the handler's setup, too, runs once, before the fork
-    gpus: tuple[str, ...]  # shared out among the workers
-    threads: int | None  # of numerical libraries, each worker; None: as the image and the cores suggest
-    cpu_affinity: tuple[int, ...]  # cores that its workers may use; empty: all that we may
+    preload_setup: bool  # also run the handler's setup once, before the fork
+    gpus: tuple[str, ...]  # distributed among the workers
+    threads: int | None  # of numerical libraries, per worker; None: determined by the image and the cores
+    cpu_affinity: tuple[int, ...]  # cores that its workers may use; empty: all cores available to us
     nice: int
     env: Mapping[str, str]
     recover: Literal["pending", "failed"]
     retry: RetryPolicy
-    retry_failed_every: float  # seconds after which a failed job goes back to pending by itself; 0: never
-    retry_failed_times: int  # at most so often a job
-    options: Mapping[str, Any]  # the handler's own, never looked at here
+    retry_failed_every: float  # seconds after which a failed job becomes pending again automatically; 0: never
+    retry_failed_times: int  # at most this often per job
+    options: Mapping[str, Any]  # the handler's own, never inspected here
 
     @property
     def preloads(self) -> bool:
@@ -107,7 +107,7 @@ class Settings(NamedTuple):
     """One configuration file."""
 
     path: Path  # absolute
-    folder: Path  # where `path` lies: first on sys.path, and where relative paths start
+    folder: Path  # the folder of `path`: first on sys.path, and the start of relative paths
     database: str  # sqlite:////absolute/path
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings

@@ -1,8 +1,8 @@
-"""What may be written in `supervisor.toml`: the keys of each table, their kinds, limits and defaults.
+"""What `supervisor.toml` may contain: the keys of each table, their types, limits and defaults.
 
-No key is required here and no key is compared with another: a table can then be checked on its own,
-`[defaults]` like any pool, and a fault is met where it was written. What must hold between keys is the
-business of `pools.py`.
+No key is required here and no key is compared with another: so a table can be checked on its own,
+`[defaults]` like any pool, and a problem is reported where it was written. `pools.py` checks the rules
+between keys.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
 from supervisor.domain.schedule import Schedule
 
-LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it sums with clocks lose their meaning
-SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers for ever
+LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
+SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
 MOST_IN_A_BATCH = 256
 MOST_WORKERS = 1024
 MOST_THREADS = 1024
@@ -46,7 +46,7 @@ def is_pool_name(name: str) -> bool:
 
 def _duration(at_least: float = 0.0) -> Callable[[object], float]:
     def validate(value: object) -> float:
-        if not isinstance(value, str):  # 500 may be meant as milliseconds as well as seconds
+        if not isinstance(value, str):  # 500 could mean milliseconds as well as seconds
             raise ValueError(f"{shown(value)} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
         length = seconds(value)
         if not at_least <= length <= LONGEST:
@@ -82,13 +82,13 @@ def _handler(value: str) -> str:
 
 def _argument(value: str) -> str:
     if "\0" in value:
-        raise ValueError("no argument of a program can hold a NUL character")
+        raise ValueError("a program's argument cannot contain a NUL character")
     return value
 
 
 def _command(values: list[str]) -> list[str]:
     if values and not values[0].strip():
-        raise ValueError('it names no program; write it like ["python3", "tag.py"]')
+        raise ValueError('it contains no program; write it like ["python3", "tag.py"]')
     return values
 
 
@@ -116,7 +116,7 @@ def _distinct(values: list[_Listed]) -> list[_Listed]:
 
 def _some(values: list[str]) -> list[str]:
     if not values:
-        raise ValueError("the list is empty; leave the key out for the pool's own name")
+        raise ValueError("the list is empty; omit the key to use the pool's own name")
     return values
 
 
@@ -146,19 +146,19 @@ def _device(value: object) -> str:
 
 def _variable(name: str) -> str:
     if not name or "=" in name or "\0" in name:
-        raise ValueError("no environment variable can have this name")
+        raise ValueError("an environment variable cannot have this name")
     return name
 
 
 def _variable_value(value: str) -> str:
     if "\0" in value:
-        raise ValueError("no environment variable can hold a NUL character")
+        raise ValueError("an environment variable cannot contain a NUL character")
     return value
 
 
 def _schedule_name(value: str) -> str:
     if not _POOL_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is not a name; it has 1 to 100 characters of a-z 0-9 _ . -")
+        raise ValueError(f"{value!r} is not a valid name; it must have 1 to 100 characters of a-z 0-9 _ . -")
     return value
 
 
@@ -173,7 +173,7 @@ def _timezone(value: str) -> str:
     try:
         zoneinfo.ZoneInfo(value)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        raise ValueError(f"{value!r} is not a time zone of this machine; write it like Europe/Berlin") from None
+        raise ValueError(f"{value!r} is not a time zone on this machine; write it like Europe/Berlin") from None
     return value
 
 
@@ -181,7 +181,7 @@ def _listen(value: str) -> str:
     if value.startswith("unix:"):
         path = value.removeprefix("unix:")
         if not path.strip() or "\0" in path or path.endswith("/"):
-            raise ValueError(f'{value!r} names no file; write it like "unix:/run/job-supervisor/admin.sock"')
+            raise ValueError(f'{value!r} contains no file; write it like "unix:/run/job-supervisor/admin.sock"')
         return value
     host, colon, port = value.rpartition(":")
     try:
@@ -197,7 +197,7 @@ def _listen(value: str) -> str:
 
 def _version_4(host: str) -> str:
     if ":" in host:
-        raise ValueError("an address of version 6 stands in brackets")
+        raise ValueError("an IPv6 address must be in brackets")
     return "127.0.0.1" if host == "localhost" else host
 
 
@@ -209,7 +209,7 @@ def _file(value: str) -> str:
 
 def _host(value: str) -> str:
     if not _HOST.fullmatch(value):
-        raise ValueError(f"{value!r} is not a host's name; write it like jobs.example.org, without a scheme or a port")
+        raise ValueError(f"{value!r} is not a host name; write it like jobs.example.org, without a scheme or a port")
     return value.lower()
 
 
@@ -247,12 +247,12 @@ class RetryTable(Table):
 
 
 class PoolTable(Table):
-    """`[pools.NAME]`, and `[defaults]` without the keys that name things."""
+    """`[pools.NAME]`, and `[defaults]` without the keys that identify a pool."""
 
     types: Names = []
     handler: Annotated[str, AfterValidator(_handler)] = ""
     command: Annotated[list[Annotated[str, AfterValidator(_argument)]], AfterValidator(_command)] = []
-    workers: Workers = 2  # the sizes are settled in pools.py, where the two ways to say them meet
+    workers: Workers = 2  # pools.py computes the sizes, because there are two ways to write them
     min_workers: Annotated[int, Field(ge=0, le=MOST_WORKERS)] = 1
     max_workers: Workers = 2
     jobs_per_worker: Count = 1
@@ -287,11 +287,11 @@ class PoolTable(Table):
 
 
 NAMING = frozenset({"types", "handler", "command"})
-"""Keys that say what a pool is, and so cannot be a default for all of them."""
+"""Keys that identify a pool, and so cannot have a default."""
 
 
 class ScheduleTable(Table):
-    """One of `[[schedules]]`; what must hold between its keys is the business of `schedules.py`."""
+    """One of `[[schedules]]`; `schedules.py` checks the rules between its keys."""
 
     name: Annotated[str, AfterValidator(_schedule_name)] = ""
     type: Annotated[str, AfterValidator(_type)] = ""
@@ -308,7 +308,7 @@ class RetentionTable(Table):
 
 
 class AdminTable(Table):
-    """`[admin]`; what must hold between its keys is the business of `admin.py`."""
+    """`[admin]`; `admin.py` checks the rules between its keys."""
 
     listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:8787"
     token_file: FileName | None = None
@@ -336,4 +336,4 @@ HOMES = {
     **dict.fromkeys(LogTable.model_fields, "[log]"),
     "database": "the file itself, above its first [table]",
 }
-"""Where a key belongs that is met in a table without it."""
+"""The table in which a key belongs, for keys found in another table."""

@@ -1,1 +1,1 @@
-"""Pure decisions and values: no input, no output, no clock of their own."""
+"""Pure decisions and values: no input, no output, no clock."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 def normalise(requires: Iterable[str]) -> str:
-    """The stored form: unique words, sorted, separated by one space, so that equal sets are equal texts."""
+    """The stored form: unique words, sorted, separated by one space, so that equal sets have equal texts."""
     return " ".join(sorted(set(requires)))
 
 
@@ -22,15 +22,15 @@ def covers(capabilities: str, requires: str) -> bool:
 
 
 def next_candidate(capabilities: str, requires: str) -> str:
-    """The least text after `requires` that a worker with `capabilities` could cover.
+    """The smallest text after `requires` that a worker with `capabilities` could cover.
 
-    Nothing covered lies between the two, so that whoever looks through all there are may skip what does: with a
-    thousand kinds of requirements that a worker does not meet it looks at a handful.
+    Nothing covered lies between the two, so a search can skip everything in between: with a thousand kinds of
+    requirements that a worker does not meet, it looks at a few.
     """
     words = requires.split(" ")
     have, bounds = _bounds(capabilities)
     if not requires.isascii() or not requires.isprintable() or "" in words:
-        return requires + "\0"  # oddly spaced: no order of words to go by
+        return requires + "\0"  # unusual spacing: the words do not define an order
     for index, word in enumerate(words):
         if word not in have:
             before = "".join(f"{each} " for each in words[:index])
@@ -40,9 +40,9 @@ def next_candidate(capabilities: str, requires: str) -> str:
 
 @lru_cache(maxsize=64)
 def _bounds(capabilities: str) -> tuple[frozenset[str], list[str]]:
-    """The words, and all the beginnings of words at which something covered may come, in order.
+    """The words, and all prefixes of words at which something covered may start, in order.
 
-    A word may be followed by any blank, also by one beyond ASCII, which comes after all that is printable.
+    A word may be followed by any white space, also by one beyond ASCII, which sorts after everything printable.
     """
     have = frozenset(capabilities.split())
     return have, sorted({*have, *(word + "\x7f" for word in have), "\x7f"})

@@ -1,29 +1,29 @@
-"""When was it, by the steady clock, that the wall clock showed this? For ages that no leap of a clock changes."""
+"""Converts wall-clock times to monotonic times, so that ages stay correct when the wall clock is changed."""
 
 from __future__ import annotations
 
 from collections import deque
 
-_SLEWED = 1.0  # seconds between two notes: less is a clock that is being adjusted, not one that leaps
-_KEPT = 100  # leaps
+_SLEWED = 1.0  # seconds between two notes: a smaller difference is an adjustment, not a jump
+_KEPT = 100  # jumps
 
 
 class Clocks:
-    """Told both clocks now and then. A suspend, in which the steady clock stands still, looks like a leap, too."""
+    """Receives both clocks regularly. A suspend, during which the monotonic clock stops, looks like a jump, too."""
 
     def __init__(self) -> None:
         self._stretches: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # (steady start, wall minus steady)
 
     def note(self, wall: float, steady: float) -> None:
-        """Both clocks at this moment: Unix seconds, monotonic seconds."""
+        """Both clocks now: Unix seconds, monotonic seconds."""
         difference = wall - steady
         if not self._stretches or abs(difference - self._stretches[-1][1]) > _SLEWED:
             self._stretches.append((steady, difference))
 
     def steadily(self, wall: float) -> float:
-        """The latest steady time at which the wall clock may have shown that: in doubt, things are young.
+        """The latest monotonic time at which the wall clock may have shown `wall`: in doubt, the younger age.
 
-        Before the first note it is taken to have run as then; what it has never shown is dated by its last leap.
+        Before the first note the same offset is assumed; a time that it has never shown is dated by its last jump.
         """
         end = float("inf")
         for number, (start, difference) in reversed(list(enumerate(self._stretches))):

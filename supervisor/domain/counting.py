@@ -1,4 +1,4 @@
-"""What a settlement counts as, for those who add up what has been finished."""
+"""How a settlement is counted in the totals of finished runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import Settlement
 
-LONGEST_WAIT = 365 * 86_400.0  # seconds; due for longer than that means "before all others", not that it has waited
+LONGEST_WAIT = 365 * 86_400.0  # seconds; a due time further back means "before all others", not a real wait
 
 
 class Ended(NamedTuple):
-    """A run that ended well or failed. `run` and `wait` are its seconds, None for what nobody knows."""
+    """A run that succeeded or failed. `run` and `wait` are its seconds, None if unknown."""
 
     type: str
     failed: bool
@@ -20,9 +20,9 @@ class Ended(NamedTuple):
 
 
 def ended(settlement: Settlement, until: float) -> Ended | None:
-    """The run that this settles; None if it was cancelled, or gave its job back uncharged.
+    """The run that this settles; None if it was cancelled, or its job returned uncharged.
 
-    `until` is the Unix time at which it was over at the latest, for runs that nobody has timed.
+    `until` is the latest Unix time at which it ended, for runs that were not timed.
     """
     claim, failure = settlement.claim, settlement.failure
     failed = settlement.status is not Status.DONE
@@ -38,7 +38,7 @@ def ended(settlement: Settlement, until: float) -> Ended | None:
 
 
 def waited(due_at: float, started: float) -> float:
-    """Seconds from when a job could have run to when it did."""
+    """Seconds from the time a job could have run to the time it did."""
     wait = started - due_at
     return wait if 0.0 <= wait <= LONGEST_WAIT else 0.0
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 def assign(devices: Sequence[str], used: Iterable[str | None], kept: Iterable[str | None] = ()) -> str | None:
     """The device with the fewest workers, None without devices.
 
-    `used` are the devices of the workers that there are. Where several devices have as few of them, the first of
-    `kept` wins: what the worker of that name had in its last life.
+    `used` are the devices of the current workers. If several devices have equally few, the first of `kept`
+    wins: the device that the worker of that name had in its previous life.
     """
     if not devices:
         return None

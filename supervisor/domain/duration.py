@@ -12,7 +12,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?(B|KiB|MiB|GiB|TiB)")
 
 
 def seconds(value: str | float) -> float:
-    """A duration in seconds. Numbers are seconds already.
+    """A duration in seconds. Numbers are already seconds.
 
     Raises ValueError for anything else, and for numbers that are negative or too large to be a time.
     """

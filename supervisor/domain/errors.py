@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class QueueError(Exception):
-    """Anything that the queue itself reports to a program."""
+    """Any error that the queue itself reports to a program."""
 
 
 class InvalidJob(QueueError, ValueError):
-    """Bad input to enqueue: nothing was written. `field` names the argument at fault."""
+    """Invalid input to enqueue: nothing was written. `field` names the invalid argument."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -25,7 +25,7 @@ class JobNotFound(QueueError, LookupError):
 
 
 class WaitTimeout(QueueError, TimeoutError):
-    """`Queue.wait` gave up; the job goes on."""
+    """`Queue.wait` stopped waiting; the job continues."""
 
     def __init__(self, job_id: int, seconds: float) -> None:
         super().__init__(f"job {job_id} has not finished within {seconds:g} s")
@@ -37,17 +37,17 @@ class StoreError(QueueError):
 
 
 class StoreUnavailable(StoreError):
-    """Nothing can be done with the database just now, as when its disk is full or it is read-only."""
+    """The database is unavailable now, for example because its disk is full or it is read-only."""
 
 
 class StoreBusy(StoreUnavailable):
-    """Another program held the write lock for longer than the time allowed; trying again is right."""
+    """Another program held the write lock for longer than the time allowed; trying again may succeed."""
 
 
 class StoreGone(StoreUnavailable):
-    """The file that was opened no longer has the database's name, so nothing more is written into it.
+    """The file that was opened no longer has the database's name, so nothing more is written to it.
 
-    `replaced`: another file has the name now. Else nobody has it, and the file may come back.
+    `replaced`: another file has the name now. Otherwise the name is unused, and the file may come back.
     """
 
     def __init__(self, message: str, *, replaced: bool) -> None:
@@ -56,11 +56,11 @@ class StoreGone(StoreUnavailable):
 
 
 class Conflict(QueueError):
-    """The job's present state does not allow what was asked. Exit code 4 on the command line."""
+    """The job's current state does not allow the request. Exit code 4 on the command line."""
 
 
 class ConfigError(QueueError):
-    """The configuration cannot be used. `problems` lists every fault found, one line each. Exit code 2."""
+    """The configuration is invalid. `problems` lists every problem found, one line each. Exit code 2."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -89,6 +89,6 @@ class Fail(Exception):
 
 
 class ContextClosed(RuntimeError):
-    """A handler's context was used where it stands for no run: after the run's end, outside of a job, or in a
+    """A handler's context was used while it belongs to no run: after the run's end, outside of a job, or in a
     process that the handler has forked.
     """

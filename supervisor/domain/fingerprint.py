@@ -1,4 +1,4 @@
-"""What messages of failures have in common: those that differ only in numbers and names are one."""
+"""The common part of failure messages: messages that differ only in numbers and names are grouped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _LONGEST = 300  # characters that are compared
 
-# In this order: what is quoted may hold a path, a path numbers.
+# In this order: quoted text may contain a path, and a path may contain numbers.
 _VARIABLE = (
     (re.compile(r"""(?<!\w)(?:'[^'\n]{0,200}'|"[^"\n]{0,200}"|`[^`\n]{0,200}`)(?!\w)"""), "“…”"),
     (re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s,;)\]>]+", re.IGNORECASE), "url"),
@@ -19,7 +19,7 @@ _VARIABLE = (
 
 
 def fingerprint(message: str) -> str:
-    """The message without what varies: numbers, ids in hexadecimal, what is quoted, paths and URLs."""
+    """The message without its variable parts: numbers, hexadecimal ids, quoted text, paths and URLs."""
     text = " ".join(message[: 2 * _LONGEST].split())
     for pattern, word in _VARIABLE:
         text = pattern.sub(word, text)

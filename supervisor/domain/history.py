@@ -1,4 +1,4 @@
-"""The last hour in minutes: what the maintainer keeps for charts, so that no scraper is needed."""
+"""The last hour in minutes: the maintainer keeps it for charts, so that no scraper is needed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 MINUTE = 60.0  # seconds
 KEPT = 3600.0  # seconds of history
 MOST_TYPES = 50  # with a row of their own in each minute
-OTHERS = ""  # the type under which the rest is added up
+OTHERS = ""  # the type under which the others are added up
 
 
 class Minute(NamedTuple):
     """One type in one minute. `at` is the Unix time at which the minute began.
 
     Counts are of the minute: runs that ended `done`, and attempts that `failed`, crashes and time limits
-    included. `waiting` (due) and `running` are as they stood at its end. `run_seconds` and `wait_seconds` are
+    included. `waiting` (due) and `running` are the values at its end. `run_seconds` and `wait_seconds` are
     sums over the runs of our workers, to be divided by `done + failed`.
     """
 
@@ -31,7 +31,7 @@ class Minute(NamedTuple):
 
 
 class QueueSizes(NamedTuple):
-    """How one type stands: jobs that are due, counted up to a limit, and those that run."""
+    """The current sizes of one type: jobs that are due, counted up to a limit, and jobs that run."""
 
     type: str
     waiting: int
@@ -47,7 +47,7 @@ class Sums(NamedTuple):
     wait_seconds: float = 0.0
 
     def since(self, before: Sums) -> Sums:
-        """What came since then, which is never less than nothing."""
+        """The difference since then, never negative."""
         return Sums(
             max(0, self.done - before.done),
             max(0, self.failed - before.failed),
@@ -57,17 +57,17 @@ class Sums(NamedTuple):
 
 
 def minute_of(now: float) -> float:
-    """When the minute began that `now` is in."""
+    """When the minute that contains `now` began."""
     return now // MINUTE * MINUTE
 
 
 def recorded(
     at: float, sums: Mapping[str, Sums], counted: Mapping[str, Sums], standing: Iterable[QueueSizes]
 ) -> list[Minute]:
-    """The rows of one minute: of the busiest types one each, of the rest one together. What neither did
-    anything nor waits has none.
+    """The rows of one minute: one for each of the busiest types, one for all others together. A type without
+    activity and without waiting jobs has none.
 
-    `sums` are what was finished by now, `counted` what of it stands in earlier rows.
+    `sums` are the totals up to now, `counted` is the part of them in earlier rows.
     """
     rows: dict[str, Minute] = {}
     for type_, total in sums.items():
@@ -100,7 +100,7 @@ def _together(at: float, rows: list[Minute]) -> Minute:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """One type over some minutes. Means are seconds a run, None without any."""
+    """One type over some minutes. Means are seconds per run, None without runs."""
 
     done: int
     failed: int
@@ -121,7 +121,7 @@ QUIET = Hour(0, 0, None, None)
 
 
 def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
-    """The minutes of each type together."""
+    """The minutes of each type, combined."""
     found: dict[str, list[Minute]] = {}
     for minute in minutes:
         found.setdefault(minute.type, []).append(minute)
@@ -129,7 +129,7 @@ def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
 
 
 def hour_of(minutes: Iterable[Minute]) -> Hour:
-    """All of these minutes together."""
+    """All of these minutes, combined."""
     sums = _together(0.0, list(minutes))
     runs = sums.done + sums.failed
     if not runs:

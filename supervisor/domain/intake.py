@@ -1,4 +1,4 @@
-"""What may enter the queue: every check that stands between a program's arguments and a row."""
+"""What may be enqueued: every check between a program's arguments and a row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from supervisor.domain.job import NewJob
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_PRIORITY = 100
-MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 are above it
+MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 exceed it
 MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
 
-# Made once, and by name: a handler that replaces json.dumps must not reach the jobs after it.
+# Created once and used by name: a handler that replaces json.dumps must not affect the jobs after it.
 _dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
@@ -63,24 +63,24 @@ def payload_of(value: object) -> str:
 
 def checked_type(value: object) -> str:
     if not isinstance(value, str) or not TYPE.fullmatch(value):
-        raise InvalidJob("type", f"{_short(value)} is none; it has 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
+        raise InvalidJob("type", f"{_short(value)} is not a valid type: 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
     return value
 
 
 def encode(field: str, value: object) -> str:
-    """JSON text of a payload or a result. Raises InvalidJob for what JSON cannot say, or is too large."""
+    """JSON text of a payload or a result. Raises InvalidJob for what JSON cannot represent, or is too large."""
     try:
         text = _dumps(value)
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        raise InvalidJob(field, "it holds a lone surrogate, which no UTF-8 text can") from None
+        raise InvalidJob(field, "it contains a lone surrogate, which UTF-8 cannot encode") from None
     except RecursionError:
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except (TypeError, ValueError) as error:
         raise InvalidJob(field, f"it is not valid JSON: {error}") from None
     if size > MAX_PAYLOAD_BYTES:
         raise InvalidJob(field, f"it has {size} bytes of JSON; the limit is {MAX_PAYLOAD_BYTES} (1 MiB)")
-    # Each level opens a bracket: with no more of them than levels allowed there is nothing to walk.
+    # Each level opens a bracket: with no more brackets than levels allowed there is nothing to walk.
     if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels")
     return text
@@ -123,7 +123,7 @@ def _requires(value: str | Iterable[str]) -> str:
 
 
 def _meta(value: object) -> str | None:
-    """JSON text of an object; an empty one is none."""
+    """JSON text of an object; None for an empty one."""
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
@@ -169,9 +169,9 @@ def _unique_key(value: object) -> str | None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidJob("unique_key", "it holds a lone surrogate, which no UTF-8 text can") from None
+        raise InvalidJob("unique_key", "it contains a lone surrogate, which UTF-8 cannot encode") from None
     if "\0" in value:
-        raise InvalidJob("unique_key", "it holds a NUL character")
+        raise InvalidJob("unique_key", "it contains a NUL character")
     return value
 
 

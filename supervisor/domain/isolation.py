@@ -1,8 +1,8 @@
 """Templates that die after they were ready: some job kills them, and with them all their workers.
 
-No job is charged for the first such death: it may be an accident, and nobody can tell which job it was. From the
-second within a while on the pools of that template are isolated: each gets a template of its own and one worker
-at a time, so that the next death accuses one job.
+No job is charged for the first such death: it may be an accident, and it is unknown which job it was. From the
+second death within a time window, the pools of that template are isolated: each gets a template of its own and one
+worker at a time, so that the next death identifies one job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TemplateDeaths:
-    """Of one pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes."""
+    """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes."""
 
     at: tuple[float, ...] = ()
     charged: dict[int, int] = field(default_factory=dict)
@@ -28,13 +28,13 @@ class TemplateDeaths:
         return replace(self, at=(*(t for t in self.at if now - t < _MEMORY), now)[-32:])
 
     def charge(self, job: int, max_crashes: int) -> TemplateDeaths:
-        """One job was accused; when it is out of the way for good, all is as before."""
+        """One job was charged; when it is permanently out of the queue, the record is cleared."""
         crashes = self.charged.get(job, 0) + 1
         return TemplateDeaths() if crashes >= max_crashes else replace(self, charged={**self.charged, job: crashes})
 
     @property
     def not_before(self) -> float:
-        """When the next template may start."""
+        """The earliest time for the next template to start."""
         if len(self.at) < ISOLATED_FROM:
             return 0.0
         return self.at[-1] + min(_FIRST * 2.0 ** (len(self.at) - ISOLATED_FROM), _LONGEST)

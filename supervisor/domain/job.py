@@ -1,4 +1,4 @@
-"""A job as its users see it, a job to be, and the claim on one."""
+"""A job as its users see it, a job to be inserted, and the claim on a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 4096  # characters of a text that is shown
 
 
 class Status(enum.StrEnum):
-    """Where a job stands. docs/states.md draws the moves between them."""
+    """The state of a job. docs/states.md draws the transitions."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -136,7 +136,7 @@ class Run:
 
 
 def shown(value: object) -> str:
-    """A text of the table for people and keys: other programs may have stored anything, of any length."""
+    """A text of the table for display and as a key: other programs may have stored anything, of any length."""
     if isinstance(value, bytes):
         value = value[:_LONGEST].decode("utf-8", "backslashreplace")
     text = value if isinstance(value, str) else "" if value is None else str(value)
@@ -144,7 +144,7 @@ def shown(value: object) -> str:
 
 
 def decoded(text: object) -> Any:
-    """Stored JSON as a value; what is no JSON comes back as the text itself, for a person to look at."""
+    """Stored JSON as a value; invalid JSON is returned as the text itself, for a person to look at."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     if not isinstance(text, str):

@@ -1,15 +1,15 @@
-"""Values from rows, which any program may have written, as values that JSON can say."""
+"""Values from rows, which any program may have written, converted to values that JSON can represent."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-_DEEPEST = 100  # levels of a stored value that are shown: many parsers take no more than twice as many
+_DEEPEST = 100  # levels of a stored value that are shown: many parsers accept no more than twice as many
 
 
 def json_safe(value: Any, depth: int = 0) -> Any:
-    """The same value without bytes, infinities, great depth, or text that no UTF-8 can hold."""
+    """The same value without bytes, infinities, deep nesting, or text that UTF-8 cannot encode."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -21,7 +21,7 @@ def json_safe(value: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         return "…"
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        value = value._asdict()  # a value of ours
+        value = value._asdict()  # one of our own values
     if isinstance(value, dict):
         return {_text(str(key)): json_safe(item, depth + 1) for key, item in value.items()}
     items = sorted(value) if isinstance(value, (set, frozenset)) else value
@@ -29,7 +29,7 @@ def json_safe(value: Any, depth: int = 0) -> Any:
 
 
 def _text(value: str) -> str:
-    """Without lone surrogates, which JSON's \\u escapes can bring in and no UTF-8 can say."""
+    """Without lone surrogates, which JSON's \\u escapes can produce and UTF-8 cannot encode."""
     if value.isascii():
         return value
     try:

@@ -1,8 +1,8 @@
-"""When an expired lock may be taken: after it has been watched for a while, expired and unchanged all the time.
+"""When an expired lock may be taken: after it was observed for a while, expired and unchanged throughout.
 
-An owner that lives renews its locks every `renewal_interval`, and a renewed lock is not the one that was
-seen. So whoever has watched a lock for longer than that, on a monotonic clock and while writing was
-possible, knows that its owner does not renew, whatever the wall clock says.
+A live owner renews its locks every `renewal_interval`, and a renewed lock differs from the one that was
+observed. So an observer that has watched a lock for longer than that, on a monotonic clock and while writing was
+possible, knows that its owner does not renew it, whatever the wall clock says.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 Row = TypeVar("Row", bound=Hashable)
 
-# Of the time between two looks: what one look can prove at most. With as little as this, an owner still has the
-# time to renew if the whole machine was frozen once and the database blocked once, and the watcher saw neither.
+# The share of the time between two looks that one look can prove at most. With a share this small, an owner still has
+# time to renew if the whole machine was frozen once and the database blocked once, and the observer saw neither.
 _CREDIT = 1.25
 
 
@@ -24,16 +24,16 @@ def renewal_interval(lock_time: float) -> float:
 
 
 def patience(lock_time: float) -> float:
-    """Seconds for which such a lock is watched before it is taken: at least two renewals."""
+    """Seconds for which such a lock is observed before it is taken: at least two renewals."""
     return max(0.4, lock_time / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseObserver(Generic[Row]):
-    """What one watcher has seen. A row is a lock exactly as it stands: a renewed one is another row.
+    """What one observer has seen. A row is a lock exactly as stored: a renewed lock is a different row.
 
-    `every` is the time that it means to leave between two looks, `looked` when it last looked, `watched`
-    for how long it has seen each row: all in seconds of its own monotonic clock.
+    `every` is the planned time between two looks, `looked` the time of the last look, `watched` the time for
+    which it has seen each row: all in seconds of its own monotonic clock.
     """
 
     every: float
@@ -41,10 +41,10 @@ class LeaseObserver(Generic[Row]):
     watched: Mapping[Row, float] = field(default_factory=dict)
 
     def look(self, rows: Iterable[Row], at: float, *, writable: bool) -> LeaseObserver[Row]:
-        """These rows have expired. Where writing was not possible, their owners could not renew: start again.
+        """These rows have expired. If writing was not possible, their owners could not renew: start again.
 
-        A look that comes late proves no more than one that is in time: the watcher may have been stopped
-        together with the owners.
+        A late look proves no more than one that is on time: the observer may have been stopped together with
+        the owners.
         """
         credit = min(at - self.looked, self.every * _CREDIT)
         seen = self.watched if writable else {}

@@ -1,8 +1,8 @@
-"""Is a process all right? Three judgements, kept apart: alive (the kernel says so), beat, and progress.
+"""Is a process healthy? Three separate checks: alive (from the kernel), heartbeat, and progress.
 
-This is the second. A late beat alone condemns nobody: native code that holds the interpreter's lock stops
-the beat and still works. What counts is whether CPU time advances. (Progress, the third, is the job's own
-time limit.)
+This module is the second. A late heartbeat alone is not enough: native code that holds the interpreter's lock
+stops the heartbeat and still works. What counts is whether CPU time advances. (Progress, the third, is covered
+by the job's own time limit.)
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 
 class Verdict(Enum):
-    WELL = "well"  # the beat is fresh
+    WELL = "well"  # the heartbeat is recent
     BUSY = "busy"  # late, but using CPU: native code; tolerated, locks renewed
-    STOPPED = "stopped"  # in state T: somebody has stopped it
+    STOPPED = "stopped"  # in state T: stopped by a signal
     STUCK = "stuck"  # late, and no CPU used for as long
 
 
 class Signs(NamedTuple):
-    """What was seen of a process at one moment. Times are monotonic seconds; `cpu` is seconds used.
+    """What was read about a process at one moment. Times are monotonic seconds; `cpu` is seconds used.
 
-    What could not be read is None: a process that nobody can look at may be at work.
+    What could not be read is None: a process that cannot be inspected may be working.
     """
 
     at: float
@@ -30,27 +30,27 @@ class Signs(NamedTuple):
     state: str | None  # the letter of /proc/PID/stat
 
 
-# Beyond this little CPU a late process is not working: waking and sleeping costs some, too.
+# With no more CPU than this a late process is not working: waking and sleeping uses some, too.
 _SOME_CPU = 0.05
 
 
 def first_late(kept: Signs | None, now: Signs) -> Signs:
-    """The signs to compare later ones with: those `kept` of when the beat was first late, if the CPU time was known."""
+    """The signs to compare with later: those `kept` from when the beat was first late, if the CPU time was known."""
     return now if kept is None or kept.cpu is None else kept
 
 
 def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdict:
     """Judge a process by its signs now and those of when its beat was first found late.
 
-    `earlier` is None while the beat is in time. A process is condemned only after a whole `heartbeat_timeout` of
-    seconds without a beat and without CPU; what nobody can tell counts as busy.
+    `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
+    without a beat and without CPU; if this cannot be determined, it counts as busy.
     """
     if now.at - now.beat < heartbeat_timeout:
         return Verdict.WELL
     if now.state in ("T", "t"):
         return Verdict.STOPPED
     if now.cpu is None or earlier is None or earlier.cpu is None:
-        return Verdict.BUSY  # nobody can tell yet
+        return Verdict.BUSY  # not known yet
     if now.cpu - earlier.cpu > _SOME_CPU or now.at - earlier.at < heartbeat_timeout / 2:
         return Verdict.BUSY
     return Verdict.STUCK

@@ -1,4 +1,4 @@
-"""What decides over a pool's jobs when their worker cannot: kept with the worker, for whoever finds it dead."""
+"""The policy for a pool's jobs when their worker cannot settle them: stored with the worker, for its recovery."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """`recover` says what becomes of a job that was interrupted with its whole supervisor; `lock_time`, in
-    seconds, how patient others must be with the locks of this pool.
+    """`recover` decides about a job that was interrupted together with its supervisor; `lock_time`, in seconds, is how
+    long others must wait for the locks of this pool.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -38,14 +38,14 @@ class JobPolicy:
 
     @classmethod
     def decode(cls, text: str) -> JobPolicy:
-        """The defaults for anything unreadable: recovery must go on whatever stands in the row."""
+        """The defaults for anything unreadable: recovery must continue whatever the row contains."""
         try:
             fields = json.loads(text)
             return cls(
                 RetryPolicy(**fields["retry"]),
                 int(fields["max_crashes"]),
                 fields["recover"],
-                float(fields.get("lock_time", 60.0)),  # a worker of an older program does not say
+                float(fields.get("lock_time", 60.0)),  # missing in the row of an older program's worker
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
@@ -60,10 +60,10 @@ def settle_held(
     chance: float,
     batch: int = 1,
 ) -> list[Settlement]:
-    """What becomes of a dead worker's claims: the one that had begun is charged, the others go back.
+    """The settlements for a dead worker's claims: the started one is charged, the others are returned.
 
-    `begun` is (job id, token); None means that nothing had. A claim that is no longer the one named is
-    charged nothing. Of a `batch` that had begun together each is suspected and none is charged.
+    `begun` is (job id, token); None means that none had started. A claim that is no longer the one named is
+    not charged. In a `batch` that had started together, each job is suspected and none is charged.
     """
     if begun and batch > 1 and charge != "nothing":
         return [suspected(claim, batch, usage=_known(failure)) for claim in held]
@@ -74,7 +74,7 @@ def settle_held(
 
 
 def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: str | None) -> list[Settlement]:
-    """The same, with what the run that had begun is known to have said."""
+    """The same, with the known output of the run that had started."""
     if log is None:
         return settlements
     return [
@@ -94,7 +94,7 @@ def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, c
 
 
 def _known(failure: Failure) -> Usage:
-    """For an end that leaves no row of `job_errors` to tell of it."""
+    """For an end that leaves no row in `job_errors`."""
     return Usage(duration=failure.duration, peak_memory=failure.peak_memory, log=failure.stderr)
 
 
@@ -103,7 +103,7 @@ def settle_interrupted(
 ) -> list[Settlement]:
     """The same for a worker whose supervisor is dead.
 
-    Where nobody can tell any more which job had begun, it was the first in order, so that a poisoned one
+    If it is unknown which job had started, it is taken to be the first in order, so that a poisonous job
     cannot loop across restarts.
     """
     if begun is None and held:
@@ -120,7 +120,7 @@ def settle_interrupted(
 
 
 def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -> Settlement:
-    """What becomes of a claim whose lock has run out. A foreign claim may not have counted an attempt."""
+    """The settlement for a claim whose lock has expired. A foreign claim may not have counted an attempt."""
     if owner == "foreign":
         failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
         settlement = crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
@@ -133,5 +133,5 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
             failure=failure,
             claim=claim,
         )
-    failure = Failure("expired", "its lock ran out: the worker was stopped, or cannot be reached")
+    failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
     return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)

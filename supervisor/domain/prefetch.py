@@ -26,7 +26,7 @@ class Pace:
         return max(1, min(MOST, int(TARGET / max(self._mean, 1e-9))))
 
     def observe(self, jobs: int, seconds: float) -> None:
-        """`jobs` were run in `seconds`. Slow ones count at once, quick ones only by and by."""
+        """`jobs` were run in `seconds`. Slow ones count at once, quick ones only gradually."""
         if jobs < 1:
             return
         mean = seconds / jobs

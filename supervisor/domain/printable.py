@@ -1,20 +1,20 @@
-"""Text from anywhere, made fit for a terminal. Pure.
+"""Text from any source, made safe for a terminal. Pure.
 
-Whatever a row, a handler or another program says passes `clean`, in the command line and in the log for people: then
-no text can begin a line of its own, move the cursor, or turn the direction of what follows.
+All text from rows, handlers and other programs passes through `clean`, in the command line and in the log for people.
+Then no text can start a new line, move the cursor, or change the writing direction of what follows.
 """
 
 from __future__ import annotations
 
 CELL = 300  # characters of a value in a list
-VALUE = 100_000  # of one that is shown by itself
+VALUE = 100_000  # of a value that is shown alone
 INDENT = "  "
 
 
 def clean(text: object, newline: str = "\\n", *, limit: int = VALUE) -> str:
-    """One line without control characters, directions and lone surrogates, of `limit` characters at most.
+    """One line without control characters, direction marks and lone surrogates, of at most `limit` characters.
 
-    What cannot be shown stands as its escape: `\\x1b`, `\\u202e`.
+    Characters that cannot be shown appear as escapes: `\\x1b`, `\\u202e`.
     """
     if isinstance(text, (bytes, bytearray)):
         text = bytes(text[: 4 * limit]).decode("utf-8", "replace")
@@ -27,7 +27,7 @@ def clean(text: object, newline: str = "\\n", *, limit: int = VALUE) -> str:
 
 
 def clean_lines(text: object, *, limit: int = VALUE) -> str:
-    """The same for a text of several lines, like a traceback: each is indented, so that none looks like ours."""
+    """The same for a text of several lines, like a traceback: each is indented, so that none looks like our own."""
     if isinstance(text, (bytes, bytearray)):
         text = bytes(text[: 4 * limit]).decode("utf-8", "replace")
     text = str(text)

@@ -8,19 +8,19 @@ from typing import NamedTuple
 from supervisor.domain.text import shortened
 
 _FREE = 3  # early deaths in a row that cost no delay
-_FIRST = 0.1  # seconds, doubled with each further one
+_FIRST = 0.1  # seconds, doubled with each further early death
 _LONGEST = 30.0
 _BROKEN_FIRST = 1.0
 _BROKEN_LONGEST = 60.0
-_NEWS = 60.0  # seconds for which a crash loop is told of after its last death
+_NEWS = 60.0  # seconds for which a crash loop is reported after its last death
 _WHY = 500  # characters of an error
 
 
 class Restarts(NamedTuple):
-    """A pool's record of deaths. Times are monotonic seconds; `why` is the error of the last set-up that failed.
+    """A pool's record of deaths. Times are monotonic seconds; `why` is the error of the last failed set-up.
 
-    Only a worker that was asked for after the last death that counted counts itself: however many die at
-    once, replacing them has not been seen to fail yet.
+    A death counts only if the worker was requested after the last death that counted: however many die at
+    once, replacing them has not failed yet.
     """
 
     early_deaths: int = 0
@@ -31,11 +31,11 @@ class Restarts(NamedTuple):
 
     @property
     def not_before(self) -> float:
-        """When the next worker may start."""
+        """The earliest time for the next worker to start."""
         return self.counted_at + self.delay if self.delay else 0.0
 
     def problem(self, now: float) -> str:
-        """What is wrong at this moment, for people; "" if nothing is."""
+        """The current problem, for people; "" if there is none."""
         if self.failed_setups:
             again = f" (tried {self.failed_setups} times; next try in {self.delay:.3g} s)"
             return self.why + (again if self.failed_setups > 1 else "")
@@ -46,7 +46,7 @@ class Restarts(NamedTuple):
         return ""
 
     def died(self, now: float, *, early: bool, born: float = inf) -> Restarts:
-        """A worker died of itself. `early`: before it had committed any job; `born`: when it was asked for."""
+        """A worker died by itself. `early`: before it had committed any job; `born`: when it was requested."""
         if not early:
             return self._replace(early_deaths=0)
         if born <= self.counted_at:
@@ -56,7 +56,7 @@ class Restarts(NamedTuple):
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf) -> Restarts:
-        """Import or set-up failed: trying at once again would only fail again."""
+        """Import or set-up failed: an immediate retry would only fail again."""
         if born <= self.counted_at:
             return self
         failures = self.failed_setups + 1
@@ -64,7 +64,7 @@ class Restarts(NamedTuple):
         return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _WHY))
 
     def ready(self) -> Restarts:
-        """A worker has been set up. What failed before was mended, so the crashes of before say nothing of it."""
+        """A worker has been set up. The cause of earlier failures is fixed, so earlier crashes no longer count."""
         return Restarts() if self.failed_setups else self
 
     def committed_a_job(self) -> Restarts:

@@ -1,4 +1,4 @@
-"""When a failed or crashed job runs again, and when it has had its last chance."""
+"""When a failed or crashed job runs again, and when it has used its last attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Backoff = Literal["exponential", "linear", "fixed"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a job is tried and how long it waits in between. `base` and `max` are seconds."""
+    """How many attempts a job gets and how long it waits in between. `base` and `max` are seconds."""
 
     max_attempts: int = 5
     backoff: Backoff = "exponential"
@@ -21,8 +21,8 @@ class RetryPolicy:
     def delay(self, failures: int, chance: float) -> float:
         """Seconds to wait after the given number of failures (1 = the first).
 
-        `chance` in 0…1 places the delay within ± jitter, so that jobs that failed together do not come
-        back together.
+        `chance` in 0…1 places the delay within ± jitter, so that jobs that failed together do not run again
+        together.
         """
         if self.backoff == "exponential":
             # 2 ** 64 s is beyond any max; the bound keeps huge counts from overflowing a float.
@@ -34,7 +34,7 @@ class RetryPolicy:
         return min(delay, self.max) * (1 + self.jitter * (2 * chance - 1))
 
     def attempts_for(self, max_attempts: int | None) -> int:
-        """The limit of one job: its own if it has one, else the pool's."""
+        """The limit of one job: its own if it has one, otherwise the pool's."""
         return self.max_attempts if max_attempts is None else max_attempts
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_SOON = 0.25  # seconds: a queue that the present workers empty within this needs no more of them
+_SOON = 0.25  # seconds: a queue that the current workers empty within this time needs no more workers
 
 
 class ScalingPolicy(NamedTuple):
@@ -20,12 +20,12 @@ class ScalingPolicy(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What is known of a pool now. Times are monotonic seconds.
+    """What is known about a pool now. Times are monotonic seconds.
 
-    `busy` workers are running jobs; `size` counts all, starting ones included; `drain_rate` is jobs a
-    second, 0 when unknown; `worker_memory` is the largest worker's bytes, 0 when unknown, and then a pool with a
-    budget grows no further than to its first worker; `needed_at` is
-    when more workers than `min_workers` were last needed; `fixed` is an operator's wish.
+    `busy` workers are running jobs; `size` counts all, including starting ones; `drain_rate` is jobs per
+    second, 0 if unknown; `worker_memory` is the largest worker's bytes, 0 if unknown, and then a pool with a
+    budget does not grow beyond its first worker; `needed_at` is when more workers than `min_workers` were last
+    needed; `fixed` is the size an operator has set.
     """
 
     due: int
@@ -44,27 +44,27 @@ class Load(NamedTuple):
 class Decision(NamedTuple):
     target: int
     reason: str
-    needed: bool  # whether the present size is needed now
-    roof: int | None = None  # workers that memory_budget allows, None for any number
+    needed: bool  # whether the current size is needed now
+    roof: int | None = None  # workers that memory_budget allows, None for no limit
 
 
 class Taken(NamedTuple):
-    """What a busy worker holds: so many jobs, the first of them taken at a monotonic second when it had none."""
+    """What a busy worker holds: this many jobs, the first taken at a monotonic second when it had none."""
 
     since: float
     jobs: int
 
 
 def still_due(due: int, measured_at: float, taken: Iterable[Taken]) -> int:
-    """Of the jobs that were due when somebody looked, those that nobody has taken since.
+    """Of the jobs that were due at the last look, those that no worker has taken since.
 
-    The same job must not count twice, as one that waits and by the worker that is busy with it.
+    No job must count twice: as waiting, and through the worker that is busy with it.
     """
     return max(0, due - sum(max(1, one.jobs) for one in taken if one.since > measured_at))
 
 
 def decide(load: Load, policy: ScalingPolicy) -> Decision:
-    """Up at once, down one step after a delay without need, never below what is busy."""
+    """Up at once; down by one step after a delay without need; never below the number of busy workers."""
     if load.fixed is not None:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
     decision = _decide(load, policy)

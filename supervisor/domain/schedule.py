@@ -1,4 +1,4 @@
-"""Jobs by the clock: when a schedule fires next, and what becomes of the times that were missed."""
+"""Scheduled jobs: when a schedule fires next, and what happens to missed times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 Misfire = Literal["once", "skip", "all"]
 
-GRACE = 60.0  # seconds that a job may be late and still counts as on time
+GRACE = 60.0  # seconds that a job may be late and still count as on time
 MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
-_MOST_LOOKED_AT = 20_000  # missed times that are counted at all: two weeks of minutes
+_MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 
 
 class Schedule(NamedTuple):
@@ -31,11 +31,11 @@ class Schedule(NamedTuple):
 
     @property
     def timing(self) -> str:
-        """Identifies when it fires: with another timing the planned time is worked out anew."""
+        """Identifies when it fires: with a different timing the planned time is computed again."""
         return json.dumps([self.cron, self.every, self.timezone])
 
     def after(self, moment: float) -> Iterator[float]:
-        """The times after `moment`, without end. All are Unix seconds. Raises ValueError for no cron line."""
+        """The times after `moment`, without end, in Unix seconds. Raises ValueError for an invalid cron line."""
         if self.every is not None:
             while True:
                 moment += self.every
@@ -44,7 +44,7 @@ class Schedule(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """What to do now: a job for each of these planned times; how many were missed; when to look again."""
+    """What to do now: a job for each of these planned times; how many were missed; when to check again."""
 
     times: list[float]
     missed: int
@@ -54,7 +54,7 @@ class Firing(NamedTuple):
 def firing(schedule: Schedule, planned: float, now: float) -> Firing:
     """What a schedule does whose next time was `planned`, at or before `now`.
 
-    The latest time fires if it is not over GRACE late. Of those that were missed, "once" fires one job for
+    The latest time fires if it is at most GRACE late. For the missed ones, "once" fires one job for
     all, "all" one for each of the latest MOST, "skip" none.
     """
     due = [planned]
@@ -72,7 +72,7 @@ def firing(schedule: Schedule, planned: float, now: float) -> Firing:
 
 
 def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
-    from cronsim import CronSim, CronSimError  # only maintainers of schedules pay for it
+    from cronsim import CronSim, CronSimError  # imported here: only maintainers with schedules need it
 
     zone = zoneinfo.ZoneInfo(timezone)
     try:

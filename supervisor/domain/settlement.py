@@ -1,4 +1,4 @@
-"""The end of one run of a job: what is written to its row, decided here and settled in one place."""
+"""The end of one run of a job: what is written to its row, decided here and written in one place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.domain.retry import RetryPolicy, crash_delay
 
 MAX_MESSAGE = 2000  # characters of last_error: a line in a list, not a log
 MAX_TEXT = 64 * 1024  # characters of a traceback or a tail of stderr
-LONGEST_DELAY = 36_500 * 86_400.0  # seconds; a hundred years: later times are refused by the table
+LONGEST_DELAY = 36_500 * 86_400.0  # seconds; a hundred years: the table rejects later times
 
 
 class Failure(NamedTuple):
@@ -26,7 +26,7 @@ class Failure(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a run used, and what it said: a row of `job_runs`. None is what nobody knows.
+    """What a run used and printed: a row of `job_runs`. None means unknown.
 
     `started_at` is Unix seconds; `duration` and `cpu_time`, user and system together, are seconds; `peak_memory`
     is bytes.
@@ -40,12 +40,12 @@ class Usage(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What becomes of a claimed job. `delay` is seconds until a pending one is due again; with 0 it keeps
+    """The new state of a claimed job. `delay` is the seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
-    `attempts` and `crashes` are what to add to the row's counters: the claim has already charged the
-    attempt, so giving it back is −1. `usage` is there for a run worth a row of its own, `claim` is
-    what it settles, for those who count. A tuple, because thousands are made a second.
+    `attempts` and `crashes` are added to the row's counters: the claim has already counted the attempt, so
+    returning it is −1. `usage` is set for a run that gets a row of its own, `claim` is what it settles,
+    for the counters. A tuple, because thousands are made a second.
     """
 
     job_id: int
@@ -60,12 +60,12 @@ class Settlement(NamedTuple):
     children: tuple[NewJob, ...] = ()
     started_at: float | None = None
     usage: Usage | None = None
-    batch_limit: int = 0  # jobs in a batch that it may be in from now on; 0: as before
+    batch_limit: int = 0  # the size limit for batches with this job from now on; 0: unchanged
     claim: Claim | None = None
 
     @property
     def simple(self) -> bool:
-        """A plain success, which thousands of a second are: settled together by one statement."""
+        """A plain success. There are thousands a second, so they are settled together by one statement."""
         return self.status is Status.DONE and not self.children
 
 
@@ -78,20 +78,20 @@ def done(
     children: tuple[NewJob, ...] = (),
     usage: Usage | None = None,
 ) -> Settlement:
-    # By position, which is quicker: thousands are made a second.
+    # By position, which is faster: thousands are made a second.
     return Settlement(
         claim.job_id, claim.token, Status.DONE, result, progress, 0.0, 0, 0, None, children, started_at, usage, 0, claim
     )
 
 
 def released(claim: Claim, *, usage: Usage | None = None) -> Settlement:
-    """Not begun, or interrupted through no fault of its own: back in its place, nothing charged."""
+    """Not started, or interrupted through no fault of its own: back in its place, uncharged."""
     return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage, claim=claim)
 
 
 def suspected(claim: Claim, batch: int, *, usage: Usage | None = None) -> Settlement:
-    """One of a batch that failed or killed: nobody knows which it was, so nothing is charged, and half as many
-    run together next time.
+    """A job of a batch that failed or killed its worker. It is unknown which job was the cause, so none is charged,
+    and half as many run together next time.
     """
     return released(claim, usage=usage)._replace(batch_limit=(batch + 1) // 2)
 
@@ -121,7 +121,7 @@ def failed(
 ) -> Settlement:
     """An attempt that failed: due again after a delay, or `failed` with its attempts used up.
 
-    `after` is the delay in seconds that the handler asked for; `chance` in 0…1 is the jitter's dice.
+    `after` is the delay in seconds that the handler asked for; `chance` in 0…1 decides the jitter.
     """
     if permanent or claim.attempt >= policy.attempts_for(claim.max_attempts):
         status, delay = Status.FAILED, 0.0
@@ -141,7 +141,7 @@ def failed(
 
 
 def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: int, *, chance: float) -> Settlement:
-    """The worker died running it: the attempt is given back, a crash is charged; too many quarantine it."""
+    """The worker died running it: the attempt is returned, a crash is charged; too many quarantine it."""
     crashes = claim.crashes + 1
     quarantined = crashes >= max_crashes
     return Settlement(
@@ -157,9 +157,9 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
 
 
 def run_of(settlement: Settlement) -> tuple[str, Usage] | None:
-    """(outcome, usage) of the run that this settles, or None for one that is not worth a row.
+    """(outcome, usage) of the run that this settles, or None for a run without a row.
 
-    What is not told otherwise, its failure may know: the end of a worker that died is all that there is.
+    Missing values come from its failure: for a worker that died there is nothing else.
     """
     usage, failure = settlement.usage, settlement.failure
     if failure is not None:
@@ -174,10 +174,10 @@ def run_of(settlement: Settlement) -> tuple[str, Usage] | None:
 
 
 def clipped(text: str, limit: int) -> str:
-    """At most `limit` characters: the end is kept, since the cause stands in a traceback's last lines.
+    """At most `limit` characters: the end is kept, since the last lines of a traceback state the cause.
 
-    What UTF-8 cannot say, lone surrogates in some exception's message, becomes question marks: the database
-    would refuse it, and with it the settlement.
+    What UTF-8 cannot encode, lone surrogates in some exception's message, becomes question marks: the database
+    would reject it, and with it the settlement.
     """
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else "… " + text[-(limit - 2) :]

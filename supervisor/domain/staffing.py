@@ -1,4 +1,4 @@
-"""Which workers a pool lacks, and which of them should go, by their numbers alone."""
+"""Which workers a pool lacks, and which of them should exit, from their numbers alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 class Counts(NamedTuple):
     """A pool's workers at one moment.
 
-    `staying` ones are neither leaving nor to be replaced; so many of them are still `starting`, so many `idle`.
-    `stale` ones are to be replaced and do not leave yet; `leaving` ones do. `unexplained` have died, and nobody
-    knows yet why: that may say that another would die, too.
+    `staying` workers are neither leaving nor to be replaced; of these, `starting` and `idle` are counted separately.
+    `stale` ones are to be replaced and are not leaving yet; `leaving` ones are. `unexplained` have died for a reason
+    that is not known yet: another one might die for the same reason.
     """
 
     target: int
@@ -27,14 +27,14 @@ class Counts(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """How many workers to start: of the present code, and of the code before it."""
+    """How many workers to start: with the current code, and with the previous code."""
 
     new: int = 0
     old: int = 0
 
 
 class Leaving(NamedTuple):
-    """How many of the stale ones should go now, how many idle ones, and how many whatever they do."""
+    """How many stale and how many idle workers should exit now, and how many regardless of their state."""
 
     stale: int = 0
     idle: int = 0
@@ -44,8 +44,8 @@ class Leaving(NamedTuple):
 def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, isolated: bool = False) -> Missing:
     """What to start now.
 
-    Replacements come one at a time, and before their predecessors go. After a set-up that `failed` a single
-    worker tries. New code that is `unproven` is tried by one, too, while the old code keeps up the numbers. An
+    Replacements start one at a time, before their predecessors exit. After a set-up that `failed`, a single
+    worker tries. New code that is `unproven` is tried by one worker, too, while the old code keeps up the numbers. An
     `isolated` pool has one worker at a time.
     """
     nobody_tries = counts.starting == 0 and counts.unexplained == 0
@@ -62,10 +62,10 @@ def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, iso
 
 
 def leaving(counts: Counts, roof: int | None = None, *, fixed: bool = False) -> Leaving:
-    """Who should drain now: replaced ones whose successor is ready, and whoever is too many.
+    """Which workers should drain now: replaced ones whose successor is ready, and surplus ones.
 
-    A busy one is not asked to make room; it will be idle some day. But what an operator has `fixed` is kept to,
-    and of more than the `roof` allows (memory is what it is about) one after another leaves between two jobs.
+    A busy worker is not asked to exit; it will be idle eventually. But the size that an operator has `fixed` is
+    enforced, and if there are more than the `roof` (the memory limit) allows, one after another exits between jobs.
     """
     ready = counts.staying - counts.starting
     stale = 1 if counts.stale and ready + counts.stale > counts.target else 0

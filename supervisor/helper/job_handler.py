@@ -1,7 +1,7 @@
-"""Serve jobs from a program of its own: the Python side of job-supervisor's `command = [...]`.
+"""Handle jobs in a separate program: the Python side of job-supervisor's `command = [...]`.
 
-One file, the standard library alone, Python 3.8 or newer. A program that a pool starts finds it on its
-path, whatever interpreter or virtual environment runs it; it may as well be copied beside the program.
+One file, only the standard library, Python 3.8 or newer. A program that a pool starts finds it on its
+path, whatever interpreter or virtual environment runs it; you can also copy it next to the program.
 
     from job_handler import serve
     def handle(payload, ctx):
@@ -10,11 +10,11 @@ path, whatever interpreter or virtual environment runs it; it may as well be cop
     serve(handle)
 
 `python -m job_handler handlers.nsfw:NsfwClassifier` serves a handler that was written for a worker: a
-function, or a class with `handle` and perhaps `setup` and `teardown`, each of them `async` or not.
+function, or a class with `handle` and optionally `setup` and `teardown`, each of them `async` or not.
 
 Raise Retry("why", after="30s") for another attempt and Fail("why") for none; any other exception follows
-the pool's policy. A job over its time limit, or cancelled and not stopping, gets JobInterrupted, which
-`except Exception` does not catch. TERM and INT are ignored unless the worker has said that it is time.
+the pool's policy. A job that exceeds its time limit, or is cancelled and does not stop, gets JobInterrupted, which
+`except Exception` does not catch. TERM and INT are ignored until the worker has announced the end.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = ["Context", "Fail", "JobInterrupted", "Retry", "serve"]
 
 PROTOCOL = 1
 REPLY_FD = "SUPERVISOR_REPLY_FD"
-MAX_LINE = 1 << 20  # bytes; the worker takes no longer one
+MAX_LINE = 1 << 20  # bytes; the worker's limit
 MAX_TRACEBACK = 64 * 1024  # characters; the end is kept
 MAX_WORDS = 2000  # characters of a message or a log line
 INTERRUPT = signal.SIGUSR2
-LATE = 1.0  # seconds after bye in which a TERM may still be one that everybody got; the worker waits for five
+LATE = 1.0  # seconds after bye in which a TERM may still be meant for the process group; the worker waits for five
 
-_ROOM = 64  # bytes for the id, which a line is given last
+_ROOM = 64  # bytes reserved for the id, which is added to a line last
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)(ms|s|m|h|d)\s*")
 
@@ -66,25 +66,25 @@ class Fail(Exception):
 
 
 class JobInterrupted(BaseException):
-    """Raised inside a handler whose job is over its time limit, or was cancelled and has not stopped."""
+    """Raised inside a handler whose job has exceeded its time limit, or was cancelled and has not stopped."""
 
 
 class Log:
-    """Events with fields for the worker's log; they carry job, type and attempt there."""
+    """Events with fields for the worker's log; job, type and attempt are added there."""
 
-    def __init__(self, say: Callable[..., None], fields: dict[str, Any]) -> None:
-        self._say = say
+    def __init__(self, send: Callable[..., None], fields: dict[str, Any]) -> None:
+        self._send = send
         self._fields = fields
 
     def bind(self, **fields: Any) -> Log:
-        return Log(self._say, {**self._fields, **fields})
+        return Log(self._send, {**self._fields, **fields})
 
     def _log(self, level: str, event: str, /, **fields: Any) -> None:
-        said = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
+        plain = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
         try:
-            self._say(type="log", level=level, text=str(event)[:MAX_WORDS], fields=said)
+            self._send(type="log", level=level, text=str(event)[:MAX_WORDS], fields=plain)
         except _TooLong:
-            self._say(type="log", level=level, text=str(event)[:MAX_WORDS])
+            self._send(type="log", level=level, text=str(event)[:MAX_WORDS])
 
     debug = partialmethod(_log, "debug")
     info = partialmethod(_log, "info")
@@ -96,9 +96,9 @@ class Log:
 
 
 class Context:
-    """What a handler gets beside its payload; in `setup` and `teardown` there is no job, and `job_id` is 0.
+    """What a handler receives besides its payload; in `setup` and `teardown` there is no job, and `job_id` is 0.
 
-    `timeout` is seconds, `device` one of the pool's `gpus` or None. `token` is 0: the claim is the worker's.
+    `timeout` is seconds, `device` one of the pool's `gpus` or None. `token` is 0: the worker holds the claim.
     """
 
     token = 0
@@ -119,7 +119,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this job stopped. A handler that looks can clean up and return."""
+        """Whether cancellation of this job was requested. A handler that checks this can clean up and return."""
         return self._id > 0 and self._id == self._link.cancelled
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -129,14 +129,14 @@ class Context:
         )
 
     def extend(self, duration: str | float) -> None:
-        """Let this run go on for so long from now: "5m" or seconds."""
+        """Restart this run's time limit from now with this duration: "5m" or seconds."""
         self._link.send_for(self._id, type="extend", seconds=_seconds(duration))
 
     def enqueue(self, type: str, payload: Any = None, **arguments: Any) -> None:
-        """Enqueue a job that exists if and only if this one's completion is recorded.
+        """Enqueue a job that exists if and only if this job's completion is recorded.
 
-        `arguments` are priority, delay, at, requires, max_attempts and unique_key. They are looked at when
-        the job is done; what is wrong with them then fails it.
+        `arguments` are priority, delay, at, requires, max_attempts and unique_key. They are checked when
+        the job is done; an error in them then fails it.
         """
         at = arguments.get("at")
         if isinstance(at, datetime.datetime):
@@ -149,38 +149,38 @@ class Context:
 
 
 def serve(handler: Any, *, capabilities: Any = None) -> None:
-    """Say hello, run jobs until the worker says bye, and return.
+    """Send hello, run jobs until the worker sends bye, and return.
 
-    `handler` is a function (payload, ctx), or a class or an object with `handle` and perhaps `setup` and
-    `teardown`. `capabilities`, if given, is what it can do; a pool that promises more is refused.
+    `handler` is a function (payload, ctx), or a class or an object with `handle` and optionally `setup` and
+    `teardown`. `capabilities`, if given, is what it can do; a pool that declares more is rejected.
     """
     _Server(_Link(), handler, capabilities).run()
 
 
 class _Link:
-    """The two pipes to the worker. Every line is written as a whole, by whichever thread."""
+    """The two pipes to the worker. Every line is written as a whole, by any thread."""
 
     def __init__(self) -> None:
         number = os.environ.get(REPLY_FD)
         if number is None:
-            raise SystemExit(f"{REPLY_FD} is not set: this program is to be started by a pool, with command = [...]")
+            raise SystemExit(f"{REPLY_FD} is not set: this program must be started by a pool, with command = [...]")
         self._replies = int(number)
         os.set_inheritable(self._replies, False)
-        # Whatever the handler reads or starts must not take our requests away.
+        # Whatever the handler reads or starts must not consume our requests.
         self._requests = os.fdopen(os.dup(0), "rb")
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         self._lock = threading.RLock()
-        self.open = 0  # the id of the job that may still be spoken of
-        self.cancelled: object = 0  # the id of the job that somebody wants stopped
+        self.open = 0  # the id of the job for which messages may still be sent
+        self.cancelled: object = 0  # the id of the job that was cancelled
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """What the worker says. Ends when it has gone; raises ValueError for what no worker says."""
+        """The worker's messages. Ends when it is gone; raises ValueError for a message that no worker sends."""
         for line in self._requests:
             request = json.loads(line.decode())
             if not isinstance(request, dict):
-                raise ValueError("a request that is no object")
+                raise ValueError("a request that is not an object")
             yield request
 
     def send(self, **message: Any) -> None:
@@ -190,20 +190,20 @@ class _Link:
                 data = data[os.write(self._replies, data) :]
 
     def send_for(self, job: int, **message: Any) -> None:
-        """Unless the job has ended: threads that it left behind have nothing more to say."""
+        """Unless the job has ended: messages from threads that it left behind are dropped."""
         with self._lock:
             if job == self.open:
                 self.send(id=job, **message)
 
     def finish(self, job: int, **message: Any) -> None:
-        """The last word about a job."""
+        """The final message about a job."""
         with self._lock:
             self.open = 0
             self.send(id=job, **message)
 
 
 class _TooLong(ValueError):
-    """A line that the worker would not take."""
+    """A line that is longer than the worker's limit."""
 
 
 def _encoded(message: dict[str, Any]) -> bytes:
@@ -222,13 +222,13 @@ class _Server:
         self._current: Context | None = None
         self._interruptible = False
         self._stopping = 0  # the id of the job that must stop
-        self._leave_by = float("inf")  # monotonic seconds from which TERM is the worker's, after its bye
+        self._leave_by = float("inf")  # monotonic seconds from which TERM comes from the worker, after its bye
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(line_buffering=True)  # what was printed is there when the program dies
+                stream.reconfigure(line_buffering=True)  # output must be written before the program dies
         self._listen()
         requests = self._link.requests()
         hello = next(requests, {})
@@ -250,9 +250,9 @@ class _Server:
     def _one(self, handle: Any, ctx: Context, job: dict[str, Any]) -> None:
         self._current = ctx
         self._link.open = job["id"]
-        word = self._outcome(handle, ctx, job)
+        reply = self._outcome(handle, ctx, job)
         self._current = None
-        self._link.finish(job["id"], **word)
+        self._link.finish(job["id"], **reply)
 
     def _outcome(self, handle: Any, ctx: Context, job: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -264,19 +264,19 @@ class _Server:
             finally:
                 self._interruptible = False
         except BaseException as error:
-            return _told(error)
-        word = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
+            return _error_reply(error)
+        reply = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
         try:
-            _encoded(word)
+            _encoded(reply)
         except (TypeError, ValueError, RecursionError) as error:
             return {"type": "error", "kind": "result", "message": f"result: {error}"}
-        return word
+        return reply
 
     def _finish(self, value: Any) -> Any:
-        """Await what has to be, on one event loop that lasts."""
+        """Await the value if necessary, on one event loop that lasts."""
         if not hasattr(value, "__await__"):
             return value
-        import asyncio  # takes longer to import than all the rest
+        import asyncio  # imported here: it takes longer to import than everything else
 
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -284,7 +284,7 @@ class _Server:
         try:
             return self._loop.run_until_complete(task)
         except BaseException:
-            # An interrupted job must not go on in the loop while the next one runs.
+            # An interrupted job must not continue in the loop while the next one runs.
             if not task.done():
                 task.cancel()
                 self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
@@ -297,7 +297,7 @@ class _Server:
                 raise JobInterrupted
 
         def terminate(number: int, frame: Any) -> None:
-            # From a terminal or a whole cgroup it means the supervisor, which drains; from the worker it
+            # From a terminal or a whole cgroup it is meant for the supervisor, which drains; from the worker it
             # comes after a last request.
             if self._must_stop() or time.monotonic() > self._leave_by:
                 os._exit(1)
@@ -305,7 +305,7 @@ class _Server:
         signal.signal(INTERRUPT, interrupt)
         signal.signal(signal.SIGINT, terminate)
         signal.signal(signal.SIGTERM, terminate)
-        # Native code keeps Python's handlers from running; the stacks are written all the same.
+        # Native code prevents Python's handlers from running; the stacks are written nevertheless.
         faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
 
     def _must_stop(self) -> bool:
@@ -326,7 +326,7 @@ class _Server:
                     return
         except (ValueError, RecursionError):
             traceback.print_exc()
-        os._exit(1)  # the worker has gone without a word, or is none
+        os._exit(1)  # the worker is gone without a bye, or is not a worker
 
     def _cancel(self, job: Any, now: Any) -> None:
         self._link.cancelled = job
@@ -334,11 +334,11 @@ class _Server:
             self._stopping = job
             if self._must_stop():
                 faulthandler.dump_traceback(all_threads=True)
-            os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one holds it back
+            os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one blocks it
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can say it: logging never fails."""
+    """A value that JSON can represent: logging never fails."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -346,23 +346,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _told(error: BaseException) -> dict[str, Any]:
-    """An exception as the last word about a job."""
-    word: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
+def _error_reply(error: BaseException) -> dict[str, Any]:
+    """An exception as the final message about a job."""
+    reply: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
     if _is(error, Fail):
-        return {**word, "permanent": True}
+        return {**reply, "permanent": True}
     stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if _is(error, Retry):
         after = getattr(error, "after", None)
-        word = {**word, "retry": True, **({} if after is None else {"after": after})}
+        reply = {**reply, "retry": True, **({} if after is None else {"after": after})}
     elif isinstance(error, SystemExit):
-        word = {**word, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
+        reply = {**reply, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
     else:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        word = {**word, "message": text[-MAX_WORDS:] or type(error).__name__}
+        reply = {**reply, "message": text[-MAX_WORDS:] or type(error).__name__}
     if isinstance(error, MemoryError):
-        word["kind"] = "memory"
-    return {**word, "traceback": stack[-MAX_TRACEBACK:]}
+        reply["kind"] = "memory"
+    return {**reply, "traceback": stack[-MAX_TRACEBACK:]}
 
 
 def _is(error: BaseException, kind: type) -> bool:
@@ -377,10 +377,10 @@ def _seconds(value: str | float) -> float:
     if isinstance(value, str):
         written = _DURATION.fullmatch(value)
         if written is None:
-            raise ValueError(f"{value!r} is no duration; write it like 250ms, 10s, 5m, 2h or 7d")
+            raise ValueError(f"{value!r} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
         return float(written.group(1)) * _UNITS[written.group(2)]
     if isinstance(value, bool) or not 0 <= float(value) < float("inf"):
-        raise ValueError(f"{value!r} is no duration; it must be finite and not negative")
+        raise ValueError(f"{value!r} is not a duration; it must be finite and not negative")
     return float(value)
 
 

@@ -1,1 +1,1 @@
-"""The edge to Linux: processes, signals, shared memory, messages. Knows nothing of jobs or databases."""
+"""The interface to Linux: processes, signals, shared memory, messages. Knows nothing of jobs or databases."""

@@ -1,9 +1,9 @@
-"""Which processes belong to a supervisor, where nobody who has started them is left to tell.
+"""Which processes belong to a supervisor, when the processes that started them are gone.
 
 A template ends what its workers' jobs have started. When it is killed together with its supervisor, a program that a
-job has started in a session of its own lives on, and no process has it for a child. But it has inherited the
-environment, where the path of the supervisor's scoreboard stands; and what was only forked has a piece of that file
-mapped as nobody else has.
+job has started in a session of its own survives, and is no longer a child of any of our processes. But it has
+inherited the environment, which contains the path of the supervisor's scoreboard; and a process that was only forked
+has a private mapping of that file, as no other process has.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from supervisor.system import kernel
 VARIABLE = "JOB_SUPERVISOR"
 """The environment variable in which workers, and what they start, find the path of their supervisor's scoreboard."""
 
-_MAPPED = b"r--p"  # privately: whoever looks at a scoreboard, or writes to it, shares it
+_MAPPED = b"r--p"  # private: processes that read or write a scoreboard map it shared
 
 _mapping: mmap.mmap | None = None
 
 
 def mark(scoreboard: Path) -> None:
-    """From now on what this process starts can be told to be that supervisor's."""
+    """From now on, processes that this one starts can be identified as that supervisor's."""
     global _mapping
     os.environ[VARIABLE] = str(scoreboard)
-    with contextlib.suppress(OSError), scoreboard.open("rb") as file:  # it may be gone: then the supervisor is, too
+    with contextlib.suppress(OSError), scoreboard.open("rb") as file:  # may be gone, if the supervisor is gone, too
         _mapping = mmap.mmap(file.fileno(), mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 
 def processes_of(scoreboard: str) -> dict[int, int]:
-    """The pids of the living processes of a supervisor, as far as we may look at them, and when they were started."""
+    """The pids of a supervisor's living processes, as far as we may inspect them, and when they were started."""
     variable = b"%b=%b" % (VARIABLE.encode(), os.fsencode(scoreboard))
     mapped = tuple(os.fsencode(scoreboard) + end for end in (b"", b" (deleted)"))
     found = {}
@@ -54,7 +54,7 @@ def _mapped(process: Path, endings: tuple[bytes, ...]) -> bool:
 
 
 def _bytes(file: Path) -> bytes:
-    """Nothing if the process is gone or another user's."""
+    """Empty if the process is gone or another user's."""
     try:
         return file.read_bytes()
     except OSError:

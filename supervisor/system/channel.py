@@ -1,9 +1,9 @@
-"""Messages between the supervisor and its children: JSON over a socket pair, descriptors beside it.
+"""Messages between the supervisor and its children: JSON over a socket pair, with descriptors.
 
-A message travels in one datagram or, when it is large, in several: the first byte of each says whether a message
-begins and whether it ends there. So what is sent arrives whole and in order. A message that cannot be sent or
-read costs itself alone. An end that lets too much wait is given up: its reader is replaced, and told everything
-that is still true.
+A message travels in one datagram or, when it is large, in several: the first byte of each tells whether a message
+starts and whether it ends there. So messages arrive whole and in order. If a message cannot be sent or read, only
+that message is lost. An end that leaves too much unread is closed: its reader is replaced and receives the current
+state again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from supervisor.system import failpoints
 Message = dict[str, Any]
 
 LARGEST = 16 << 20  # bytes of one message
-MOST_WAITING = 64 << 20  # bytes that wait for a reader, before it is given up
-_PIECE = 64 * 1024 - 1  # bytes of a message in one datagram, less where the socket takes less
+MOST_WAITING = 64 << 20  # bytes that may wait for a reader before the channel is closed
+_PIECE = 64 * 1024 - 1  # bytes of a message in one datagram, less if the socket takes less
 _SMALLEST_PIECE = 256
 _MOST_DESCRIPTORS = 4
 _MOST_AT_ONCE = 1024  # datagrams, and
-_BYTES_AT_ONCE = 4 << 20  # bytes, that are read in one go: whoever floods us must not keep us
-_LOOK = 0.1  # seconds: the kernel tells of room for data, not of room for descriptors
+_BYTES_AT_ONCE = 4 << 20  # bytes, read at once: a flood must not block this process
+_LOOK = 0.1  # seconds: the kernel signals room for data, but not room for descriptors
 _BEGINS, _ENDS = 1, 2
 _MARKS = range(4)
 _GONE = (errno.EPIPE, errno.ECONNRESET)
-# Too many descriptors are on their way, or the kernel is short of memory: later it may go.
+# Too many descriptors are in transit, or the kernel is short of memory: it may succeed later.
 _LATER = (errno.EAGAIN, errno.EINTR, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
 
 
 class _Outgoing:
-    """A message on its way: `sent` bytes of it have gone."""
+    """A message being sent: `sent` is the number of bytes already sent."""
 
     __slots__ = ("data", "descriptors", "sent")
 
@@ -50,7 +50,7 @@ class _Outgoing:
 
 
 class Channel:
-    """One end of a SEQPACKET socket pair. Sending never blocks: what does not fit now waits its turn."""
+    """One end of a SEQPACKET socket pair. Sending never blocks: what does not fit now is queued."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -58,8 +58,8 @@ class Channel:
         self._backlog: deque[_Outgoing] = deque()
         self._waiting = 0  # bytes in it
         self._piece = _PIECE
-        self._parts: list[bytes] | None = None  # of a message of which more is to come
-        self._size = 0  # bytes of these
+        self._parts: list[bytes] | None = None  # of a message that is not complete yet
+        self._size = 0  # bytes in these
         self.closed = False
 
     @classmethod
@@ -71,28 +71,28 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """`descriptors` are the channel's from now on: it closes them when they have gone over, or cannot.
+        """`descriptors` belong to the channel from now on: it closes them after they are sent, or cannot be.
 
-        A message of more than LARGEST bytes is not sent, which is logged.
+        A message longer than LARGEST bytes is not sent; this is logged.
         """
         data = json.dumps(message).encode()
         if self.closed or len(data) > LARGEST:
             _close(descriptors)
             if not self.closed:
-                _complain("message_too_large", bytes=len(data), keys=sorted(message)[:3])
+                _warn("message_too_large", bytes=len(data), keys=sorted(message)[:3])
             return
         self._backlog.append(_Outgoing(data, descriptors))
         self._waiting += len(data)
         self.flush()
         if self._waiting > MOST_WAITING:
-            _complain("channel_given_up", waiting_bytes=self._waiting, hint="the other end does not read")
+            _warn("channel_given_up", waiting_bytes=self._waiting, hint="the other end does not read")
             self._forget_backlog()
             self.closed = True
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # the descriptor stays until whoever watches it closes us
+                self._socket.shutdown(socket.SHUT_RDWR)  # the descriptor stays open until its owner closes the channel
 
     def flush(self) -> None:
-        """Send what waits, as far as the socket takes it."""
+        """Send what is queued, as much as the socket takes."""
         while self._backlog and not self.closed:
             message = self._backlog[0]
             try:
@@ -103,21 +103,21 @@ class Channel:
                 if error.errno in _LATER:
                     return
                 if error.errno in _GONE:
-                    # What it said before is still to be received, and then its end.
+                    # What the other end sent before can still be received, and then its end.
                     self._forget_backlog()
                     return
                 if error.errno == errno.EMSGSIZE and self._piece > _SMALLEST_PIECE:
                     self._piece //= 2
                     continue
-                _complain("message_not_sent", error=error.strerror, bytes=len(message.data))
-                ended = True  # what has gone of it is dropped where the next one begins
+                _warn("message_not_sent", error=error.strerror, bytes=len(message.data))
+                ended = True  # the receiver drops the part already sent when the next message starts
             if ended:
                 self._backlog.popleft()
                 self._waiting -= len(message.data)
                 _close(message.descriptors)
 
     def drain(self, patience: float) -> None:
-        """Before the end of a process: wait until all has gone over, for at most so many seconds."""
+        """Before the end of a process: wait until everything is sent, for at most this many seconds."""
         until = time.monotonic() + patience
         while self._backlog and not self.closed and (left := until - time.monotonic()) > 0:
             poll = select.poll()
@@ -126,7 +126,7 @@ class Channel:
             self.flush()
 
     def _send_piece(self, message: _Outgoing) -> bool:
-        """Send the next piece of a message. True: that was the last one. Raises OSError."""
+        """Send the next piece of a message. True: it was the last one. Raises OSError."""
         end = message.sent + self._piece
         ends = end >= len(message.data)
         mark = (0 if message.sent else _BEGINS) | (_ENDS if ends else 0)
@@ -145,10 +145,10 @@ class Channel:
         self._waiting = 0
 
     def receive(self) -> list[tuple[Message, list[int]]]:
-        """The messages that have arrived, of a flood only the first. Sets `closed` when the other end is gone.
+        """The messages that have arrived; of a flood only the first. Sets `closed` when the other end is gone.
 
-        Where this process may open no more descriptors, those of a message are missing. What cannot be read is
-        logged and passed over.
+        If this process cannot open more descriptors, those of a message are missing. What cannot be read is
+        logged and skipped.
         """
         messages: list[tuple[Message, list[int]]] = []
         size = 0
@@ -161,7 +161,7 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 break
             except ConnectionResetError:
-                continue  # told once, if the other end has not read all; what it said is behind that
+                continue  # reported once, if the other end has not read everything; its own messages come after that
             except OSError as error:
                 self.closed = error.errno not in _LATER
                 break
@@ -180,7 +180,7 @@ class Channel:
         return messages
 
     def hear(self) -> list[Message]:
-        """As `receive`, for an end that is sent no descriptors: any that come all the same are closed."""
+        """Like `receive`, for an end that expects no descriptors: any that arrive are closed."""
         found = []
         for message, descriptors in self.receive():
             _close(descriptors)
@@ -188,15 +188,15 @@ class Channel:
         return found
 
     def _put_together(self, data: bytes, *, cut: bool) -> Message | None:
-        """The message that a datagram brings to its end, if it does and can be read."""
+        """The message that a datagram completes, if it does and can be read."""
         mark = data[0] if data else -1
         if cut or mark not in _MARKS:
             self._parts = None
-            _complain("message_garbled", bytes=len(data), error="it is not one of ours")
+            _warn("message_garbled", bytes=len(data), error="it has an unknown format")
             return None
         if mark & _BEGINS:
             if self._parts is not None:
-                _complain("message_garbled", bytes=self._size, error="its end is missing")
+                _warn("message_garbled", bytes=self._size, error="its end is missing")
             self._parts, self._size = [], 0
         if self._parts is None:
             return None  # the rest of one that has been dropped
@@ -204,7 +204,7 @@ class Channel:
         self._size += len(data) - 1
         if self._size > LARGEST:
             self._parts = None
-            _complain("message_garbled", bytes=self._size, error="it does not end")
+            _warn("message_garbled", bytes=self._size, error="it is too long")
             return None
         if not mark & _ENDS:
             return None
@@ -212,7 +212,7 @@ class Channel:
         return _read(whole)
 
     def finish(self) -> None:
-        """Say nothing more; the other end reads the end of the channel."""
+        """Send nothing more; the other end reads the end of the channel."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -227,16 +227,16 @@ def _read(data: bytes) -> Message | None:
     try:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:
-        _complain("message_garbled", bytes=len(data), error=str(error))
+        _warn("message_garbled", bytes=len(data), error=str(error))
         return None
     if not isinstance(message, dict):
-        _complain("message_garbled", bytes=len(data), error="it is no JSON object")
+        _warn("message_garbled", bytes=len(data), error="it is not a JSON object")
         return None
     return message
 
 
-def _complain(event: str, **fields: Any) -> None:
-    import structlog  # rarely needed, and takes its time
+def _warn(event: str, **fields: Any) -> None:
+    import structlog  # imported here: rarely needed, and slow to import
 
     structlog.get_logger(pid=os.getpid()).error(event, **fields)
 

@@ -1,4 +1,4 @@
-"""Fork a child of ours: no signal lost, no descriptor leaked, a pidfd before it could be reaped."""
+"""Fork a child: no signal lost, no descriptor leaked, and a pidfd before it could be reaped."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
 
 STANDARD = (0, 1, 2)
-_LAST_WORDS = 5.0  # seconds for what a child has said to go over, before it leaves
+_LAST_WORDS = 5.0  # seconds to send what a child has queued, before it exits
 
 
 def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int, int]:
-    """Fork and run `run` in the child, which ends with its return value as exit code. `role` is what it will be.
+    """Fork and run `run` in the child, which ends with its return value as exit code. `role` is the child's role.
 
-    The child starts in a session of its own, so that signals to its process group reach nobody else, and with
-    every signal blocked: `run` installs its handlers and unblocks. It holds only the standard descriptors and
-    those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, where no
-    process or no descriptor can be had.
+    The child starts in a session of its own, so that signals to its process group reach no other process, and with
+    every signal blocked: `run` installs its handlers and unblocks. It keeps only the standard descriptors and
+    those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, if no
+    process or no descriptor is available.
     """
     kept = {*STANDARD, *keep, *lifeline.inherited()}
     parent = os.getpid()
@@ -44,7 +44,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
 
 
 def fork_with_channel(run: Callable[[Channel], int], *, role: str, keep: Iterable[int]) -> tuple[Channel, int, int]:
-    """As `fork`, for a child that talks to us: `run` gets its end. Returns (our end, pid, pidfd)."""
+    """Like `fork`, for a child that sends us messages: `run` gets its end. Returns (our end, pid, pidfd)."""
     ours, theirs = Channel.pair()
 
     def talk() -> int:
@@ -63,7 +63,7 @@ def fork_with_channel(run: Callable[[Channel], int], *, role: str, keep: Iterabl
 
 
 def _open_pidfd(pid: int) -> int:
-    """A child that nobody could watch must not live: it would work, unknown to everybody."""
+    """A child that cannot be watched must not live: it would work without supervision."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -81,12 +81,12 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         close_all_but(kept)
-        if role == "worker":  # the others are children of the supervisor, or of a worker, and die with that
+        if role == "worker":  # the others are children of the supervisor, or of a worker, and die with it
             lifeline.arm()
-        gc.freeze()  # what is shared with the parent stays shared
+        gc.freeze()  # so that memory shared with the parent stays shared
         code = run()
     except BaseException:
-        # The last resort of a child: say why on stderr, whatever it was, and leave. A handler may have closed that.
+        # Last resort: write the cause to stderr, whatever it is, and exit. A handler may have closed stderr.
         with contextlib.suppress(Exception):
             traceback.print_exc()
     leave(code)
@@ -98,6 +98,6 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End without the interpreter's teardown, which belongs to the process that was forked."""
+    """Exit without the interpreter's teardown, which belongs to the process that was forked."""
     standard.flush()
     os._exit(code)

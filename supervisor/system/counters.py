@@ -1,12 +1,12 @@
-"""What has been finished so far, by type, in numbers that only grow: a mapped file beside the scoreboard.
+"""Counts of finished runs by type, which only grow: a mapped file next to the scoreboard.
 
-A row a slot, and in each an entry a type; slot 0 is the maintainer's, who settles what died. Numbers belong to
-the slot, not to the worker that happens to have it: they are never set back, so nobody who reads them now and
-then misses what a worker did before its end. Only the process in the slot writes its row, once a hand of jobs and
-without a system call; whoever wants to know adds up the rows.
+One row per slot, with one entry per type; slot 0 belongs to the maintainer, which settles the jobs of dead workers.
+Counts belong to the slot, not to the worker that has it now: they are never reset, so a reader never loses what a
+worker did before its end. Only the process in the slot writes its row, once for all jobs of a round and without a
+system call; readers add up the rows.
 
 Layout of a row: HEADER_BYTES, then MOST_TYPES + 1 entries of ENTRY_BYTES, the last one for all further types.
-All words are 8 bytes in the machine's byte order; single words are written at once.
+All words are 8 bytes in the machine's byte order; single words are written atomically.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from supervisor.system.forkmark import keep_from_forks
 from supervisor.system.region import mapped
 
-# Upper bounds of the histograms' buckets, in seconds; one more bucket is for everything above.
+# Upper bounds of the histograms' buckets, in seconds; one more bucket is for larger values.
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 BUCKETS = len(BOUNDS) + 1
 MOST_TYPES = 64
-OTHERS = ""  # the type under which the further ones are added up
+OTHERS = ""  # the type under which further types are added up
 HEADER_BYTES = ENTRY_BYTES = 512
 _BYTES = HEADER_BYTES + ENTRY_BYTES * (MOST_TYPES + 1)
-_REGION = 64 * 1024  # from one row to the next, on page boundaries whatever a page is
+_REGION = 64 * 1024  # from one row to the next, a multiple of any page size
 _NAME_BYTES = 104
 # Words of the header.
 _USED, _BUSY, _RECLAIMED = range(3)
@@ -42,9 +42,9 @@ _END = _WAIT + BUCKETS
 
 @dataclass(slots=True)
 class TypeCounters:
-    """Of one type: runs that ended well, runs that failed, and how long they ran and had waited for it.
+    """Counts of one type: runs that succeeded, runs that failed, how long they ran, and how long they had waited.
 
-    Seconds are sums; `run` and `wait` count by BOUNDS. A run whose length nobody knows is in no bucket.
+    Seconds are sums; `run` and `wait` count by BOUNDS. A run of unknown length is in no bucket.
     """
 
     done: int = 0
@@ -79,7 +79,7 @@ class Counters:
 
 
 class Row:
-    """One slot's numbers. Any thread of its process may add to them."""
+    """One slot's counts. Any thread of its process may add to them."""
 
     def __init__(self, memory: memoryview | None = None) -> None:
         self._bytes = memoryview(bytearray(_BYTES)) if memory is None else memory
@@ -89,11 +89,11 @@ class Row:
         self._entries = {_name(self._bytes, number): _entry(number) for number in range(_used(self._ints))}
 
     def detach(self) -> None:
-        """In a process that a handler has forked: the row is the worker's, and ours from now on nobody's."""
+        """In a process that a handler has forked: the row belongs to the worker; use private memory from now on."""
         Row.__init__(self)
 
     def ran(self, type_: str, run: float | None, wait: float | None, *, failed: bool = False) -> None:
-        """A run has ended. `run` and `wait` are its seconds, None for what nobody knows."""
+        """A run has ended. `run` and `wait` are its seconds, None if unknown."""
         ints, floats = self._ints, self._floats
         with self._lock:
             at = self._entries.get(type_) or self._enter(type_)
@@ -106,7 +106,7 @@ class Row:
                 ints[at + _WAIT + bisect_left(BOUNDS, wait)] += 1
 
     def ran_all(self, type_: str, runs: Sequence[float], waits: Sequence[float]) -> None:
-        """Many runs have ended well, as many as there are seconds in each: ascending, or all in one bucket."""
+        """Many runs have succeeded, one for each item of the lists of seconds: ascending, or all in one bucket."""
         ints, floats = self._ints, self._floats
         with self._lock:
             at = self._entries.get(type_) or self._enter(type_)
@@ -126,7 +126,7 @@ class Row:
             self._ints[_RECLAIMED] += locks
 
     def _enter(self, type_: str) -> int:
-        """Where a type has its numbers, from now on."""
+        """The position of a type's counts; created if missing."""
         number = _used(self._ints)
         if number >= MOST_TYPES:
             return self._entries.setdefault(type_, _entry(MOST_TYPES))
@@ -139,7 +139,7 @@ class Row:
 
 
 def shared(path: Path, slot: int) -> Row:
-    """The row of a slot; where there is no room for the file, one that nobody else can read."""
+    """The row of a slot; if there is no room for the file, one in private memory."""
     memory = mapped(path, slot * _REGION, _BYTES)
     if memory is None:
         return Row()
@@ -148,7 +148,7 @@ def shared(path: Path, slot: int) -> Row:
 
 
 def read(path: Path) -> Counters:
-    """The sums over all slots; nothing where the file is not there or cannot be read."""
+    """The sums over all slots; zero if the file does not exist or cannot be read."""
     found = Counters()
     try:
         with path.open("rb") as file:
@@ -182,7 +182,7 @@ def _read_row(memory: memoryview) -> Counters:
 
 
 def _used(ints: memoryview) -> int:
-    """How many entries there are. A handler's native code may have written anything there."""
+    """The number of entries. A handler's native code may have written anything there."""
     return int(min(max(0, ints[_USED]), MOST_TYPES))
 
 
@@ -192,13 +192,13 @@ def _entry(number: int) -> int:
 
 
 def _name(memory: memoryview, number: int) -> str:
-    """The type of an entry; the last one's has none."""
+    """The type of an entry; the last one has none."""
     at = HEADER_BYTES + number * ENTRY_BYTES
     return bytes(memory[at : at + _NAME_BYTES]).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _buckets(seconds: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """(bucket, how many) of ascending seconds, for the buckets that get any."""
+    """(bucket, count) for ascending seconds, without empty buckets."""
     reached, count = 0, len(seconds)
     while reached < count:
         bucket = bisect_left(BOUNDS, seconds[reached])

@@ -1,6 +1,6 @@
-"""Signals to processes of ours. They may have ended, and they may have become another user's: sudo does that.
+"""Signals to our processes. They may have ended, or may have become another user's, for example by sudo.
 
-Such a process cannot be signalled by anybody but root. It is named once, and nobody waits for it.
+Only root can signal such a process. It is logged once, and not waited for.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from pathlib import Path
 
 from supervisor.system import kernel
 
-KILL_PATIENCE = 5.0  # seconds for killed processes to be gone
+KILL_PATIENCE = 5.0  # seconds for killed processes to end
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
 _MOST_NAMED = 1000
 
-_named: set[tuple[int, int]] = set()  # pid and start
-_given_up: dict[int, int | None] = {}  # children that did not end when they were killed: the start by the pid
+_logged: set[tuple[int, int]] = set()  # logged already: pid and start
+_given_up: dict[int, int | None] = {}  # children that did not end when they were killed: start by pid
 
 
 class Sent(Enum):
-    """What became of a signal."""
+    """The result of sending a signal."""
 
     SENT = "sent"
     GONE = "gone"  # the process has ended
-    REFUSED = "refused"  # it is another user's now
+    REFUSED = "refused"  # it belongs to another user now
 
 
 def send_signal(pidfd: int, number: int) -> Sent:
-    """Signal the very process that the descriptor stands for."""
+    """Signal exactly the process that the descriptor refers to."""
     return _send(lambda: signal.pidfd_send_signal(pidfd, number), lambda: _pid_of(pidfd))
 
 
 def signal_child(pid: int, number: int) -> Sent:
-    """Signal a child of our own that nobody has reaped: its number cannot belong to a stranger."""
+    """Signal a child of our own that is not reaped: its number cannot belong to another process."""
     return _send(lambda: os.kill(pid, number), lambda: pid)
 
 
@@ -52,36 +52,36 @@ def _send(send: Callable[[], None], pid: Callable[[], int]) -> Sent:
     except ProcessLookupError:
         return Sent.GONE
     except PermissionError:
-        _name(pid())
+        _log_refused(pid())
         return Sent.REFUSED
     return Sent.SENT
 
 
 def _pid_of(pidfd: int) -> int:
-    """0 if nobody can tell."""
+    """0 if unknown."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
         return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
     return 0
 
 
-def _name(pid: int) -> None:
-    """Tell of a process that cannot be signalled, once; not of one that has ended and is only not reaped yet."""
+def _log_refused(pid: int) -> None:
+    """Log a process that cannot be signalled, once; not one that has ended and is only not reaped yet."""
     started = kernel.start_ticks(pid) if pid else None
-    if started is None or (pid, started) in _named:
+    if started is None or (pid, started) in _logged:
         return
-    if len(_named) >= _MOST_NAMED:
-        _named.clear()
-    _named.add((pid, started))
-    _complain("signal_refused", pid, hint="it belongs to another user now: only that user or root can end it")
+    if len(_logged) >= _MOST_NAMED:
+        _logged.clear()
+    _logged.add((pid, started))
+    _warn("signal_refused", pid, hint="it belongs to another user now: only that user or root can end it")
 
 
 def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PATIENCE) -> int | None:
-    """Kill and reap our children but these, again until none is left: killing one orphans its own to us.
+    """Kill and reap all our children except these, repeatedly until none is left: killing one orphans its own to us.
 
-    Returns how many were killed, None if nobody can tell now which they are. Never waits for a process that may not be
-    killed. Waits for `patience` seconds at most for those that are, and not a second time for the same one: it waits
-    for a disk or a network, and ends when that answers.
+    Returns how many were killed, None if the children cannot be listed now. Never waits for a process that we may not
+    kill. Waits at most `patience` seconds for the killed ones, and not a second time for the same process: it waits
+    for a disk or a network, and ends when that responds.
     """
     killed: set[int] = set()
     refused: set[int] = set()
@@ -107,7 +107,7 @@ def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PA
 
 
 def _reaped(pid: int) -> bool:
-    """Whether a child of ours has ended, and is gone now."""
+    """Whether a child of ours has ended; if so, it is reaped."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -119,16 +119,16 @@ def _is_given_up(pid: int) -> bool:
 
 
 def _give_up(pids: list[int]) -> None:
-    """These have been killed and go on: they hang in the kernel."""
+    """These were killed and still run: they hang in the kernel."""
     if len(_given_up) >= _MOST_NAMED:
         _given_up.clear()
     for pid in pids:
         _given_up[pid] = kernel.start_ticks(pid)
-        _complain("process_does_not_end", pid, hint="it was killed, and waits for a disk or a network")
+        _warn("process_does_not_end", pid, hint="it was killed, and waits for a disk or a network")
 
 
-def _complain(event: str, pid: int, **fields: str) -> None:
-    import structlog  # rarely needed, and takes its time
+def _warn(event: str, pid: int, **fields: str) -> None:
+    import structlog  # imported here: rarely needed, and slow to import
 
-    with contextlib.suppress(Exception):  # in a worker a handler may have done anything to it
+    with contextlib.suppress(Exception):  # in a worker, a handler may have changed it in any way
         structlog.get_logger(pid=os.getpid()).error(event, process=pid, command=kernel.command_of(pid), **fields)

@@ -1,9 +1,9 @@
-"""Places where a test has this process die, stop or fail. Without the variable nothing of this ever happens.
+"""Places where a test makes this process die, stop or fail. Without the variable nothing happens.
 
 SUPERVISOR_FAILPOINTS="worker:settle_done.committed=kill@3;maintainer:renew.before=fail:busy*2;once=/tmp/once"
-means: kill each worker when it passes that place for the third time, have each maintainer's first two attempts
-at that statement end with an error, and of each of these let only the first happen, whichever process comes
-there. CONTRIBUTING.md lists the places and the actions. To make every call fail in turn is how SQLite tests
+means: kill each worker when it passes that place for the third time, make each maintainer's first two attempts
+at that statement fail, and let each of these happen only once, in whichever process gets there first.
+CONTRIBUTING.md lists the places and the actions. Making every call fail in turn is how SQLite tests
 itself.
 """
 
@@ -46,7 +46,7 @@ MESSAGES = (
     *("ready", "broken", "forked", "unforked", "exited"),  # of the template; `ready` of the admin process, too
     "problem",  # of the admin process
 )
-# Those of our own code. A store adds its statements.
+# Those of this package. A store adds its statements.
 PLACES = (
     *(f"fork_{child}{when}" for child in _CHILDREN for when in (".before", "", ".child")),
     *(f"channel.{way}.{kind}" for way in ("send", "receive") for kind in MESSAGES),
@@ -57,30 +57,30 @@ PLACES = (
     *(f"restore.{step}" for step in ("copied", "gathered", "kept", "replaced")),
 )
 
-Error = Callable[[str], Exception | None]  # what an error of that kind is at a place; None: there it has none
+Error = Callable[[str], Exception | None]  # the error of that kind at a place; None: the place has none
 
 _ACTION = re.compile(r"(?P<signal>kill|stop)|fail:(?P<kind>\w+)")
 _WHEN = re.compile(r"(@(?P<number>[1-9]\d*))?(\*(?P<times>[1-9]\d*))?|%(?P<chance>0?\.\d+|1)")
-_KINDS = "fail:KIND, where KIND is a kind of the store's (fail:busy) or an error number's name (fail:EAGAIN)"
+_KINDS = "fail:KIND, where KIND is one of the store's kinds (fail:busy) or the name of an error number (fail:EAGAIN)"
 
 _role = "program"
 
 
 class Point:
-    """One wish: what is to happen where, to whom, and at which times of passing."""
+    """One fail-point: what happens where, in which role, and at which passes."""
 
     def __init__(self, text: str) -> None:
         where, equals, what = text.partition("=")
         self.role, colon, self.place = where.rpartition(":")
         if not equals or not self.place:
-            raise ValueError(f"{text!r} is no fail-point; write ROLE:PLACE=ACTION")
+            raise ValueError(f"{text!r} is not a fail-point; write ROLE:PLACE=ACTION")
         if colon and self.role not in ROLES:
-            raise ValueError(f"{self.role!r} is no role; there are {', '.join(ROLES)}")
+            raise ValueError(f"{self.role!r} is not a role; the roles are {', '.join(ROLES)}")
         action = _ACTION.match(what)
         when = action and _WHEN.fullmatch(what, action.end())
         if action is None or when is None:
             raise ValueError(
-                f"{what!r} is no action; write kill, stop or {_KINDS}; "
+                f"{what!r} is not an action; write kill, stop or {_KINDS}; "
                 "then @3 for the third time, *2 for twice in a row, or %0.01 for one time in a hundred"
             )
         self.text = text
@@ -92,11 +92,11 @@ class Point:
         self.passed = 0
         self.once: Path | None = None
         self.seed = ""
-        self._ours = False  # whether this process is the one to which it happens
+        self._ours = False  # whether it applies to this process
         self._random = random.Random()
 
     def begin(self) -> None:
-        """Another process, or another role: what it passes is counted from here on."""
+        """A new process or role: its passes are counted from here."""
         self.passed = 0
         self._ours = False
         self._random.seed(f"{self.seed} {self.text} {os.getpid()}")
@@ -109,24 +109,24 @@ class Point:
     def pass_by(self, error: Error) -> None:
         failure = error(self.kind) if self.kind else None
         if self.kind and failure is None:
-            return  # a pattern that has met a place of another nature
+            return  # a pattern that matches a place of a different kind
         self.passed += 1
-        if not self._has_come() or not self._may():
+        if not self._is_due() or not self._may_run():
             return
         if failure is not None:
             raise failure
         assert self.signal is not None
-        # To this very thread: sent to the process, it might come a moment later.
+        # To this thread: if sent to the process, it might arrive a moment later.
         signal.pthread_kill(threading.get_ident(), self.signal)
 
-    def _has_come(self) -> bool:
+    def _is_due(self) -> bool:
         if self.chance:
             return self._random.random() < self.chance
         return self.number <= self.passed < self.number + self.times
 
-    def _may(self) -> bool:
-        """Whether no other process has done this, if only one may; the file says which did. What happens by
-        chance happens to all, and adds a line each time.
+    def _may_run(self) -> bool:
+        """If only one process may do this, whether no other has; the file records which did. What happens by
+        chance happens in all, and adds a line each time.
         """
         if self.once is None or self._ours:
             return True
@@ -142,7 +142,7 @@ class Point:
 
 
 def parse(text: str) -> tuple[Point, ...]:
-    """The points that a value of the variable asks for. Raises ValueError with one sentence."""
+    """The fail-points that the variable's value defines. Raises ValueError with one sentence."""
     points, once, seed = [], None, ""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         if part.startswith("once="):
@@ -160,27 +160,28 @@ def parse(text: str) -> tuple[Point, ...]:
 
 
 def verify(places: Iterable[str], kinds: Iterable[str] = ()) -> None:
-    """Raises ValueError, with one sentence, unless every point asked for is among these places or ours, and can
-    fail there in the way that it wants. `kinds` are those in which these places fail.
+    """Raises ValueError, with one sentence, unless every fail-point is among these places or ours, and can
+    fail there in the requested way. `kinds` are the kinds of failure of these places.
     """
     theirs, kinds = tuple(places), tuple(kinds)
     try:
         for point in _armed():
             there = {place for place in (*PLACES, *theirs) if fnmatch.fnmatchcase(place, point.place)}
             if not there:
-                import difflib  # for this message only
+                import difflib  # imported here: only needed for this message
 
                 near = difflib.get_close_matches(point.place, [*PLACES, *theirs], 1)
-                raise ValueError(f"there is no place {point.place!r}" + (f"; is it {near[0]!r}?" if near else ""))
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"there is no place {point.place!r}{hint}")
             fits = (point.kind in kinds and there & set(theirs)) or (_os_error(point.kind) and there & set(PLACES))
             if point.kind and not fits:
-                raise ValueError(f"{point.place!r} cannot fail by {point.kind!r}; write {_KINDS}")
+                raise ValueError(f"{point.place!r} cannot fail with {point.kind!r}; write {_KINDS}")
     except ValueError as error:
         raise ValueError(f"{VARIABLE}: {error}") from None
 
 
 def become(role: str) -> None:
-    """Say what this process is; its own passing of places begins to count."""
+    """Set the role of this process; its passes are counted from now on."""
     global _role
     _role = role
     for point in _armed():
@@ -193,28 +194,28 @@ def _os_error(kind: str) -> OSError | None:
 
 
 def reach(place: str, error: Error = _os_error) -> None:
-    """Nothing happens here, unless a test has asked for it. Raises what `error` makes of a kind."""
+    """Does nothing, unless a test has asked for it. Raises what `error` makes of a kind."""
     for point in _armed():
         if point.is_at(place):
             point.pass_by(error)
 
 
 def reach_sending(data: bytes) -> None:
-    """As `reach`, before a message goes over a channel."""
+    """Like `reach`, before a message is sent over a channel."""
     if _armed():
         reach(f"channel.send.{_kind_of(data)}")
 
 
 def reach_receiving(end: socket.socket) -> None:
-    """As `reach`, when a message has arrived and before it is taken from the channel."""
+    """Like `reach`, when a message has arrived and before it is read from the channel."""
     if _armed():
         import socket
 
         try:
             data = end.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
-            return  # there is none: the caller will see for itself
-        reach(f"channel.receive.{_kind_of(data[1:])}")  # behind the mark of the datagram
+            return  # there is none: the caller will find out
+        reach(f"channel.receive.{_kind_of(data[1:])}")  # after the mark of the datagram
 
 
 def _kind_of(data: bytes) -> str:

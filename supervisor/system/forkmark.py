@@ -1,4 +1,4 @@
-"""Memory that tells a process from its forks, and memory that no fork gets: whoever makes the fork, C code included."""
+"""Memory that tells a process from its forks, and memory that forks do not get, even if C code makes the fork."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MADV_WIPEONFORK = 18  # since Linux 4.14
 
 
 class Mark(Protocol):
-    """`mark[0]` is 1 in the process that made the mark and 0 in every fork of it. Reading it is no system call."""
+    """`mark[0]` is 1 in the process that created the mark, 0 in every fork of it. Reading it needs no system call."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
 
-ALWAYS: Mark = b"\1"  # for processes in which a fork is somebody else's affair
+ALWAYS: Mark = b"\1"  # for processes that need not detect forks
 
 
 def fork_mark() -> Mark:
-    """A mark of this process. Where the kernel cannot wipe memory at a fork, only Python's own forks are told apart."""
+    """A mark of this process. If the kernel cannot wipe memory at a fork, only Python's own forks are detected."""
     mark = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mark[0] = 1
     try:
@@ -36,7 +36,7 @@ def fork_mark() -> Mark:
 
 
 def keep_from_forks(memory: memoryview) -> None:
-    """Have no later fork of this process get the mapping that `memory` is a part of."""
+    """Exclude the mapping that contains `memory` from later forks of this process."""
     mapping = memory.obj
     if isinstance(mapping, mmap.mmap):
         with contextlib.suppress(OSError):

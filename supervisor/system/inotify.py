@@ -1,4 +1,4 @@
-"""Changes of files in one directory, as a hint. Where the file system knows no inotify there are none."""
+"""Changes of files in one directory, as a hint. On file systems without inotify support there are none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """Watches a directory for files whose name begins with `prefix`. Raises OSError where it cannot."""
+    """Watches a directory for files whose name starts with `prefix`. Raises OSError if that is not possible."""
 
     def __init__(self, directory: Path, prefix: str) -> None:
         self._directory = os.fsencode(directory)
@@ -34,13 +34,13 @@ class Watch:
         return self._descriptor
 
     def pause(self) -> None:
-        """Stop watching: the kernel's notes cost whoever writes 8 % of its time, whether they are read or not."""
+        """Stop watching: the kernel's events cost the writer 8 % of its time, whether they are read or not."""
         if self._watch is not None:
             _libc.inotify_rm_watch(self._descriptor, self._watch)
             self._watch = None
 
     def resume(self) -> bool:
-        """Watch again; False if it already did. Raises OSError where it cannot."""
+        """Watch again; False if it already did. Raises OSError if that is not possible."""
         if self._watch is not None:
             return False
         mask = ctypes.c_uint32(_IN_MODIFY | _IN_CREATE | _IN_MOVED_TO)
@@ -52,14 +52,14 @@ class Watch:
         return True
 
     def seen(self) -> bool:
-        """Drain the events; whether one of them was about our files."""
+        """Drain the events; returns whether one of them was about our files."""
         found = False
         while True:
             try:
                 data = os.read(self._descriptor, 65536)
             except BlockingIOError:
                 return found
-            # Event records hold the file's name; other files of the directory are not our business.
+            # Event records contain the file's name; ignore other files of the directory.
             found = found or self._prefix in data
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from os import fstat  # by name: a handler that replaces it must not be asked
+from os import fstat  # imported by name: do not use a handler's replacement
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +18,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _MADV_COLLAPSE = 25  # since Linux 6.1
 _HUGE = 2 << 20  # bytes of a huge page
-_WORTH = 16 << 20  # bytes: smaller mappings are copied fast enough, and written to more
-_FULL = 0.95  # of a mapping that is there: what is not would have to be filled
+_WORTH = 16 << 20  # bytes: smaller mappings are copied fast enough, and are written to more often
+_FULL = 0.95  # minimum resident share of a mapping: the rest would have to be filled
 
-# What says nothing about a process: this one may open no more files, or the kernel is short of memory.
+# Errors that say nothing about a process: this one cannot open more files, or the kernel is short of memory.
 _NO_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -36,15 +36,15 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends; leave at once if it has ended before this took effect."""
+    """Be killed when the parent ends; exit at once if it has ended before this took effect."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`, for a process that has descendants of its own to end first: it gets SIGCONT instead,
-    so that it sees the parent's end for itself even if it has been stopped.
+    """Undo `die_with_parent`, for a process that must end its descendants first: it gets SIGCONT instead,
+    so that it notices the parent's end even if it was stopped.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -55,18 +55,18 @@ def become_subreaper() -> None:
 
 
 def trim_heap() -> None:
-    """Give the kernel back what the allocator keeps of freed memory, where it can: glibc's does."""
+    """Return freed memory that the allocator keeps to the kernel, if it can: glibc's does."""
     with contextlib.suppress(AttributeError):
         _libc.malloc_trim(ctypes.c_size_t(0))
 
 
 def file_ids() -> tuple[int, int]:
-    """The user and the group as whom this process meets files; setting them to -1 changes nothing and tells."""
+    """The user and group ids of this process for file access; setting them to -1 changes nothing and returns them."""
     return _libc.setfsuid(-1), _libc.setfsgid(-1)
 
 
 def set_file_ids(user: int, group: int) -> None:
-    """Raises OSError where that is not allowed: the calls themselves do not say."""
+    """Raises OSError if that is not permitted: the calls themselves do not report it."""
     _libc.setfsuid(user)
     _libc.setfsgid(group)
     if file_ids() != (user, group):
@@ -74,7 +74,7 @@ def set_file_ids(user: int, group: int) -> None:
 
 
 def file_of(descriptor: int) -> tuple[int, int] | None:
-    """Device and inode of the file that a descriptor stands for; None if it is closed."""
+    """Device and inode of the file that a descriptor refers to; None if it is closed."""
     try:
         found = fstat(descriptor)
     except OSError:
@@ -83,8 +83,8 @@ def file_of(descriptor: int) -> tuple[int, int] | None:
 
 
 def open_descriptors() -> set[int]:
-    """The numbers that are open in this process, without that of the listing itself, which is closed by then."""
-    listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here, no paths
+    """The numbers that are open in this process, without the listing's own, which is closed by then."""
+    listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here, not paths
     return {number for number in listed if _is_open(number)}
 
 
@@ -97,7 +97,7 @@ def _is_open(number: int) -> bool:
 
 
 def children(pid: int) -> list[int] | None:
-    """The direct children of a process, zombies included; None if that cannot be told now."""
+    """The direct children of a process, including zombies; None if they cannot be listed now."""
     found: list[int] = []
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
@@ -109,7 +109,7 @@ def children(pid: int) -> list[int] | None:
 
 
 def _text(file: Path) -> str:
-    """What a file in /proc says; "" if its process is gone. Raises OSError if that cannot be told now."""
+    """The content of a file in /proc; "" if its process is gone. Raises OSError if it cannot be read now."""
     try:
         return file.read_text(errors="replace")
     except OSError as error:
@@ -119,7 +119,7 @@ def _text(file: Path) -> str:
 
 
 def memory_of(pid: int) -> int:
-    """The unique set size in bytes, what ending the process would free; 0 if it is gone, or nobody can tell."""
+    """The unique set size in bytes, which ending the process would free; 0 if it is gone or unknown."""
     unique = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
@@ -132,7 +132,7 @@ def memory_of(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process, as far as can be told."""
+    """Whether a signal or a debugger has stopped the process, if known."""
     return cpu_and_state(pid).state in ("T", "t")
 
 
@@ -142,11 +142,11 @@ def memory_of_family(pid: int) -> int:
 
 
 def gather_pages(seconds: float) -> int:
-    """Have the large part of our own memory in huge pages, for as long as `seconds` allow. Returns the bytes of it.
+    """Move the large part of our own memory to huge pages, within `seconds`. Returns its size in bytes.
 
-    A fork copies an entry a page and the child's end drops them again: with huge pages a 512th as many, so that
-    both take no longer for a large model than for none. A page that is written to is copied by itself as before.
-    Older kernels refuse; that costs nothing.
+    A fork copies one entry per page and the child's end drops them again. With huge pages there are 512 times fewer, so
+    both are as fast for a large model as without one. A page that is written to is copied individually, as before.
+    Older kernels do not support this; that costs nothing.
     """
     until = time.monotonic() + seconds
     gathered = 0
@@ -160,7 +160,7 @@ def gather_pages(seconds: float) -> int:
 
 
 def _large_mappings() -> list[tuple[int, int]]:
-    """Where our own large and filled memory lies, in whole huge pages."""
+    """Where our own large and resident memory is, in whole huge pages."""
     found: list[tuple[int, int]] = []
     start = end = 0
     with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ def _family(pid: int) -> Iterator[int]:
 def start_ticks(pid: int) -> int | None:
     """When a process was started, in clock ticks since the boot; None if it is gone or a zombie.
 
-    No two processes with the same number have it in common.
+    Two processes with the same number never have it in common.
     """
     fields = _stat(pid)
     return None if not fields or fields[0] in "ZX" else int(fields[19])
@@ -210,7 +210,7 @@ def parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third, the state, on; none if the process is gone.
+    """The fields of /proc/PID/stat from the third, the state, on; empty if the process is gone.
 
     A process chooses its own name, which the kernel may cut in the middle of a character.
     """
@@ -220,19 +220,19 @@ def _stat(pid: int) -> list[str]:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """The same. Raises OSError if that cannot be told now."""
+    """The same. Raises OSError if it cannot be read now."""
     return _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
 
 
 class Activity(NamedTuple):
-    """CPU seconds used and the letter of its state: 0 and "" of a process that is gone, None if nobody can tell."""
+    """CPU seconds used and the letter of its state: 0 and "" if the process is gone, None if unknown."""
 
     cpu: float | None
     state: str | None
 
 
 def cpu_and_state(pid: int) -> Activity:
-    """What a process does."""
+    """The current activity of a process."""
     try:
         fields = _read_stat(pid)
     except OSError:
@@ -255,7 +255,7 @@ def ancestry(pid: int) -> list[int]:
 
 
 def command_of(pid: int, longest: int = 120) -> str:
-    """What a process was started with, for people: one line of printable characters; empty if nobody may know."""
+    """The command line of a process, for people: one line of printable characters; empty if it cannot be read."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
@@ -265,7 +265,7 @@ def command_of(pid: int, longest: int = 120) -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """When a process was started, in Unix seconds to within one; None if there is none, or only what is left of it."""
+    """When a process was started, in Unix seconds, accurate to one; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()

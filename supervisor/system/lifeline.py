@@ -1,9 +1,9 @@
-"""A supervisor's end is its workers' end, in whatever state they and their template are.
+"""When a supervisor ends, its workers end, whatever state they and their template are in.
 
-The supervisor alone holds the writing end of a pipe, so the pipe ends with it however it ends. Each worker opens the
-reading end anew, for signals are set up with the open file and not with the descriptor, and has the kernel kill it
-then (`fcntl(2)`, F_SETSIG). That also ends a worker that is stopped, or whose interpreter's lock is held by native
-code, beside a template that is in no state to end it.
+The supervisor alone holds the write end of a pipe, so the pipe ends with it, however it ends. Each worker opens the
+read end again, because signals are configured per open file and not per descriptor, and has the kernel kill it at
+the pipe's end (`fcntl(2)`, F_SETSIG). That also ends a worker that is stopped, or whose interpreter lock is held by
+native code, while its template is unable to end it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def hold() -> None:
 
 
 def inherited() -> tuple[int, ...]:
-    """The descriptors that a forked child keeps, so that it, or what it forks, can arm itself."""
+    """The descriptors that a forked child keeps, so that it, or what it forks, can call `arm`."""
     return () if _reader < 0 else (_reader,)
 
 
 def arm() -> None:
-    """Have the kernel kill this process at the supervisor's end; leave at once if that has come already.
+    """Have the kernel kill this process when the supervisor ends; exit at once if it has already ended.
 
-    Without a supervisor that holds the line, or a /proc to reach it by, nothing happens.
+    Without a supervisor that called `hold`, or without /proc, nothing happens.
     """
     global _armed
     if _reader < 0:
@@ -46,7 +46,7 @@ def arm() -> None:
         fcntl.fcntl(_armed, fcntl.F_SETFL, fcntl.fcntl(_armed, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:
         return
-    # It may have ended before this was armed.
+    # The supervisor may have ended before this took effect.
     poll = select.poll()
     poll.register(_armed, select.POLLIN)
     if any(event & select.POLLHUP for _, event in poll.poll(0)):
@@ -61,7 +61,7 @@ def keep_over_exec() -> int:
 
 
 def taken_over(descriptor: int) -> None:
-    """In that program: what it starts itself does not inherit the line."""
+    """In that program: what it starts itself does not inherit the descriptor."""
     global _armed
     with contextlib.suppress(OSError):
         os.set_inheritable(descriptor, False)

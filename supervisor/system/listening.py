@@ -10,12 +10,12 @@ import socket
 from pathlib import Path
 
 BACKLOG = 512  # connections that wait while nobody accepts them
-UNREAD = 128 << 10  # bytes that the kernel keeps of what a connection's other end does not read; it may double them
+UNREAD = 128 << 10  # bytes that the kernel buffers for a connection that does not read; it may double them
 _MODE = 0o660
 
 
 class Listening:
-    """One socket that listens, on an address or at a path. Raises OSError where it cannot be had."""
+    """One listening socket, on an address or at a path. Raises OSError if that is not possible."""
 
     def __init__(self, address: tuple[str, int] | None, path: Path | None) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class Listening:
             assert address is not None
             self.socket = _on(address)
         self.socket.setblocking(False)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)  # of every connection; else some megabytes
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)  # for every connection; default: megabytes
 
     @property
     def url(self) -> str:
@@ -37,17 +37,17 @@ class Listening:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def close(self) -> None:
-        """Nobody is listened to any more; a socket's file goes, unless it is somebody else's by now."""
+        """Stop listening; a socket's file is removed, unless another process has replaced it."""
         self.socket.close()
         if self._path is not None and self._file == _identity(self._path):
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _at(self, path: Path) -> socket.socket:
-        """Bind to a path. A socket that nobody listens on was left behind by somebody who was killed."""
+        """Bind to a path. A socket without a listener was left behind by a killed process."""
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Two who find the same leftover must not take each other's new one for it.
+            # If two processes find the same leftover, neither may remove the other's new socket.
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_left_over(path):
                 path.unlink()
@@ -71,8 +71,8 @@ class Listening:
 def _on(address: tuple[str, int]) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has ended may still linger there
-        # Every connection inherits it; else a body that follows its head waits 40 ms for an acknowledgement.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may still linger there
+        # Every connection inherits it; otherwise a body sent after its head waits 40 ms for an acknowledgement.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.bind(address)
         made.listen(BACKLOG)
@@ -83,11 +83,11 @@ def _on(address: tuple[str, int]) -> socket.socket:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a socket lies there on which nobody listens. Any other file is never ours to remove."""
+    """Whether there is a socket without a listener. Any other file is never ours to remove."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as visitor:
-        visitor.setblocking(False)  # a full backlog is somebody's, too
+        visitor.setblocking(False)  # a full backlog means that it is in use, too
         return visitor.connect_ex(str(path)) == errno.ECONNREFUSED
 
 

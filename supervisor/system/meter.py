@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import resource
 
-# By name: what a worker calls between a handler's end and its own look at the process.
+# Imported by name: a worker calls these between a handler's end and its own check of the process.
 from os import close, pread, write
 from resource import getrusage
 
 from supervisor.system.kernel import file_of
 
-_FORGET_PEAK = b"5"  # to clear_refs: the peak is from now on that of what follows; nothing else is touched
+_FORGET_PEAK = b"5"  # to clear_refs: restart the peak from now; nothing else changes
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """The CPU time and the peak memory of one process of ours, which may end at any time."""
+    """The CPU time and the peak memory of one of our processes, which may end at any time."""
 
     def __init__(self, pid: int) -> None:
         self._stat = _opened(f"/proc/{pid}/stat", os.O_RDONLY)
@@ -26,7 +26,7 @@ class Meter:
         self._before = 0
 
     def cpu(self) -> float:
-        """Seconds, user and system, of the process and the children that it has reaped; 0 for one that is gone.
+        """Seconds, user and system, of the process and its reaped children; 0 if it is gone.
 
         In the kernel's ticks of 10 ms.
         """
@@ -34,9 +34,9 @@ class Meter:
         return sum(map(int, fields[11:15])) / _TICK
 
     def restart(self) -> None:
-        """Forget the peak, as far as the kernel lets us."""
+        """Restart the peak, if the kernel allows it."""
         try:
-            if file_of(self._clear) == self._file:  # and no file that a handler has opened in its place
+            if file_of(self._clear) == self._file:  # and not a file that a handler has opened in its place
                 write(self._clear, _FORGET_PEAK)
         except OSError:  # /proc is read-only, or the process is gone
             self._before = self._high_water()
@@ -44,7 +44,7 @@ class Meter:
     def peak(self) -> int | None:
         """The most bytes that were resident at once since `restart`; None for a process that is gone.
 
-        Where the peak before could not be forgotten, None, too, unless it was exceeded.
+        If the earlier peak could not be reset, also None, unless it was exceeded.
         """
         peak = self._high_water()
         return peak if peak > self._before else None
@@ -61,7 +61,7 @@ class Meter:
 
 
 def own_cpu() -> float:
-    """Seconds of CPU, user and system, of this process and the children that it has reaped."""
+    """Seconds of CPU, user and system, of this process and its reaped children."""
     own, reaped = getrusage(resource.RUSAGE_SELF), getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + reaped.ru_utime + reaped.ru_stime
 

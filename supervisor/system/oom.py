@@ -1,7 +1,7 @@
-"""Whether the kernel's out-of-memory killer has struck: to a parent its victims look as if anybody had killed them.
+"""Whether the kernel's out-of-memory killer has struck: a parent cannot see who killed its child.
 
-The kernel counts its kills before the victim dies. The count of our own cgroup (version 2, else 1) tells of
-its processes alone; where there is none that of the whole machine must do.
+The kernel counts a kill before the victim dies. The count of our own cgroup (version 2, else 1) covers
+only its processes; without one, the count of the whole machine is used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 _FIELD = "oom_kill"
-_COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the kind of tree, the better first
+_COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the type of tree, the better first
 
 
 class OomCounter:
-    """`look` every second or so; `struck` tells whether there was a kill since the look before the last.
-
+    """Call `look` every second or so; `struck` tells whether there was a kill since the look before the last.
+    `forget` everything before, after a long time without a look.
     `forget` all that was before, when nobody has looked for long.
     """
 
@@ -33,13 +33,13 @@ class OomCounter:
         return self._now() > self._before
 
     def _now(self) -> int:
-        """The count; the latest that was seen where it cannot be read now."""
+        """The count; the last known one if it cannot be read now."""
         count = None if self._file is None else _count(self._file)
         return self._latest if count is None else count
 
 
 def _count(file: Path) -> int | None:
-    """The number beside `oom_kill`; None where the file is missing or tells none."""
+    """The number after `oom_kill`; None if the file is missing or does not contain it."""
     try:
         lines = file.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -48,19 +48,19 @@ def _count(file: Path) -> int | None:
 
 
 def _counters(root: Path) -> list[Path]:
-    """Where the count may stand, the most telling first."""
+    """Where the count may be found, the most specific first."""
     places = _places(root)
     files = []
     for kind, name in _COUNTERS.items():
         for mount, shown in _mounts(root, kind):
-            # A container may see only a part of the tree, which begins at its own place.
+            # A container may see only a part of the tree, which starts at its own place.
             below = places.get(kind, "").removeprefix(shown.rstrip("/"))
             files.append(root / mount.lstrip("/") / below.lstrip("/") / name)
     return [*files, root / "proc/vmstat"]
 
 
 def _places(root: Path) -> dict[str, str]:
-    """Our path in each kind of tree; /proc/self/cgroup names no controllers for version 2."""
+    """Our path in each type of tree; /proc/self/cgroup names no controllers for version 2."""
     found = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""A stream for events that never blocks and never fails, whoever reads it or does not."""
+"""A stream for events that never blocks and never fails, even if nobody reads it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import stat
 from collections.abc import Callable
 from time import monotonic
 
-BACKLOG_BYTES = 1 << 20  # kept for a reader that is slow; of more, the newest is dropped
+BACKLOG_BYTES = 1 << 20  # kept for a slow reader; beyond that, the newest is dropped
 _ATOMIC = select.PIPE_BUF
 
 _Write = Callable[[bytes], int]
 
 
 class Outlet:
-    """Writes to a descriptor, usually stderr. What its reader does not take now waits, up to BACKLOG_BYTES.
+    """Writes to a descriptor, usually stderr. What its reader does not take now is kept, up to BACKLOG_BYTES.
 
     The open file may be shared with others (a terminal with the shell), so its flags stay as they are: a pipe is
-    opened a second time, a socket is written to without waiting. The child of a fork starts without a backlog.
+    opened a second time, a socket is written to without blocking. The child of a fork starts without a backlog.
     """
 
     def __init__(self, descriptor: int = 2) -> None:
@@ -71,7 +71,7 @@ class Outlet:
         return bool(self._backlog)
 
     def take_lost(self) -> int:
-        """How many bytes were dropped since the last call; 0 while the reader still does not take any."""
+        """The number of bytes dropped since the last call; 0 while the reader still does not take any."""
         if self._backlog:
             return 0
         lost, self._lost = self._lost, 0
@@ -79,15 +79,15 @@ class Outlet:
 
 
 class Ration:
-    """Lets so many bytes a second through to a stream. Of more, whole texts are dropped, and told of once a second at
-    most: `tell` is called with how many bytes those had.
+    """Limits the bytes per second to a stream. Beyond the limit, whole texts are dropped. This is reported at most
+    once a second: `tell` is called with the number of bytes dropped.
     """
 
     def __init__(self, stream: Outlet, bytes_a_second: int, tell: Callable[[int], object]) -> None:
         self._stream = stream
         self._most = bytes_a_second
         self._tell = tell
-        self._second = monotonic()  # when the present one began
+        self._second = monotonic()  # when the current second started
         self._passed = self._dropped = 0
 
     def write(self, text: str) -> None:
@@ -103,7 +103,7 @@ class Ration:
         self._stream.flush()
 
     def tell_dropped(self) -> None:
-        """Call it now and then, too: who floods may fall silent."""
+        """Must also be called now and then: a writer that exceeds the limit may stop writing."""
         now = monotonic()
         if now - self._second >= 1.0:
             self._second, self._passed = now, 0
@@ -124,13 +124,13 @@ def _writer(descriptor: int) -> _Write:
         return lambda data: end.send(data, socket.MSG_DONTWAIT)
     try:
         again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # another user's, or nobody reads it any more
+    except OSError:  # it belongs to another user, or nobody reads it any more
         return lambda data: _write_what_fits(descriptor, data)
     return lambda data: os.write(again, data)
 
 
 def _write_what_fits(descriptor: int, data: bytes) -> int:
-    """A pipe that is ready takes as much as this at once."""
+    """A pipe that is ready takes this much at once."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return os.write(descriptor, data[:_ATOMIC]) if poll.poll(0) else 0

@@ -1,4 +1,4 @@
-"""What a process may do and where it is, as far as it can change that for good. All of it is the main thread's."""
+"""What a process may do and where it is, as far as it can change that permanently. Applies to the main thread."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ def capabilities() -> bytes:
 
 
 def set_capabilities(sets: bytes) -> None:
-    """Raises OSError where one of them has been given up."""
+    """Raises OSError if one of them has been given up."""
     if _capset(_header, (ctypes.c_uint32 * 6).from_buffer_copy(sets)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, strerror(code))
 
 
 def restrictions() -> tuple[int, int]:
-    """(whether no program can gain privileges, which mode of seccomp is on): neither can be taken back."""
+    """(whether programs cannot gain privileges, the seccomp mode): neither can be undone."""
     return _prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), _prctl(_PR_GET_SECCOMP, 0, 0, 0, 0)
 
 
 def place() -> list[tuple[int, int] | None]:
-    """What names its root folder and its namespaces."""
+    """The identities of its root folder and its namespaces."""
     return [_identity("/"), *(_identity(f"/proc/self/ns/{name}") for name in _NAMESPACES)]
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         found = stat(path)  # noqa: PTH116 - Path.stat may be replaced
-    except OSError:  # no such kind, or no /proc any more
+    except OSError:  # not supported, or /proc is not available any more
         return None
     return found.st_dev, found.st_ino
 
 
 def oom_score() -> int | None:
-    """How gladly the kernel kills this process for memory; None if that is not told."""
+    """How readily the kernel kills this process when memory is short; None if unknown."""
     with suppress(OSError, ValueError):
         descriptor = os.open(_OOM_SCORE, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -62,7 +62,7 @@ def oom_score() -> int | None:
 
 
 def set_oom_score(score: int) -> None:
-    """Raises OSError: only the privileged may lower it."""
+    """Raises OSError: only a privileged process may lower it."""
     descriptor = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, str(score).encode())

@@ -1,4 +1,4 @@
-"""Wait for descriptors; whoever watches one has a callback called, or just wakes the loop."""
+"""Wait for descriptors; each can have a callback, or just wake the loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Reactor:
-    """A selector that forgives unwatching twice: a dead process's descriptors end in any order."""
+    """A selector that allows unwatching twice: a dead process's descriptors end in any order."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -20,8 +20,8 @@ class Reactor:
             self._selector.unregister(descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a descriptor is readable, for at most so many seconds."""
+        """Sleep until a descriptor is readable, for at most this many seconds."""
         for key, _ in self._selector.select(max(0.0, seconds)):
-            # A callback before this one may have unwatched it.
+            # An earlier callback may have unwatched it.
             if key.data is not None and key.fd in self._selector.get_map():
                 key.data()

@@ -1,4 +1,4 @@
-"""Numbers of descriptors that this process has itself given up, so that nobody takes that for a handler's deed."""
+"""Numbers of descriptors that this process itself has closed, so that a handler is not blamed for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a run says, within bounds: its beginning and its end, in memory that may outlive the process.
+"""What a run prints, within limits: its beginning and its end, in memory that may outlive the process.
 
-Layout: the run's job and token, the bytes said, then the first HEAD_BYTES of them, then a ring of the last.
-All words are 8 bytes in the machine's byte order. The slots of one scoreboard share a file, each with a region
+Layout: the run's job and token, the total number of bytes, then the first HEAD_BYTES of them, then a ring of the last.
+All words are 8 bytes in the machine's byte order. The slots of one scoreboard share a file; each has a region
 of its own that is mapped by its worker alone.
 """
 
@@ -17,20 +17,20 @@ from typing import Any, TextIO
 from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
 from supervisor.system.region import mapped
 
-HEAD_BYTES = 16 * 1024  # where what went wrong first stands
-MOST_BYTES = 64 * 1024  # with the end, where what went wrong last stands
+HEAD_BYTES = 16 * 1024  # the beginning, where the first error is
+MOST_BYTES = 64 * 1024  # including the end, where the last error is
 _RING_BYTES = MOST_BYTES - HEAD_BYTES
 _WORDS = struct.Struct("=qqq")
 _RING_AT = _WORDS.size + HEAD_BYTES
 _BYTES = _WORDS.size + MOST_BYTES
-_REGION = 128 * 1024  # from one slot's to the next, on page boundaries whatever a page is
-_UNSAYABLE = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; so every byte is at most one again
+_REGION = 128 * 1024  # from one slot's to the next, a multiple of any page size
+_REPLACED = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; with these, each byte is at most one character
 
 
 class RunLog:
-    """Takes down while a `run` is on, whose first two items are its job and token. Any thread may add to it.
+    """Captures output while a `run` is set, whose first two items are its job and token. Any thread may add to it.
 
-    `size` is the bytes that were said. Both are attributes because thousands of runs a second begin and end.
+    `size` is the number of bytes. Both are attributes because thousands of runs a second start and end.
     """
 
     def __init__(self, memory: memoryview | None = None) -> None:
@@ -38,10 +38,10 @@ class RunLog:
         self.size = 0
         self._memory = memoryview(bytearray(_BYTES)) if memory is None else memory
         self._mark = ALWAYS if memory is None else fork_mark()
-        self._lock = threading.RLock()  # a signal's handler may print while we take down what it interrupts
+        self._lock = threading.RLock()  # a signal handler may print while it interrupts `add`
 
     def forget(self) -> None:
-        """What was taken down is kept elsewhere, or nobody's."""
+        """What was captured is stored elsewhere, or not needed."""
         with self._lock:
             self.size = 0
             _WORDS.pack_into(self._memory, 0, 0, 0, 0)
@@ -61,11 +61,11 @@ class RunLog:
                 at, data = at + len(own), data[len(own) :]
             if data:
                 self._turn(at + len(data), data[-_RING_BYTES:])
-            # Last, so that whoever finds us dead counts only what is there.
+            # Last, so that a reader counts only what is there if we die.
             _WORDS.pack_into(self._memory, 0, run[0], run[1], self.size)
 
     def _turn(self, end: int, data: bytes) -> None:
-        """Write the last bytes that were said, of `end` in all, into the ring."""
+        """Write the last bytes, of `end` in all, into the ring."""
         at = (end - len(data) - HEAD_BYTES) % _RING_BYTES
         first, rest = data[: _RING_BYTES - at], data[_RING_BYTES - at :]
         self._put(_RING_AT + at, first)
@@ -75,29 +75,29 @@ class RunLog:
         self._memory[at : at + len(data)] = data
 
     def text(self) -> str | None:
-        """All of it, or beginning and end in whole lines around one that says how much is missing; None for nothing."""
+        """All of it, or beginning and end in whole lines around a line that says how much is missing; None if empty."""
         with self._lock:
             return _text(self._memory, self.size)
 
     def forget_in_child(self) -> None:
-        """In a process that a handler has forked: what is said there is no part of the run."""
-        self._lock = threading.RLock()  # whoever held the other one is not here
+        """In a process that a handler has forked: its output is not part of the run."""
+        self._lock = threading.RLock()  # the holder of the other lock does not exist here
         self._memory = memoryview(bytearray(_BYTES))
         self.run = None
 
 
 def shared(path: Path, slot: int) -> memoryview | None:
-    """Memory for a slot's run log that can be read when this process is dead; None where there is no room for it."""
+    """Memory for a slot's run log that can be read when this process is dead; None if there is no room for it."""
     memory = mapped(path, slot * _REGION, _BYTES)
     if memory is None:
         return None
-    _WORDS.pack_into(memory, 0, 0, 0, 0)  # what a predecessor has said
+    _WORDS.pack_into(memory, 0, 0, 0, 0)  # clear a predecessor's output
     keep_from_forks(memoryview(memory))
     return memoryview(memory)
 
 
 def said(path: Path, slot: int, job: int, token: int) -> str | None:
-    """What a run had said whose worker is dead; None if that was nothing, or is not known."""
+    """The output of a run whose worker is dead; None if there was none, or it is unknown."""
     try:
         with path.open("rb") as file:
             file.seek(slot * _REGION)
@@ -128,11 +128,11 @@ def _text(memory: memoryview, size: int) -> str | None:
 
 
 def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "replace").translate(_UNSAYABLE)
+    return data.decode("utf-8", "replace").translate(_REPLACED)
 
 
 def tee(stream: TextIO | None, run_log: RunLog) -> None:
-    """Have the run log take down what is written to a stream, by whoever holds it: a logging handler, too."""
+    """Capture what is written to a stream in the run log, whoever writes it: also a logging handler."""
     if stream is None:
         return
     write = stream.write
@@ -143,7 +143,7 @@ def tee(stream: TextIO | None, run_log: RunLog) -> None:
             run_log.add(text.encode("utf-8", "backslashreplace"))
         return count
 
-    # An attribute of the very object, because others have taken hold of it before us. Not every object that
-    # somebody has put in place of a standard stream can have one.
+    # An attribute of the object itself, because others already have a reference to it. Not every object that
+    # may replace a standard stream allows that.
     with contextlib.suppress(AttributeError, TypeError):
         stream.write = written  # type: ignore[method-assign]

@@ -1,11 +1,11 @@
 """The scoreboard: one mapped file in which every worker shows what it is doing.
 
-The term and the idea are Apache httpd's. A slot a worker; only that worker writes it, except for the
-cancel requests. Single words are written at once, so a reader never sees half a number; a job is published
+The term and the idea come from Apache httpd. One slot per worker; only that worker writes it, except for the
+cancel requests. Single words are written atomically, so a reader never sees half a number; a job is published
 by writing its token first and its id last. A heartbeat costs no system call and no transaction.
 
-Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's supervisor's status (JSON: pools, their
-targets and why). All words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
+Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's status (JSON: pools, their
+targets and the reasons). All words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BULLETIN_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _BULLETIN_AT + BULLETIN_BYTES
 
-# Slot 0 is the maintainer's, the end of the header the admin process's: only pid and beat are used.
+# Slot 0 is the maintainer's, the end of the header is the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
 ADMIN_SLOT = -1
 
@@ -40,7 +40,7 @@ def counters_of(scoreboard: Path) -> Path:
 
 
 class Scoreboard:
-    """The mapped file. Make it with `create`, look at somebody's with `open`."""
+    """The mapped file. Create it with `create`, read another process's with `open`."""
 
     def __init__(self, path: Path, mapped: mmap.mmap, *, writable: bool) -> None:
         self.path = path
@@ -51,9 +51,9 @@ class Scoreboard:
 
     @classmethod
     def create(cls, path: Path) -> Scoreboard:
-        """Make the file (mode 0600) and map it. Raises OSError where there is no room for it.
+        """Create the file (mode 0600) and map it. Raises OSError if there is no room for it.
 
-        All of it is allocated now: the first write to a page that is not kills the process on a full disk.
+        All of it is allocated now: the first write to a missing page kills the process on a full disk.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -67,7 +67,7 @@ class Scoreboard:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Scoreboard | None:
-        """Map somebody's scoreboard; None if it is gone or is none."""
+        """Map an existing scoreboard; None if it is gone or is not one."""
         try:
             descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError:
@@ -83,12 +83,12 @@ class Scoreboard:
 
     @property
     def run_logs(self) -> Path:
-        """Where its workers take down what their runs say; there is no such file before the first has begun."""
+        """The file in which its workers capture the output of their runs; it does not exist before the first run."""
         return tapes_of(self.path)
 
     @property
     def counters(self) -> Path:
-        """Where its workers and the maintainer count what has been finished."""
+        """The file in which its workers and the maintainer count finished runs."""
         return counters_of(self.path)
 
     @property
@@ -109,13 +109,13 @@ class Scoreboard:
         return self._slots[number]
 
     def find(self, incarnation: str, number: int) -> Snapshot | None:
-        """The slot of a worker, if it still is that worker's."""
+        """The slot of a worker, if it still belongs to that worker."""
         snapshot = self.slot(number).read()
         return snapshot if snapshot.incarnation == incarnation else None
 
     def post(self, supervisor_status: dict[str, Any]) -> None:
-        """The supervisor's own news, for `status`; what has no room is cut, and `clipped` says so. A length of 0
-        stands while it is being written.
+        """The supervisor's own status, for `status`; what does not fit is cut, and `clipped` says so. The length is 0
+        while it is being written.
         """
         data = fitting(supervisor_status, BULLETIN_BYTES - 8)
         at = _BULLETIN_AT

@@ -1,4 +1,4 @@
-"""Signals: handlers only record and wake; a loop obeys when it gets there."""
+"""Signals: handlers only record and wake; a loop acts on them when it gets there."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import signal
 from collections.abc import Iterable
 from types import FrameType
 
-# What the supervisor tells its workers, always through a pidfd. TERM and INT are not among them: those
-# also arrive from a terminal or a cgroup, and mean the supervisor. Nor are USR1 and USR2: handlers and their
-# libraries take those for themselves.
+# What the supervisor sends its workers, always through a pidfd. TERM and INT are not among them: those
+# also arrive from a terminal or a cgroup, and are meant for the supervisor. Nor are USR1 and USR2: handlers and their
+# libraries use those.
 DUMP_STACKS = signal.SIGRTMIN + 1  # faulthandler writes every thread's stack to stderr
-DRAIN = signal.SIGRTMIN + 2  # look at your slot: finish the job at hand, then leave
-INTERRUPT = signal.SIGRTMIN + 3  # the job named in your slot's cancel request must stop
+DRAIN = signal.SIGRTMIN + 2  # check the slot: finish the current job, then exit
+INTERRUPT = signal.SIGRTMIN + 3  # the job named in the slot's cancel request must stop
 
 EVERY = frozenset(signal.valid_signals())
 
 
 def block_all() -> None:
-    """Hold signals back around a fork, so that none reaches a child before its handlers stand."""
+    """Block signals around a fork, so that none reaches a child before its handlers are installed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, EVERY)
 
 
@@ -50,7 +50,7 @@ class Inbox:
 
     @property
     def pending(self) -> bool:
-        """Whether `take` has something to report; costs no system call."""
+        """Whether `take` has something to report; needs no system call."""
         return bool(self._arrived)
 
     def take(self) -> list[int]:

@@ -1,6 +1,6 @@
-"""One worker's place on the scoreboard: what it is doing, as single words that it alone writes.
+"""One worker's slot on the scoreboard: what it is doing, as single words that it alone writes.
 
-A job is published by writing its token first and its id last, so a reader never takes one run for another. All
+A job is published by writing its token first and its id last, so a reader never confuses two runs. All
 words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
 """
 
@@ -19,7 +19,7 @@ class State(IntEnum):
     IDLE = 2
     BUSY = 3
     DRAINING = 4
-    LEFT = 5  # ended as it was meant to
+    LEFT = 5  # exited as intended
     BROKEN = 6  # could not be set up; the text says why
 
 
@@ -37,8 +37,8 @@ class Cancel(IntEnum):
     """Why a running job is asked to stop."""
 
     NONE = 0
-    REQUESTED = 1  # somebody cancelled it
-    TIMEOUT = 2  # it is over its time limit
+    REQUESTED = 1  # it was cancelled
+    TIMEOUT = 2  # it has exceeded its time limit
 
 
 (
@@ -64,13 +64,13 @@ _NAME = (168, 80)
 _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
-_DRAIN = 66  # it shall leave
+_DRAIN = 66  # it should exit
 _BUSY_SINCE = 67
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
-CANCELS = 16  # requests that stand at the same time; of more, the oldest is forgotten
+CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
 
 
 class Snapshot(NamedTuple):
@@ -84,11 +84,11 @@ class Snapshot(NamedTuple):
     started: float
     deadline: float
     claims: int
-    batch: int  # jobs in the run that has begun
+    batch: int  # jobs in the run that has started
     done: int
     progress: float | None
     unsettled: int  # runs that have ended, but whose outcomes are not committed yet
-    last_job: int  # the run that ended last, 0 before the first has
+    last_job: int  # the run that ended last, 0 before the first has ended
     last_token: int
     recycle_reason: RecycleReason
     lost: bool
@@ -96,11 +96,11 @@ class Snapshot(NamedTuple):
     incarnation: str
     name: str
     text: str
-    doubtful: bool = False  # the run began beside what earlier jobs had just left behind
+    doubtful: bool = False  # the run started while there were recent leftovers of earlier jobs
 
 
 class Slot:
-    """One worker's place. The worker writes through it; anybody may read."""
+    """One worker's slot. The worker writes through it; any process may read."""
 
     __slots__ = ("_bytes", "_floats", "_ints")
 
@@ -112,7 +112,7 @@ class Slot:
     # The supervisor, around the fork
 
     def assign(self, incarnation: str, name: str) -> None:
-        """Empty the slot and give it to a worker to come."""
+        """Clear the slot and assign it to a new worker."""
         self._bytes[:] = bytes(SLOT_BYTES)
         self._write(_INCARNATION, incarnation)
         self._write(_NAME, name)
@@ -121,14 +121,14 @@ class Slot:
         self._ints[_STATE] = State.STARTING
 
     def watch(self) -> None:
-        """The worker's end will be seen: it may begin."""
+        """The supervisor is ready to see the worker's end: it may start."""
         self._ints[_WATCHED] = 1
 
     def clear(self) -> None:
         self._bytes[:] = bytes(SLOT_BYTES)
 
     def request_drain(self) -> None:
-        """Let the worker finish the job at hand and leave; a signal wakes it. The worker itself may ask, too."""
+        """Let the worker finish the current job and exit; a signal wakes it. The worker itself may request it, too."""
         self._ints[_DRAIN] = 1
 
     # The worker
@@ -141,7 +141,7 @@ class Slot:
         self._floats[_BEAT] = time.monotonic()
 
     def detach(self) -> None:
-        """In a process that a handler has forked: the slot is the worker's, and ours from now on nobody's."""
+        """In a process that a handler has forked: the slot belongs to the worker; use private memory from now on."""
         Slot.__init__(self, memoryview(bytearray(SLOT_BYTES)))
 
     @property
@@ -157,7 +157,7 @@ class Slot:
         return bool(self._ints[_WATCHED])
 
     def state(self, state: State) -> None:
-        """What the worker does from now on. Called after a claim with BUSY, whether it was busy before or not."""
+        """The worker's new state. Called with BUSY after a claim, whether it was busy before or not."""
         ints = self._ints
         if state == State.BUSY and ints[_STATE] != State.BUSY:
             self._floats[_BUSY_SINCE] = time.monotonic()
@@ -170,9 +170,9 @@ class Slot:
     def begin(
         self, job: int, token: int, started: float, deadline: float, batch: int = 1, *, doubtful: bool = False
     ) -> None:
-        """A handler is about to run, with one job or with a `batch` of so many, of which this is the first.
-        `doubtful`: threads or processes that earlier jobs have left may be what ends it. The id is written last: it
-        makes the rest count.
+        """A handler is about to run, with one job or with a `batch` of this size, of which this is the first.
+        `doubtful`: threads or processes that earlier jobs have left may end it. The id is written last: only
+        then the rest counts.
         """
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
@@ -183,7 +183,7 @@ class Slot:
         ints[_JOB] = job
 
     def finish(self, done: int) -> None:
-        """The handler has returned, whatever came of it: `done` runs have ended so far."""
+        """The handler has returned, with any result: `done` runs have ended so far."""
         ints = self._ints
         ints[_LAST_TOKEN] = ints[_TOKEN]
         ints[_LAST_JOB] = ints[_JOB]
@@ -195,7 +195,7 @@ class Slot:
         self._ints[_SETTLED] = done
 
     def settle_aside(self, done: int) -> None:
-        """The heartbeat's thread has: a word of its own, since each word has one writer."""
+        """The same for the heartbeat thread: a word of its own, since each word has one writer."""
         self._ints[_SETTLED_ASIDE] = done
 
     def extend(self, deadline: float) -> None:
@@ -211,7 +211,7 @@ class Slot:
         return before != why
 
     def lose(self, text: str) -> None:
-        """Its program has died, or had to be killed; the worker leaves. The text says how it came."""
+        """Its program has died, or had to be killed; the worker exits. The text says why."""
         self._ints[_LOST] = 1
         self._write(_TEXT, text)
 
@@ -230,15 +230,15 @@ class Slot:
             self._write(_TEXT, "")
 
     def tell(self, text: str) -> None:
-        """Say in words what is wrong."""
+        """Record in words what is wrong."""
         self._write(_TEXT, text)
 
     # The cancel requests: written by the supervisor, read by the worker
 
     def request_cancel(self, job: int, token: int, reason: Cancel) -> None:
-        """Ask for one run of one job to stop; it can never hit the next, whose token or id differs.
+        """Ask for one run of one job to stop; this cannot affect the next run, whose token or id differs.
 
-        Several jobs of a batch may be asked for at the same time.
+        Requests for several jobs of a batch may exist at the same time.
         """
         ints = self._ints
         made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
@@ -265,14 +265,14 @@ class Slot:
                 return at
         return None
 
-    # Anybody
+    # Any process
 
     def is_idle(self) -> bool:
         return self._ints[_STATE] == State.IDLE
 
     @property
     def run(self) -> tuple[int, int]:
-        """The job that runs now and the token of its claim, 0 and 0 for none."""
+        """The current job and the token of its claim; 0 and 0 for none."""
         job = self._ints[_JOB]
         return (job, self._ints[_TOKEN]) if job else (0, 0)
 

@@ -1,4 +1,4 @@
-"""The standard streams of a process: there, and never an error of whoever prints."""
+"""The standard streams of a process: always present, and never an error for code that prints."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STDOUT, STDERR = 1, 2
 
 
 def make_safe(*, keep_open: bool = False) -> None:
-    """Open what the process was started without, or the next files would get those numbers; and forgive errors.
+    """Open the missing ones, because otherwise the next files would get those numbers; and ignore errors.
 
-    With `keep_open` nobody can close them: where handlers run.
+    With `keep_open` they cannot be closed: for processes that run handlers.
     """
     for number in (0, STDOUT, STDERR):
         try:
@@ -28,14 +28,14 @@ def make_safe(*, keep_open: bool = False) -> None:
 
 
 def flush() -> None:
-    """Before a fork or an end. No error matters: handlers close these streams, remove them, or put others there."""
+    """Before a fork or an end. Errors are ignored: handlers close these streams, remove them, or replace them."""
     for name in ("stdout", "stderr"):
         with contextlib.suppress(BaseException):
             getattr(sys, name).flush()
 
 
 def _usable(stream: TextIO | None) -> bool:
-    """Whether one can write there. Whatever else somebody has put there is none of our business."""
+    """Whether it can be written to. Other objects that were put there are left alone."""
     if stream is None:
         return False
     with contextlib.suppress(Exception):
@@ -64,8 +64,8 @@ def forgive(stream: TextIO, *, keep_open: bool = False) -> None:
         with contextlib.suppress(OSError):
             flush()
 
-    # Attributes of the very object, because others have taken hold of it before us: a logging handler, too. Not
-    # every object that somebody has put in place of a standard stream can have them.
+    # Attributes of the object itself, because others already have a reference to it, such as a logging handler. Not
+    # every object that may replace a standard stream allows that.
     with contextlib.suppress(AttributeError, TypeError):
         stream.write = written  # type: ignore[method-assign]
         stream.flush = flushed  # type: ignore[method-assign]

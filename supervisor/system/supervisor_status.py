@@ -1,4 +1,4 @@
-"""The supervisor's news for `status`, as much of it as there is room for."""
+"""The supervisor's own status for `status`, as much of it as fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FIXED = (0, 2)  # levels of the supervisor's status whose keys are fixed: its o
 
 
 def fitting(supervisor_status: dict[str, Any], most: int) -> bytes:
-    """The supervisor's status as JSON of `most` bytes. Long texts are cut first, then what there are most of."""
+    """The supervisor's status as JSON of at most `most` bytes. Long texts are cut first, then the longest lists."""
     data = json.dumps(supervisor_status).encode()
     longest, widest = 4096, 1 << 16
     while len(data) > most:
@@ -22,21 +22,21 @@ def fitting(supervisor_status: dict[str, Any], most: int) -> bytes:
 
 
 def _cut(value: Any, longest: int, widest: int, depth: int = 0) -> Any:
-    """The same with texts of at most so many characters and, below the pools' own level, so many items."""
+    """The same with texts of limited length and, below the pools' own level, a limited number of items."""
     if isinstance(value, str):
         return value if len(value) <= longest else value[: longest - 1] + "…"
     if isinstance(value, list):
         return [_cut(item, longest, widest, depth + 1) for item in value[:widest]]
     if isinstance(value, dict):
         items = list(value.items())
-        # Whoever reads it counts on the fields of the supervisor's status and of each pool.
+        # Readers rely on the fields of the supervisor's status and of each pool.
         kept = items if depth in _FIXED else items[:widest]
         return {key: _cut(item, longest, widest, depth + 1) for key, item in kept}
     return value
 
 
 def posted(view: memoryview) -> dict[str, Any]:
-    """What stands on the scoreboard: its length, which is 0 while it is being written, and the JSON."""
+    """The status on the scoreboard: its length, which is 0 while it is being written, and the JSON."""
     for _ in range(100):
         size = int.from_bytes(view[:8], "little")
         try:

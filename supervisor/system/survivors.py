@@ -1,4 +1,4 @@
-"""End processes that are not our children, each known by its pid and the time at which it was started."""
+"""End processes that are not our children, each identified by its pid and start time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Processes = Mapping[int, int]  # pid to start_ticks
 
 
 def resume(processes: Processes) -> None:
-    """Let those go on that are stopped."""
+    """Resume those that are stopped."""
     for pid, started in processes.items():
         with _opened(pid, started) as pidfd:
             if pidfd is not None:
@@ -23,12 +23,12 @@ def resume(processes: Processes) -> None:
 
 
 def end(processes: Processes, patience: float) -> Processes:
-    """Kill them, and wait until they have ended, for so many seconds at most. Returns those that have not."""
+    """Kill them, and wait until they have ended, for at most this many seconds. Returns those that have not."""
     return wait({pid: started for pid, started in processes.items() if _kill(pid, started)}, patience)
 
 
 def wait(processes: Processes, patience: float) -> Processes:
-    """Wait until all have ended, for so many seconds at most. Returns those that have not."""
+    """Wait until all have ended, for at most this many seconds. Returns those that have not."""
     deadline = time.monotonic() + patience
     left = {}
     for pid, started in processes.items():
@@ -39,7 +39,7 @@ def wait(processes: Processes, patience: float) -> Processes:
 
 
 def _kill(pid: int, started: int) -> bool:
-    """Whether it may still be there."""
+    """Whether it may still exist."""
     with _opened(pid, started) as pidfd:
         return pidfd is not None and ending.send_signal(pidfd, signal.SIGKILL) is not ending.Sent.GONE
 
@@ -52,14 +52,14 @@ def _ended(pidfd: int, seconds: float) -> bool:
 
 @contextmanager
 def _opened(pid: int, started: int) -> Iterator[int | None]:
-    """A descriptor of this very process; None if it has ended, whoever has its number now."""
+    """A descriptor of exactly this process; None if it has ended, even if its number is in use again."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         yield None
         return
     try:
-        # After it was opened: if the number still is that process's now, then it was when we opened it.
+        # After opening: if the number still belongs to that process now, it did when we opened it.
         yield pidfd if kernel.start_ticks(pid) == started else None
     finally:
         os.close(pidfd)

@@ -1,4 +1,4 @@
-"""Tell systemd how we are: the sd_notify protocol, one datagram a message."""
+"""Report our status to systemd: the sd_notify protocol, one datagram per message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 class Notifier:
-    """Speaks to $NOTIFY_SOCKET; does nothing where there is none."""
+    """Sends to $NOTIFY_SOCKET; does nothing if it is not set."""
 
     def __init__(self) -> None:
         address = os.environ.get("NOTIFY_SOCKET", "")
@@ -26,7 +26,7 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as end:
                 end.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
         except OSError:
-            return  # systemd being restarted, or no descriptor to be had, is no reason to stop working
+            return  # systemd is restarting, or no descriptor is available: no reason to stop working
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
@@ -41,7 +41,7 @@ class Notifier:
         self._send("STOPPING=1", f"STATUS={status}")
 
     def alive(self, now: float) -> None:
-        """Pat the watchdog if it is time. `now` is monotonic seconds."""
+        """Notify the watchdog if it is time. `now` is monotonic seconds."""
         if self.interval is not None and now >= self._next:
             self._next = now + self.interval
             self._send("WATCHDOG=1")

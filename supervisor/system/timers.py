@@ -1,20 +1,20 @@
-"""When the loop must go on although nothing happens."""
+"""When the loop must run although nothing happens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-GAP = 0.02  # seconds between two passes for the same source, whatever it says
+GAP = 0.02  # minimum seconds between two passes for the same source
 
 Source = Callable[[], Iterable[float | None]]
-"""The moments that somebody waits for, in monotonic seconds; None for none."""
+"""The times that a source waits for, in monotonic seconds; None for none."""
 
 
 @dataclass(slots=True)
 class _Timer:
     moments: Source
-    rung: set[float] = field(default_factory=set)  # moments in the past for which the loop was woken
+    rung: set[float] = field(default_factory=set)  # past times for which the loop was woken
     rung_at: float = float("-inf")
 
     def sleep(self, now: float) -> float:
@@ -32,11 +32,11 @@ class _Timer:
 
 
 class Timers:
-    """The one place that computes the loop's sleep: everything that waits for a moment is a source here.
+    """The only place that computes the loop's sleep: everything that waits for a time is a source here.
 
-    A moment wakes the loop while it lies ahead, and once when it has passed. Whoever leaves it standing is not
-    asked about it again, and a source that names one moment in the past after another gets a pass every GAP
-    seconds: so nothing that was forgotten can make the loop spin.
+    A time wakes the loop while it is in the future, and once when it has passed. If its source does not change it, it
+    has no further effect; and a source that names one past time after another gets a pass every GAP seconds. So a
+    forgotten time cannot make the loop spin.
     """
 
     def __init__(self) -> None:
@@ -46,5 +46,5 @@ class Timers:
         self._timers[name] = _Timer(moments)
 
     def sleep(self, now: float) -> float:
-        """Seconds until the next pass; infinite if nobody waits for a moment."""
+        """Seconds until the next pass; infinite if no source waits for a time."""
         return min((timer.sleep(now) for timer in self._timers.values()), default=float("inf"))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from supervisor.domain.printable import clean, clean_lines
 
-# structlog imports rich wherever that is installed, which takes as long as all the rest of it; we use nothing of it.
+# structlog imports rich if it is installed, which takes as long as everything else; we use nothing from it.
 _rich_missing = "rich" not in sys.modules
 if _rich_missing:
     sys.modules["rich"] = None  # type: ignore[assignment]  # means: it cannot be imported
@@ -27,8 +27,8 @@ __all__ = ["configure", "events", "unconfigure"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are, where the others may need quotes
-_OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps itself, or that are ours
+_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are; the others may need quotes
+_OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps, or that are our own
 
 
 def configure(
@@ -39,11 +39,11 @@ def configure(
     keep: Callable[[str], None] | None = None,
     theirs: Stream | None = None,
 ) -> None:
-    """Set structlog up for this process and those forked from it.
+    """Configure structlog for this process and those forked from it.
 
-    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` gets what a handler
-    logs through loggers of its own, as lines; `theirs` is where that and what it logs through `ctx.log` goes, if not
-    to the `stream` of our own events.
+    `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` receives, as lines, what a
+    handler logs through its own loggers; `theirs` is the stream for that and for what it logs through `ctx.log`, if it
+    differs from the `stream` of our own events.
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
@@ -66,7 +66,7 @@ def configure(
             *processors,
         ],
         wrapper_class=wrapper,
-        logger_factory=structlog.WriteLoggerFactory(_forgiving(theirs or out)),
+        logger_factory=structlog.WriteLoggerFactory(_lossy(theirs or out)),
         cache_logger_on_first_use=False,
     )
 
@@ -78,27 +78,27 @@ def unconfigure() -> None:
 
 
 class Stream(Protocol):
-    """What an event needs of a stream."""
+    """What events need from a stream."""
 
     def write(self, text: str, /) -> object: ...
 
     def flush(self) -> object: ...
 
 
-class _Ours:
-    """How events are written that are ours or go through `ctx.log`, as `configure` has said. What a handler configures
-    for loggers of its own reaches neither.
+class _OwnOutput:
+    """How our own events and those of `ctx.log` are written, as set by `configure`. What a handler configures for its
+    own loggers affects neither.
     """
 
     def __init__(self) -> None:
         self.processors: list[structlog.typing.Processor] = []
         self._wrapper: Any = None
-        self._logger = self._theirs = structlog.WriteLogger(_forgiving(sys.stderr))
+        self._logger = self._theirs = structlog.WriteLogger(_lossy(sys.stderr))
 
     def configure(self, processors: Sequence[Any], wrapper: Any, out: Stream, theirs: Stream) -> None:
         self.processors = list(processors)
         self._wrapper = wrapper
-        self._logger, self._theirs = (structlog.WriteLogger(_forgiving(stream)) for stream in (out, theirs))
+        self._logger, self._theirs = (structlog.WriteLogger(_lossy(stream)) for stream in (out, theirs))
 
     def logger(self, fields: Mapping[str, Any]) -> Any:
         return self._wrapped(self._logger, self.processors, _never_raising(self._wrapper), fields)
@@ -118,7 +118,7 @@ class _Ours:
 
 
 class _Events:
-    """Our own events with these fields. They are written as `configure` has said last, also if that came later."""
+    """Our own events with these fields. They use the latest `configure`, even if it was called later."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -130,7 +130,7 @@ class _Events:
 
 @functools.cache
 def _never_raising(wrapper: type[Any]) -> type[Any]:
-    """Our own code goes on, whatever becomes of what it says: a handler may have replaced what that takes."""
+    """Our own code continues even if logging fails: a handler may have replaced what logging needs."""
 
     class Sure(wrapper):  # type: ignore[misc]
         def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: Any, **fields: Any) -> Any:
@@ -150,7 +150,7 @@ def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
 
 
 def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event for a terminal: no field of it, whoever wrote that, can begin a line or command the terminal."""
+    """The event for a terminal: no field, whoever wrote it, can start a line or control the terminal."""
     shown: dict[str, Any] = {}
     for name, value in event.items():
         if name in ("exception", "stack"):
@@ -160,9 +160,9 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
     return shown
 
 
-class _Forgiving:
-    """A stream for events. One that cannot be written, to a full disk or a reader that is gone, is lost: it must
-    not end the process that it tells of.
+class _LossyStream:
+    """A stream for events. An event that cannot be written, because the disk is full or the reader is gone, is lost: it
+    must not end the process that it describes.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -177,16 +177,16 @@ class _Forgiving:
             self._stream.flush()
 
 
-def _forgiving(stream: Stream) -> TextIO:
-    return cast("TextIO", _Forgiving(stream))
+def _lossy(stream: Stream) -> TextIO:
+    return cast("TextIO", _LossyStream(stream))
 
 
-_ours = _Ours()
+_ours = _OwnOutput()
 
 
 def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
-    """A logger with these fields on every event. `keep` makes it a job's, and gets each event, too, as a line without
-    the fields.
+    """A logger with these fields on every event. `keep` marks it as a job's logger, and also receives each event as a
+    line without the fields.
 
     In a program that has not called `configure`, it writes as that program has configured structlog.
     """
@@ -214,6 +214,6 @@ def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any])
 
 
 def _value(value: object) -> str:
-    """As it stands where that is one word; quoted otherwise."""
+    """Unchanged if it is a single word; quoted otherwise."""
     text = str(value) if isinstance(value, str) else repr(value)
     return repr(text) if isinstance(value, str) and (not text or " " in text or not text.isprintable()) else text

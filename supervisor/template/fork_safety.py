@@ -1,8 +1,8 @@
-"""The image that workers are forked from: what is loaded into it, and what must not be in it.
+"""The image that workers are forked from: loads it, and checks for what a fork would break.
 
-A fork copies one thread only, and both sides go on with the same connections and the same GPU context. A
-library that has any of these hangs or breaks in the child, or breaks the other side, long afterwards and
-somewhere else. So the image is looked at before the first fork.
+A fork copies one thread only, and both sides continue with the same connections and the same GPU context. A
+library that uses any of these hangs or breaks in the child, or breaks the parent, much later and in a
+different place. So the image is checked before the first fork.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _GPU = "/dev/nvidia"
 _SQLITE = b"SQLite format 3\0"
 _SIDES = ("-wal", "-shm", "-journal")
 _EVENT_LOOP = "anon_inode:[eventpoll]"
-_PARTING = 0.2  # seconds for threads that have been joined to be gone for the kernel, too
+_PARTING = 0.2  # seconds until joined threads are gone for the kernel, too
 _GATHERING = 10.0  # seconds at most to make the model cheap to fork; a gigabyte takes one or two
 _MOST_NAMED = 3
 
 
 class Finding(NamedTuple):
-    """Something that a fork breaks, and what to do instead."""
+    """Something that a fork would break, and the alternative."""
 
     what: str
     advice: str
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 class Image:
-    """Looks at this process. Made before anything of the handler's is loaded: what is open then is our own.
+    """Examines this process. Created before anything of the handler is loaded: what is open then is our own.
 
     `database` is the configured one, if it is a file.
     """
@@ -51,7 +51,7 @@ class Image:
         self._own = frozenset(_descriptors().items())
 
     def findings(self) -> list[Finding]:
-        """All that a fork would break, none in a good image."""
+        """Everything that a fork would break; empty for a safe image."""
         opened = {number: target for number, target in _descriptors().items() if (number, target) not in self._own}
         looks: list[tuple[Iterable[str], str, str]] = [
             (_threads(), "{} ({})", "make the library single-threaded"),
@@ -73,7 +73,7 @@ class Image:
 def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., Any]) -> Handler | None:
     """Load what every worker of the pool would have to load. Returns the handler if it has been set up as well.
 
-    Raises HandlerError with one sentence, also for an image that must not be forked; where it only may break
+    Raises HandlerError with one sentence, also for an image that must not be forked; if a fork may only break
     something, `warn` gets an event.
     """
     if not pool.preloads:
@@ -83,7 +83,7 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     try:
         handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
     except HandlerError:
-        # What this pool misses in the module is its own affair, and its workers say so: others share the image.
+        # What this pool lacks in the module is reported by its own workers: other pools share the image.
         if pool.preload_setup or pool.handler.partition(":")[0] not in sys.modules:
             raise
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
@@ -114,8 +114,8 @@ def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], w
     if pool.preload_setup:
         alone = "" if "preload_setup" in instead else " and preload_setup = false"
         raise HandlerError(
-            f"{pool.handler}: {after} left {what} in the image that workers are forked from, which no two "
-            f"processes can share: {advice}, or write {instead}{alone}"
+            f"{pool.handler}: {after} left {what} in the image that workers are forked from, which two "
+            f"processes cannot share: {advice}, or write {instead}{alone}"
         )
     if pool.gpus and any(finding.gpu for finding in found):
         raise HandlerError(
@@ -126,7 +126,7 @@ def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], w
 
 
 def _descriptors() -> dict[int, str]:
-    """What is open: the number, and what the kernel calls it."""
+    """The open descriptors: the number, and the kernel's name for it."""
     found = {}
     for number in kernel.open_descriptors():
         try:
@@ -137,7 +137,7 @@ def _descriptors() -> dict[int, str]:
 
 
 def _threads() -> list[str]:
-    """The names of all threads but this one; one that has just been joined may be listed for a moment."""
+    """The names of all threads but this one; a thread that has just been joined may be listed for a moment."""
     until = time.monotonic() + _PARTING
     while True:
         others = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
@@ -162,12 +162,12 @@ def _databases(opened: Mapping[int, str], configured: Path | None) -> list[str]:
 
 
 def _is_database(number: int, configured: Path | None) -> bool:
-    """The configured one, or an SQLite file open for writing; one that is only read is some library's own data."""
+    """The configured one, or an SQLite file open for writing; a file that is only read is a library's own data."""
     try:
         if configured is not None and os.path.samestat(os.fstat(number), configured.stat()):
             return True
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-        # By the descriptor that is there: to open and close the file would end the locks on it.
+        # Through the existing descriptor: opening and closing the file would release the locks on it.
         return writable and os.pread(number, len(_SQLITE), 0) == _SQLITE
     except OSError:
         return False
@@ -181,9 +181,9 @@ def _is_regular(number: int) -> bool:
 
 
 def _connections(opened: Mapping[int, str]) -> list[str]:
-    """Where our sockets lead. A nameless peer is this process itself: a pair made to wake an event loop.
+    """The peers of our sockets. A nameless peer is this process itself: a pair made to wake an event loop.
 
-    Datagrams, to the system's log for instance, come whole from whichever process.
+    Datagrams, for example to the system's log, arrive whole from any process.
     """
     found = []
     for number, target in opened.items():
@@ -203,7 +203,7 @@ def _event_loops(opened: Mapping[int, str]) -> list[str]:
 
 
 def _children() -> list[str]:
-    """The end of a worker would end them: what it leaves behind comes to its template, too."""
+    """A worker's end would end them: its leftovers become children of its template, too."""
     return [f"{_text(Path(f'/proc/{pid}/comm'))} {pid}" for pid in kernel.children(os.getpid()) or ()]
 
 

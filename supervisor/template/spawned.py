@@ -1,7 +1,7 @@
 """The start of a worker in a fresh interpreter, for `start = "spawn"`.
 
-Run by the template as `python -m supervisor.template.spawned FD LINE`: the order's descriptor, and that by which
-the kernel tells of the supervisor's end.
+Run by the template as `python -m supervisor.template.spawned FD LINE`: the descriptor of the start data, and the one
+through which the kernel signals the supervisor's end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from supervisor.template.template import prepare, work
 
 
 def main() -> int:
-    """Read the order that the template left in an anonymous file, and work."""
+    """Read what the template left in an anonymous file, and run the worker."""
     lifeline.taken_over(int(sys.argv[2]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
-        # Written by our own parent into memory that nobody else can reach.
+        # Written by our own parent into memory that no other process can reach.
         spec, path = pickle.load(file)  # noqa: S301
     board = Scoreboard.open(path, writable=True)
     if board is None:

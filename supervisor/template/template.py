@@ -1,8 +1,8 @@
-"""The template: a warm, single-threaded image that has the handler imported and forks workers from it.
+"""The template: a warm, single-threaded image that has imported the handler and forks workers from it.
 
-It is the parent of its workers: it reaps them, tells the supervisor how they ended, and kills what a dead
-worker's handlers have left behind. When the supervisor's end of the channel closes, it kills all its
-descendants before it leaves.
+It is the parent of its workers: it reaps them, reports to the supervisor how they ended, and kills the processes that
+a dead worker's handlers have left behind. When the supervisor's end of the channel closes, it kills all its
+descendants before it exits.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from supervisor.worker.placement import Place, limit_threads, take
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
 
-BYTES_A_SECOND = 2 << 20  # that are passed on, which is more than a program's bridge passes; the rest is dropped
+BYTES_A_SECOND = 2 << 20  # passed on, which is more than a program's output needs; the rest is dropped
 EXIT_BROKEN = 70
 SIGNALS = {
     "obeyed": (signal.SIGCHLD, signal.SIGCONT),
     "ignored": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
 }
 _LOOK_AGAIN = 1.0  # seconds
-STDERR_PIPE_BYTES = 1 << 20  # so that workers write on for a while if the supervisor is stopped
+STDERR_PIPE_BYTES = 1 << 20  # so that workers can continue to write for a while if the supervisor is stopped
 
 
 class TemplateSpec(NamedTuple):
     """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
-    how many a numerical library may have in each of them.
+    the number of threads of a numerical library in each of them.
     """
 
     supervisor: str
@@ -60,12 +60,12 @@ class TemplateSpec(NamedTuple):
 
     @property
     def any_pool(self) -> PoolSettings:
-        """Pools of one template agree in everything that matters to it."""
+        """Pools of one template have the same value in every setting that matters to it."""
         return next(iter(self.pools.values()))
 
 
 class Template:
-    """Made in its own process, right after the fork."""
+    """Created in its own process, right after the fork."""
 
     def __init__(self, spec: TemplateSpec, engine: Engine, channel: Channel, board: Scoreboard) -> None:
         self._spec = spec
@@ -73,18 +73,18 @@ class Template:
         self._channel = channel
         self._board = board
         self._workers: dict[int, str] = {}
-        self._handler: AnyHandler | None = None  # that has been set up before the fork
-        self._unswept = False  # what a dead worker has left behind may still be there
+        self._handler: AnyHandler | None = None  # set up before the fork
+        self._unswept = False  # processes that a dead worker has left behind may still exist
         self._log = events(process="template", handler=spec.any_pool.handler or None)
 
     def run(self) -> int:
-        """Load, say so, then fork on request until the supervisor is gone or closes the channel."""
+        """Load, report readiness, then fork on request until the supervisor is gone or closes the channel."""
         parent = os.getppid()
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
         prepare(self._spec, self._board)
-        # Its own name, and what names take need not be imported in every worker.
+        # Set here, so that not every worker has to import the module for it.
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
             self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
@@ -92,18 +92,18 @@ class Template:
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
-        # From here on descendants have to be ended before us, so we must outlive the supervisor.
+        # From here on descendants must be ended before this process, so it must outlive the supervisor.
         kernel.outlive_parent()
         gc.collect()
-        kernel.trim_heap()  # what loading a model has left free would be copied into every worker's page tables
+        kernel.trim_heap()  # memory freed after loading a model would be copied into every worker's page tables
         gc.freeze()
         self._channel.send({"ready": True})
-        self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have handlers of its own
+        self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have set its own handlers
         ending.kill_children()
         return 0
 
     def _serve(self, inbox: signals.Inbox, parent: int) -> None:
-        """Until the channel ends or the supervisor does: a child that it has just forked may hold its end open."""
+        """Until the channel or the supervisor ends: a child that it has just forked may hold its end open."""
         poll = select.epoll()
         poll.register(self._channel.fileno(), select.EPOLLIN)
         poll.register(inbox.fileno(), select.EPOLLIN)
@@ -119,7 +119,7 @@ class Template:
             self._channel.flush()
 
     def _fork(self, request: Message) -> None:
-        """Fork one worker, and hand its pidfd and the end of its stderr to the supervisor."""
+        """Fork one worker, and pass its pidfd and the end of its stderr to the supervisor."""
         pool = self._spec.pools[request["pool"]]
         incarnation = request["incarnation"]
         record = (pool, incarnation, request["name"], request["slot"])
@@ -139,7 +139,7 @@ class Template:
                 keep=(wake, self._spec.news, writer),
             )
         except Exception as error:
-            # Whatever a module has done to our process at its import: the pool shall say what.
+            # Whatever a module has done to our process when imported: report it to the pool.
             self._channel.send({"unforked": incarnation, "error": _reason(error)})
             os.close(reader)
         else:
@@ -149,7 +149,7 @@ class Template:
             os.close(writer)
 
     def _end(self, incarnation: str) -> None:
-        """Kill a worker of which the supervisor could not take the descriptors."""
+        """Kill a worker if the supervisor could not receive its descriptors."""
         for pid, worker in self._workers.items():
             if worker == incarnation:
                 ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
@@ -167,8 +167,8 @@ class Template:
     ) -> int:
         record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
-        # Both through the supervisor, who reads always and within bounds: whoever reads its own stdout, or has
-        # ceased to, is no affair of a job that prints.
+        # Both go through the supervisor, which always reads, within limits: jobs that print must not depend on
+        # whether the supervisor's own stdout is read.
         for number in (standard.STDOUT, standard.STDERR):
             os.dup2(stderr, number)
         os.close(stderr)
@@ -196,7 +196,7 @@ class Template:
                 ended = True
                 self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
         if ended or self._unswept:
-            # What the dead worker's handlers had started is ours now. Where nobody can tell who that is, look again.
+            # What the dead worker's handlers had started are now our children. If they cannot be listed, try again.
             self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
 
     def _database(self) -> Path | None:
@@ -205,7 +205,7 @@ class Template:
 
 
 def prepare(spec: TemplateSpec, board: Scoreboard) -> None:
-    """The pool's environment, and the configuration's folder first on sys.path."""
+    """Set the pool's environment, and the configuration's folder first on sys.path."""
     belonging.mark(board.path)
     pool = spec.any_pool
     if pool.preloads:
@@ -226,9 +226,9 @@ def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, 
 
 
 class WorkerSpec(NamedTuple):
-    """What one worker is and shall do. `log` is where its events go; stderr belongs to the handler.
+    """What one worker is and should do. `log` is where its events go; stderr belongs to the handler.
 
-    A `cautious` one claims a job at a time and commits after each: one of the jobs may ruin its process.
+    A `cautious` one claims one job at a time and commits after each: one of the jobs may ruin its process.
     """
 
     template: TemplateSpec
@@ -241,7 +241,7 @@ class WorkerSpec(NamedTuple):
 
 
 def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None) -> int:
-    """The worker's life in its own process. `handler` has been set up already, or is found here."""
+    """The worker's life in its own process. `handler` has already been set up, or is loaded here."""
     template, pool, record = spec.template, spec.pool, spec.record
     kernel.become_subreaper()
     _title(f"job-supervisor: {record.name}")
@@ -254,7 +254,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     events_to = cast("TextIO", log)
     configure(template.log.format, template.log.level, events_to, keep=recorder.run_log.line, theirs=ration)
     if pool.command:
-        from supervisor.worker.subprocess_handler import SubprocessHandler  # only where there is a program
+        from supervisor.worker.subprocess_handler import SubprocessHandler  # imported here: only programs need it
 
         handler = SubprocessHandler(
             pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
@@ -286,7 +286,7 @@ def _ask_to_leave(slot: Slot) -> None:
 
 
 def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
-    """Go on in a fresh interpreter; what it must know travels in an anonymous file."""
+    """Continue in a fresh interpreter; what it must know is passed in an anonymous file."""
     file = os.memfd_create("worker", 0)
     os.write(file, pickle.dumps((spec, board)))
     os.lseek(file, 0, os.SEEK_SET)
@@ -309,7 +309,7 @@ def _enlarge(pipe: int) -> None:
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, STDERR_PIPE_BYTES)
     except OSError:
-        return  # over the user's limit: the usual 64 KiB then
+        return  # over the user's limit: the default of 64 KiB remains
 
 
 def _title(title: str) -> None:

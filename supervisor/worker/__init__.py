@@ -1,1 +1,1 @@
-"""What runs a job: claim, execute, settle."""
+"""The worker's side of a job: claim, execute, settle."""

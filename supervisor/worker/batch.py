@@ -1,8 +1,8 @@
-"""A worker whose handler takes several jobs at a time, because a model is quicker with many at once.
+"""A worker whose handler takes several jobs at a time, because a model processes many inputs faster together.
 
-What goes wrong with many is not known to be anybody's fault. A batch that fails, is over its time or kills its
-worker goes back uncharged, and its jobs may be in batches of half its size from then on (`Claims.limits`),
-until the one that fails or kills is alone and can be charged.
+When a batch goes wrong, it is not known which job is the cause. A batch that fails, exceeds its time limit or
+kills its worker is returned to the queue, and the attempts do not count. From then on its jobs run in batches of
+at most half its size (`Claims.limits`), until the job that fails or kills runs alone and can be charged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervisor.worker.worker import Worker
 
 
 class BatchWorker(Worker):
-    """Claims as many as a batch may hold, waits a little for more, and runs them together."""
+    """Claims as many jobs as a batch may hold, waits briefly for more, and runs them together."""
 
     _limits: Mapping[int, int] = {}
 
@@ -29,15 +29,15 @@ class BatchWorker(Worker):
 
     def _execute(self, claims: list[Claim]) -> None:
         claims = self._gather(claims)
-        if self._draining:  # told to leave between claim and start
-            self._hand.take(claims)
-            self._hand.release()
+        if self._draining:  # the drain request came between claim and start
+            self._buffer.take(claims)
+            self._buffer.release()
             return
         self._limits = self._look_up(claims)
         super()._execute(claims)
 
     def _gather(self, claims: list[Claim]) -> list[Claim]:
-        """Wait up to batch_wait for a fuller batch. Idle meanwhile, so that new jobs wake us."""
+        """Wait up to batch_wait for a fuller batch. The worker counts as idle meanwhile, so that new jobs wake it."""
         until = monotonic() + self._pool.batch_wait
         self._slot.state(State.IDLE)
         while len(claims) < self._want() and not self._draining:
@@ -50,7 +50,7 @@ class BatchWorker(Worker):
         return claims
 
     def _look_up(self, claims: list[Claim]) -> Mapping[int, int]:
-        """How many may run together with each job whose batch has killed a worker before."""
+        """How many jobs may run together with each job whose batch has killed a worker before."""
         while True:
             try:
                 return self._store.limits([claim.job_id for claim in claims])
@@ -60,19 +60,19 @@ class BatchWorker(Worker):
                 self._wait_out(error)
 
     def _run_next(self) -> int:
-        """Run the next batch in hand. Returns how many jobs that were.
+        """Run the next batch of the claims held. Returns the number of its jobs.
 
-        What has succeeded before is committed first: the next part may be the one that kills.
+        What has succeeded before is committed first, since the next part may kill the worker.
         """
-        while self._hand.finished and self._hand.waiting and not self._draining:
+        while self._buffer.finished and self._buffer.waiting and not self._draining:
             self._exchange(0)
-            self._slot.hold(self._hand.waiting)
+            self._slot.hold(self._buffer.waiting)
         batch: list[Claim] = []
         most = self._pool.batch_size
-        while len(batch) < most and (claim := self._hand.next()) is not None:
+        while len(batch) < most and (claim := self._buffer.next()) is not None:
             limit = self._limits.get(claim.job_id, most)
             if len(batch) >= limit:
-                self._hand.return_first(claim)
+                self._buffer.return_first(claim)
                 break
             batch.append(claim)
             most = min(most, limit)
@@ -86,12 +86,12 @@ class BatchWorker(Worker):
             settlements = self._executor.run_batch(batch)
             self._running = None
         except JobInterrupted as error:
-            # Raised in the instant before the handler was called, or after it had returned.
+            # Raised just before the handler was called, or just after it returned.
             settlements = self._executor.batch_failed(batch, error, time())
             self._running = None
         self._done += len(batch)
         self._slot.finish(self._done)
         for settlement in settlements:
-            self._hand.finish(settlement)
+            self._buffer.finish(settlement)
         self._fitness.after(settlements[0], self._done, always=self._cautious)
         self._fitness.see_handler()

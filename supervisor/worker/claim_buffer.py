@@ -1,4 +1,4 @@
-"""The claims in a worker's hand: some finished, one running, the rest not begun."""
+"""The claims a worker holds: some finished, one running, the rest not started."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from supervisor.domain.settlement import Settlement, released
 
 
 class ClaimBuffer:
-    """Shared by the worker's main thread and its pulse without a lock.
+    """Shared by the worker's main thread and its heartbeat thread without a lock.
 
-    Each claim and each settlement leaves by a single `popleft`, which is atomic, so exactly one of the
+    Each claim and each settlement is removed by a single `popleft`, which is atomic, so exactly one of the
     two threads gets it.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Claim] = deque()
         self._finished: deque[Settlement] = deque()  # of runs that have ended
-        self._returned: deque[Settlement] = deque()  # of what has not begun
+        self._returned: deque[Settlement] = deque()  # of claims that were not started
 
     def take(self, claims: Iterable[Claim]) -> None:
         self._waiting.extend(claims)
 
     def next(self) -> Claim | None:
-        """The claim to run now."""
+        """The next claim to run."""
         if not self._waiting:
             return None
         try:
             return self._waiting.popleft()
-        except IndexError:  # the other thread was quicker
+        except IndexError:  # the other thread was faster
             return None
 
     def return_first(self, claim: Claim) -> None:
-        """Not now after all: it is the next again."""
+        """Do not run it now: put it back at the front."""
         self._waiting.appendleft(claim)
 
     def finish(self, settlement: Settlement) -> None:
         self._finished.append(settlement)
 
     def put_back(self, settlements: Sequence[Settlement], runs: int) -> None:
-        """What `collect` gave, and could not be written yet."""
+        """Put back what `collect` returned and could not be written yet."""
         self._finished.extend(settlements[:runs])
         self._returned.extend(settlements[runs:])
 
     def release(self) -> None:
-        """Turn what has not begun into settlements that give it back."""
+        """Turn the claims that were not started into settlements that return them to the queue."""
         while (claim := self.next()) is not None:
             self._returned.append(released(claim))
 
     def collect(self) -> tuple[list[Settlement], int]:
-        """Everything that is ready to be settled, and how many of these, the first, are of runs that have ended.
-        Whoever calls first gets it.
+        """Everything that is ready to be settled, and how many of these, counted from the front, are of runs that
+        have ended. The first caller gets them.
         """
         settlements: list[Settlement] = []
         _move(self._finished, settlements)
@@ -63,12 +63,12 @@ class ClaimBuffer:
 
     @property
     def waiting(self) -> int:
-        """Claims whose run has not begun."""
+        """Claims whose run has not started."""
         return len(self._waiting)
 
     @property
     def finished(self) -> int:
-        """Runs that have ended, and are not committed."""
+        """Runs that have ended and are not committed yet."""
         return len(self._finished)
 
     def __bool__(self) -> bool:

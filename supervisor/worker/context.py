@@ -1,4 +1,4 @@
-"""What a handler is given beside its payload."""
+"""What a handler receives besides its payload."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from supervisor.domain.intake import new_job
 from supervisor.domain.job import Claim, NewJob
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
-MAX_CHILDREN_BYTES = 64 << 20  # of their payloads together: all of them are inserted in one transaction
-_ROUNDING = 1e-6  # by which sums of fractions may be beyond 0 and 1
+MAX_CHILDREN_BYTES = 64 << 20  # of all their payloads: they are inserted in one transaction
+_ROUNDING = 1e-6  # tolerance for sums of fractions that fall slightly outside 0 to 1
 
 
 class JobInterrupted(BaseException):
-    """Raised inside a handler whose job was cancelled or is over its time limit.
+    """Raised inside a handler whose job was cancelled or has exceeded its time limit.
 
     Not an Exception, so that a handler's `except Exception` does not swallow it; `finally` blocks run.
-    Where the handler is a program, `traceback` and `stderr` are what that said when it had to stop.
+    If the handler is a program, `traceback` and `stderr` are its output at the time it had to stop.
     """
 
     traceback: str | None = None
@@ -30,10 +30,10 @@ class JobInterrupted(BaseException):
 
 
 class Board(Protocol):
-    """What a context needs of the outside: where progress and log lines go and what it asks about its own run."""
+    """What a context needs from outside: a place for progress and log lines, and answers about its own run."""
 
     def check(self, what: str) -> None:
-        """Raises ContextClosed where this may not be done: `what` names it."""
+        """Raises ContextClosed if this is not allowed: `what` names it."""
 
     def keep(self, line: str) -> None: ...
 
@@ -49,7 +49,7 @@ class Board(Protocol):
 
 
 class Enqueued:
-    """How much one run has enqueued so far: what is inserted in one transaction must not keep others from writing."""
+    """How much one run has enqueued so far. The limit keeps the one transaction from blocking other writers."""
 
     __slots__ = ("_bytes", "_jobs")
 
@@ -57,27 +57,26 @@ class Enqueued:
         self._jobs = self._bytes = 0
 
     def add(self, child: NewJob) -> None:
-        """Raises InvalidJob if that would be too much."""
+        """Raises InvalidJob if this would exceed a limit."""
         size = self._bytes + len(child.payload.encode())
         if self._jobs >= MAX_CHILDREN:
-            raise InvalidJob("enqueue", f"a run may enqueue {MAX_CHILDREN:,} jobs; let these enqueue more")
+            raise InvalidJob("enqueue", f"a run may enqueue at most {MAX_CHILDREN:,} jobs; let those enqueue more")
         if size > MAX_CHILDREN_BYTES:
             most = human_size(MAX_CHILDREN_BYTES)
-            raise InvalidJob("payload", f"the jobs that a run enqueues may have {most} of payloads together")
+            raise InvalidJob("payload", f"the payloads of the jobs that a run enqueues may have {most} together")
         self._jobs += 1
         self._bytes = size
 
 
 class Context:
-    """One run of one job. In `setup` and `teardown` there is no job: `job_id` is 0 there.
+    """One run of one job. In `setup` and `teardown` there is no job, and `job_id` is 0.
 
-    It ends with its run: what is used of it later, by a thread that was left behind, raises ContextClosed, and what
-    is logged is no part of any run. In a process that the handler forks `progress` is ignored, and what asks for
-    something raises.
-
-    `attempt` counts from 1, `token` names this very claim, `capabilities` are the pool's, `options` its
-    table of that name, `device` the id of the worker's own among the pool's `gpus`, None without these; `log` is
-    a structlog logger that carries job and type.
+    It is valid until its run ends. Later use, by a thread that is still running, raises ContextClosed, and what is
+    logged then belongs to no run. In a process that the handler forks, `progress` is ignored, and methods that need
+    an answer raise.
+    `attempt` counts from 1; `token` identifies this claim; `capabilities` are the pool's; `options` is its table of
+    that name; `device` is the worker's own id among the pool's `gpus`, or None without them; `log` is a structlog
+    logger that includes job and type.
     """
 
     __slots__ = (
@@ -120,17 +119,17 @@ class Context:
 
     @property
     def children(self) -> list[NewJob]:
-        """The jobs that were enqueued so far."""
+        """The jobs enqueued so far."""
         return list(self._children)
 
     @property
     def reported(self) -> float | None:
-        """The last progress."""
+        """The last reported progress."""
         return self._reported
 
     @property
     def log(self) -> Any:
-        """Made at first use: most jobs log nothing."""
+        """Created on first use: most jobs log nothing."""
         if self._log is None:
             from supervisor.telemetry import events
 
@@ -141,28 +140,28 @@ class Context:
         self._board.keep(line)
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Show how far the job is: `fraction` is 0…1. Cheap enough for every step. Raises ValueError beyond it; what
-        only rounding has put there is clamped.
+        """Show how far the job is: `fraction` is 0…1. Cheap enough for every step. Raises ValueError outside that
+        range; a value that is outside only because of rounding is clamped.
         """
         reported = float(fraction)
         if not 0.0 <= reported <= 1.0:
             if not -_ROUNDING <= reported <= 1.0 + _ROUNDING:
-                raise ValueError(f"progress is a number from 0 to 1, not {fraction}")
+                raise ValueError(f"progress must be a number from 0 to 1, not {fraction}")
             reported = min(max(reported, 0.0), 1.0)
         self._board.progress(reported, text)
         self._reported = reported
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every run of this job, and no other job's ever: for services that do a thing once a key.
+        """The same for every run of this job, and different for every other job: for services that accept such a key.
 
-        The id alone is not enough: ids are given out again after an older copy of the database was restored.
+        The id alone is not enough: after an older copy of the database is restored, ids are used again.
         """
         return f"{self._board.epoch()}-{self.job_id}"
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What was kept with the job when it was enqueued; {} where nothing was. Read from the table at first use."""
+        """What was stored with the job when it was enqueued, or {}. Read from the table on first use."""
         try:
             return self._meta
         except AttributeError:
@@ -173,11 +172,11 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this job stopped. A handler that looks can clean up and return."""
+        """Whether cancellation of this job was requested. A handler that checks this can clean up and return."""
         return self._board.cancelled(self.job_id, self.token)
 
     def extend(self, duration: str | float) -> None:
-        """Allow this run as much time again from now: "5m" or seconds. Raises ValueError for no duration."""
+        """Restart this run's time limit from now with this duration: "5m" or seconds. Raises ValueError if invalid."""
         self._board.extend(seconds(duration))
 
     def enqueue(
@@ -192,10 +191,10 @@ class Context:
         max_attempts: int | None = None,
         unique_key: str | None = None,
     ) -> None:
-        """Enqueue a job that exists if and only if this one's completion is recorded.
+        """Enqueue a job that exists if and only if this job's completion is recorded.
 
-        Validated at once (raises InvalidJob), inserted with the completion; so it has no id yet. A run may enqueue
-        10,000 jobs with 64 MiB of payloads together; one more raises InvalidJob.
+        Validated at once (raises InvalidJob) and inserted with the completion, so it has no id yet. A run may
+        enqueue 10,000 jobs with 64 MiB of payloads together; exceeding that raises InvalidJob.
         """
         self._board.check("enqueue")
         child = new_job(
@@ -214,7 +213,7 @@ class Context:
         children = self._children
         children.append(child)
         if self._board is RUN_ENDED:
-            # The run's end came in between. Either it has taken the child, or we take it back: a pop is atomic.
+            # The run ended in between. Either its end has taken the child, or we take it back: a pop is atomic.
             try:
                 children.remove(child)
             except ValueError:
@@ -234,15 +233,15 @@ class Context:
 
 
 class BatchContext(Context):
-    """One run of several jobs together, for `handle_batch`: `jobs` has a context for each, in the order of the
-    payloads, with its id, its attempt and its token. Here `job_id` is 0; `type` is the jobs' common one, or "".
+    """One run of several jobs together, for `handle_batch`. `jobs` has a context for each job, in the order of the
+    payloads, with its id, attempt and token. Here `job_id` is 0; `type` is the jobs' common type, or "".
     """
 
     __slots__ = ("jobs",)
 
     def __init__(self, board: Board, jobs: Sequence[Context]) -> None:
         super().__init__(board, capabilities=jobs[0].capabilities, options=jobs[0].options)
-        together = Enqueued()  # they are committed together
+        together = Enqueued()  # all are committed together
         for job in jobs:
             job._enqueued = together
         self.jobs = tuple(jobs)
@@ -259,22 +258,22 @@ class BatchContext(Context):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the batch as a whole must stop. Of a single job `jobs` tells."""
+        """Whether the batch as a whole must stop. For a single job, see `jobs`."""
         self._board.check("cancelled")
         return False
 
     def enqueue(self, *args: Any, **kwargs: Any) -> None:
-        raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that one")
+        raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that job")
 
 
 class _RunEnded:
-    """The board of every context whose run is over."""
+    """The board of every context whose run has ended."""
 
     def check(self, what: str) -> None:
         raise ContextClosed(f"ctx.{what}: the run that this context belongs to has ended")
 
     def keep(self, line: str) -> None:
-        return  # it goes to the log, and is no part of the run that is on now
+        return  # it goes to the log only, not to the run that is active now
 
     def progress(self, fraction: float, text: str) -> None:
         self.check("progress")
@@ -298,7 +297,7 @@ RUN_ENDED = _RunEnded()
 
 
 class NoBoard:
-    """For handlers run outside a worker: progress goes nowhere, nothing is ever cancelled."""
+    """For handlers that run outside a worker: progress is discarded and nothing is ever cancelled."""
 
     def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
         self._epoch = epoch

@@ -1,4 +1,4 @@
-"""Count what a worker has settled, once a hand of jobs, at next to no cost for each."""
+"""Count what a worker has settled, once for all jobs of a round, so that the cost per job is almost nothing."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _started_of = itemgetter(Settlement._fields.index("started_at"))
 _usage_of = itemgetter(Settlement._fields.index("usage"))
 
 
-QUICK = 32  # quick jobs claimed one at a time that are counted together
+QUICK = 32  # quick jobs, claimed one at a time, that are counted together
 
 
 class Counter:
-    """Adds to the worker's row what was committed, so nothing counts twice; what a worker has committed and not
-    counted when it is killed, a hand of jobs or QUICK single ones, is missing there. `types` are its pool's.
+    """Adds to the worker's row what was committed, so nothing counts twice. When a worker is killed, the jobs that it
+    has committed and not yet counted are missing: one round of claims, or QUICK single ones. `types` are its pool's.
 
-    Runs that are not worth a row of their own are not timed either: one lasts until the next one starts, which
-    between two jobs in hand is a few microseconds later.
+    Runs that are too short for a row of their own are not timed individually: each lasts until the next one starts,
+    which within a round is a few microseconds later.
     """
 
     def __init__(self, row: Row, types: Sequence[str]) -> None:
         self._row = row
         self._only = types[0] if len(types) == 1 else None
-        self._quick: deque[tuple[float, float, float]] = deque()  # (due, started, over) of runs that ended well
+        self._quick: deque[tuple[float, float, float]] = deque()  # (due, started, ended) of successful runs
 
     def settled(self, settlements: list[Settlement], lost: Sequence[int], until: float, more: bool = False) -> None:
-        """They were committed, apart from the `lost`. `until` is the Unix time at which the last of their runs
-        was over; `more` says that others follow at once.
+        """These were committed, except the `lost`. `until` is the Unix time at which the last of their runs ended;
+        `more` means that others follow at once.
         """
         if more and len(settlements) == 1 and not lost:
-            # prefetch = 1 lives by this.
+            # The throughput with prefetch = 1 depends on this.
             settlement, quick = settlements[0], self._quick
             started = settlement.started_at
             plain = settlement.usage is None and settlement.failure is None and self._only is not None
@@ -52,12 +52,12 @@ class Counter:
             self._count_each(settlements, until)
 
     def flush(self) -> None:
-        """Count what was kept for later. Any thread may."""
+        """Count what was kept for later. Any thread may call this."""
         kept = []
         while self._quick:
             try:
                 kept.append(self._quick.popleft())
-            except IndexError:  # the other thread was quicker
+            except IndexError:  # the other thread was faster
                 break
         if not kept or self._only is None:
             return
@@ -73,13 +73,13 @@ class Counter:
             self._row.busy()
 
     def _count_plain(self, type_: str, settlements: list[Settlement], until: float) -> bool:
-        """Count quick successes, of which there are thousands a second, by whole lists. False: not all are."""
+        """Count quick successes, of which there are thousands a second, as whole lists. False: not all are."""
         if not settlements or any(map(_usage_of, settlements)):
             return False
         starts: list[Any] = list(map(_started_of, settlements))
         try:
             runs = list(map(sub, [*starts[1:], until], starts))
-        except TypeError:  # some were not run at all
+        except TypeError:  # some were not run
             return False
         waits = sorted(map(sub, starts, [s.claim.due_at for s in settlements]))  # type: ignore[union-attr]
         longest = max(runs)
@@ -95,7 +95,7 @@ class Counter:
         for settlement in reversed(settlements):
             started, limit = settlement.started_at, until
             if started is not None:
-                if later is not None and later != started:  # those of a batch start together
+                if later is not None and later != started:  # the jobs of a batch start together
                     until = later
                 later, limit = started, min(until, started + WORTH)
             run = ended(settlement, limit)

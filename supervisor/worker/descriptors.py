@@ -1,7 +1,7 @@
-"""The descriptors that a worker itself needs: whether they are still what they were, and how many more there can be.
+"""The descriptors that a worker itself needs: whether they are unchanged, and how many more can be opened.
 
-A handler that closes what is not its own, or has it replaced by the next file that it opens, ruins the process: no job
-can be run or settled there any more, and what SQLite writes to a number that now means another file would spoil that.
+A handler that closes descriptors it does not own, or lets the next file that it opens replace them, ruins the process:
+no job can be run or settled there, and SQLite could write into the file that a number now stands for and corrupt it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from os import close, dup, get_blocking
 from supervisor.system import released
 from supervisor.system.kernel import file_of, open_descriptors
 
-_MOST = 1000  # the highest number for the canary: below what select() can wait for
-_NEAR = 8  # descriptors short of the limit that count as none left
+_MOST = 1000  # the highest number for the canary: below the limit of select()
+_NEAR = 8  # when at most this many descriptors are left, count it as none
 
 
 class Descriptors:
-    """All that are open when this is made are the worker's own.
+    """All descriptors that are open when this is created are the worker's own.
 
-    One more has a high number: whoever closes everything closes that, too, and the next files that are opened get
-    low ones. So one quick system call tells in time, between any two jobs.
+    One more has a high number. Code that closes all descriptors closes this one, too, while files that are opened
+    later get low numbers. So one quick system call between any two jobs detects it in time.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Descriptors:
         self._first_free = self.lowest_free()
 
     def gone(self) -> bool:
-        """Whether everything was closed. Costs one quick system call."""
+        """Whether all descriptors were closed. Costs one quick system call."""
         try:
             get_blocking(self._canary)
         except OSError:
@@ -44,7 +44,7 @@ class Descriptors:
         return False
 
     def changed(self) -> int | None:
-        """A descriptor of ours that is closed or stands for another file; None if there is none."""
+        """One of our descriptors that is closed or refers to another file; None if there is none."""
         if self.gone():
             return self._canary
         while released.numbers:
@@ -67,7 +67,7 @@ class Descriptors:
         return self.lowest_free() >= limit() - _NEAR
 
     def leaking(self) -> bool:
-        """Whether more than half of those that could be opened are."""
+        """Whether more than half of the possible descriptors are open."""
         return self.lowest_free() - self._first_free > (limit() - self._first_free) // 2
 
 

@@ -1,4 +1,4 @@
-"""What a program beside a worker finds in its environment: little, and nothing of ours."""
+"""The environment of a program run by a worker: small, and without the supervisor's own variables."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.system import belonging
 
 # One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
-# libraries that had others hang or crash in the child. ONNX Runtime's telemetry is such a thread, too.
+# libraries that had other threads hang or crash in the child. ONNX Runtime's telemetry uses such a thread, too.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SINGLE_THREADED = {**dict.fromkeys(THREADS, "1"), "ORT_DISABLE_TELEMETRY": "1"}
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", belonging.VARIABLE)
 REPLY_FD = "SUPERVISOR_REPLY_FD"
-REPLIES = 3  # always: a plain sh can name single digits only
+REPLIES = 3  # fixed: a plain sh can only use single digits
 
 HELPER = Path(__file__).parent.parent / "helper"
-"""A folder that holds job_handler.py and nothing else, so that it can stand on any interpreter's path."""
+"""A folder that contains only job_handler.py, so that it can be on any interpreter's path."""
 
 
 def of_program(env: Mapping[str, str], device: str | None = None) -> dict[str, str]:
-    """The whole environment of a program of a pool with this `env`, beside a worker with this `device`.
+    """The whole environment of a program of a pool with this `env`, run by a worker with this `device`.
 
-    A secret in the supervisor's own environment, or the database's address, is not among it. The threads are
-    the worker's.
+    It contains no secret from the supervisor's own environment, and not the database's address. The thread
+    settings are the worker's.
     """
     found = {**SINGLE_THREADED, **os.environ}
     own = {name: found[name] for name in (*INHERITED, *SINGLE_THREADED) if name in found} | dict(env)

@@ -1,8 +1,8 @@
-"""The event loop of a worker's async handlers: one for the worker's whole life, and each job finds it as it was."""
+"""The event loop of a worker's async handlers: one for the worker's whole life, restored after each job."""
 
 from __future__ import annotations
 
-# By name: what tidies up must not be what a handler has replaced.
+# Imported by name: the clean-up must not use what a handler has replaced.
 from asyncio import (
     AbstractEventLoop,
     Future,
@@ -23,19 +23,19 @@ from typing import Any
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.process_state import Changes
 
-_MOMENT = 1.0  # seconds in which tasks that a job has left behind must end when they are cancelled
-_ROUNDS = 3  # what ends may leave something behind in its turn
+_MOMENT = 1.0  # seconds in which tasks that a job has left running must end when they are cancelled
+_ROUNDS = 3  # a task that ends may leave another one behind
 _EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
 
 _OF_A_JOB: ContextVar[bool] = ContextVar("of_a_job", default=False)
-"""True for all that a job begins on the loop. What the set-up began, and what that begins, has no such mark."""
+"""True for everything that a job starts on the loop. What the set-up started, and what that starts, is not marked."""
 
 
 class EventLoop:
-    """Runs one awaitable after the other. `changes` says what jobs have changed since it was last set to None.
+    """Runs one awaitable after the other. `changes` is what jobs have changed since it was last set to None.
 
-    What a job has left on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
-    stays. A loop that cannot be made as it was is closed: `lost`.
+    What a job leaves on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
+    stays. A loop that cannot be restored is closed: `lost`.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class EventLoop:
         return self._finish(ensure_future(awaitable, loop=self._loop))
 
     def run_job(self, awaitable: Awaitable[Any]) -> Any:
-        """Run it, and have the loop as the first job has found it."""
+        """Run it, then restore the loop to its state before the first job."""
         if self._found is None:
             self._found = _Found(self._loop)
         mark = _OF_A_JOB.set(True)
@@ -62,21 +62,21 @@ class EventLoop:
                 self._tidy(self._found)
 
     def close(self) -> None:
-        with suppress(Exception):  # a handler may have taken it to pieces
+        with suppress(Exception):  # a handler may have broken it
             type(self._loop).close(self._loop)
 
     def _finish(self, task: Future[Any]) -> Any:
         try:
             return self._until_done(task)
         except BaseException:
-            # An interrupted job must not go on in the loop while the next one runs.
+            # An interrupted job must not continue in the loop while the next one runs.
             if not task.done():
                 task.cancel()
                 self._until_done(gather(task, return_exceptions=True))
             raise
 
     def _until_done(self, task: Future[Any]) -> Any:
-        """Like `run_until_complete`, but whoever stops the loop meanwhile ends nobody else's run."""
+        """Like `run_until_complete`, but stopping the loop meanwhile does not end this run."""
         task.add_done_callback(self._stop)
         try:
             while not task.done():
@@ -90,11 +90,11 @@ class EventLoop:
         self._stop_it(self._loop)
 
     def _tidy(self, found: _Found) -> None:
-        """Put back what a job has changed, and end what it has left."""
+        """Restore what a job has changed, and end what it has left running."""
         try:
             restored = [*found.put_back(), *self._end_leftovers(found)]
             whole = not found.differs()
-        except JobInterrupted:  # what it has left does not let go
+        except JobInterrupted:  # something it left running does not stop
             self._give_up()
             raise
         except BaseException:
@@ -110,7 +110,7 @@ class EventLoop:
         self.close()
 
     def _end_leftovers(self, found: _Found) -> Iterator[str]:
-        self._let_run(())  # connections that are being closed need a turn or two
+        self._let_run(())  # connections that are being closed need one or two iterations
         for _ in range(_ROUNDS):
             tasks, timers = found.left_tasks(), found.left_timers()
             if not tasks and not timers:
@@ -124,7 +124,7 @@ class EventLoop:
             self._let_run(tasks)
 
     def _let_run(self, tasks: Iterable[Future[Any]]) -> None:
-        """Until these have ended, for a moment at most."""
+        """Run the loop until these have ended, or the time for leftovers is over."""
         turns = ensure_future(_turns(tasks), loop=self._loop)
         for _ in range(_EXITS):
             try:
@@ -132,7 +132,7 @@ class EventLoop:
                 break
             except JobInterrupted:
                 raise
-            except BaseException:  # noqa: S112 - a leftover's, which has no reader
+            except BaseException:  # noqa: S112 - raised by a leftover; nothing reads it
                 continue
 
 
@@ -144,9 +144,9 @@ async def _turns(tasks: Iterable[Future[Any]]) -> None:
 
 
 class _Found:
-    """What a loop was like when the first job came, and how it differs from that now.
+    """The state of the loop when the first job came, and how it differs from that now.
 
-    Of loops that are not Python's own less can be seen, and what cannot be seen is taken to be as it was.
+    Loops other than Python's own show less; what cannot be seen is taken to be unchanged.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -174,7 +174,7 @@ class _Found:
         )
 
     def _is_broken(self) -> bool:
-        """Whether something is gone that cannot be put back."""
+        """Whether something is gone that cannot be restored."""
         loop = self._loop
         return (
             loop.is_closed()
@@ -193,7 +193,7 @@ class _Found:
                 del self._attributes[name]
                 yield f"the event loop's {name}"
             else:
-                self._names.add(name)  # harmless: some versions of Python note things there when they run first
+                self._names.add(name)  # harmless: some versions of Python set attributes when they first run
         if loop.get_task_factory() is not self._factory:
             loop.set_task_factory(self._factory)
             yield "the event loop's task factory"
@@ -205,15 +205,15 @@ class _Found:
             yield "the event loop's debug mode"
 
     def left_tasks(self) -> list[Future[Any]]:
-        """Those of jobs. One that a task of the set-up has begun in the meantime belongs to that."""
+        """The tasks of jobs. A task started in the meantime by a task of the set-up belongs to the set-up."""
         return [task for task in all_tasks(self._loop) if task not in self._tasks and self._is_of_a_job(task)]
 
     def _is_of_a_job(self, task: Future[Any]) -> bool:
-        """By the context that it runs in. Before Python 3.12 only the future that it waits for tells that."""
+        """Decided by the context it runs in. Before Python 3.12 only the future that it waits for shows that."""
         if hasattr(task, "get_context"):
             return bool(task.get_context().get(_OF_A_JOB))
         callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None)
-        # One that waits for nothing runs with the next turn; then it has ended, or waits.
+        # A task that waits for nothing runs in the next iteration; then it has ended, or waits.
         return any(context.get(_OF_A_JOB) for _, context in callbacks) if callbacks else not self._tasks
 
     def left_timers(self) -> list[Handle]:
@@ -221,7 +221,7 @@ class _Found:
 
 
 def _may_have_tasks() -> bool:
-    """False where Python's own set of all tasks is empty, which is quicker to see than to list them."""
+    """False if Python's own set of all tasks is empty, which is faster to check than to list them."""
     found = getattr(tasks, "_scheduled_tasks", getattr(tasks, "_all_tasks", None))
     return found is None or len(found) > 0
 

@@ -1,11 +1,11 @@
-"""Run one job to its settlement: the one place where an outcome is decided."""
+"""Run one job to its settlement: the only place where an outcome is decided."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-# By name, here and in all that a worker does between two handlers: one that replaces time.time or json.loads
-# must not reach the jobs after it.
+# Imported by name, here and in everything a worker does between two jobs: a handler that replaces time.time or
+# json.loads must not affect the jobs after it.
 from json import loads
 from random import random
 from time import time
@@ -39,9 +39,9 @@ from supervisor.worker.recorder import WORTH, Recorder
 
 
 class Executor:
-    """A handler with what it needs around it. `timeout` is seconds, for messages only; `exhausted` is called
-    when a handler has met the limit of its memory, and `out_of_files` tells whether an error is owed to descriptors
-    that others have left open. `recorder` keeps what runs use and say. `mark` tells the worker from a fork of it.
+    """A handler and what it needs. `timeout` is seconds, for messages only; `exhausted` is called when a handler has
+    reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that other jobs have
+    left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Executor:
         )
 
     def run(self, claim: Claim) -> Settlement:
-        """Run the handler; whatever happens inside it becomes a settlement, never an exception."""
+        """Run the handler. Whatever happens inside it becomes a settlement, never an exception."""
         started_at = time()
         ctx = self.context(claim)
         run_log = self._tape
@@ -107,7 +107,7 @@ class Executor:
         return self._recorded(settlement, started_at)
 
     def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
-        """The end of a run worth a row, with what it used; one that never began stays as it is."""
+        """The end of a run that gets a row, with what it used; a run that never started stays as it is."""
         if settlement.usage is not None:
             return settlement
         usage = self._recorder.usage(started_at)
@@ -115,8 +115,8 @@ class Executor:
         return settlement._replace(usage=usage) if begun else settlement
 
     def run_batch(self, claims: Sequence[Claim]) -> list[Settlement]:
-        """The same for several jobs together. What nobody's payload explains is charged to nobody: the jobs go
-        back, to be run in smaller batches.
+        """The same for several jobs together. A failure that no single payload explains is charged to no job: the jobs
+        return to the queue and run in smaller batches.
         """
         started_at = time()
         payloads: list[Any] = []
@@ -154,7 +154,7 @@ class Executor:
         )
 
     def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
-        """Each job's part of what its batch used; what the batch has said is everybody's."""
+        """Each job's share of what its batch used; the output of the batch belongs to all of them."""
         self._tape.run = None
         worth = time() - started_at >= WORTH or self._tape.size
         if not worth and all(settlement.simple for settlement in settlements):
@@ -165,12 +165,12 @@ class Executor:
         return [settlement._replace(usage=usage) for settlement in settlements]
 
     def batch_failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """What becomes of the jobs of a batch that has raised. A wish to retry is meant for all of them."""
+        """The settlements for a batch that has raised. A requested retry applies to all of its jobs."""
         if len(claims) == 1 or isinstance(error, Retry):
             return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
         if self._out_of_files(error):
             return self._shared([released(claim) for claim in claims], started_at)
-        from supervisor.telemetry import events  # most batches succeed
+        from supervisor.telemetry import events  # imported here, as most batches succeed
 
         message, stack = _described(error)
         events().warning(
@@ -178,14 +178,14 @@ class Executor:
             jobs=[claim.job_id for claim in claims],
             error=message,
             stack=stack,
-            hint="uncharged; they run again in smaller batches, until the one is found that fails alone",
+            hint="the attempts do not count; the jobs run again in smaller batches, until the failing one runs alone",
         )
         if isinstance(error, MemoryError):
             self._make_room(error)
         return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
 
     def _outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
-        """Of one job, by what handle_batch returned for it."""
+        """The outcome of one job, from what handle_batch returned for it."""
         try:
             if isinstance(value, BaseException):
                 raise value
@@ -196,15 +196,15 @@ class Executor:
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         try:
-            return self._judged(claim, error, started_at)
+            return self._failure_of(claim, error, started_at)
         except JobInterrupted:
             raise
         except BaseException as worse:
-            # An exception may be anything: its class, its words and its attributes are the handler's code.
-            failure = Failure("exception", _undescribed(error, worse), duration=time() - started_at)
+            # An exception may be anything: its class, its message and its attributes are the handler's code.
+            failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
             return failed(claim, failure, self._policy, chance=random(), started_at=started_at)
 
-    def _judged(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+    def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self.interrupted(claim, error, started_at)
         if isinstance(error, NotBegun):
@@ -235,12 +235,12 @@ class Executor:
         )
 
     def _make_room(self, error: MemoryError) -> None:
-        # What the handler had filled the memory with is still in its frames; writing this up takes some.
+        # What the handler filled the memory with is still in its frames, and describing the error needs some memory.
         clear_frames(error.__traceback__)
         self._exhausted()
 
     def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
-        """The job was cancelled or is over its time limit, and the handler has let go of it."""
+        """The job was cancelled or has exceeded its time limit, and the handler has stopped."""
         if not self._timed_out(claim):
             return self._recorded(cancelled(claim, started_at=started_at), started_at)
         message = f"over its time limit of {human(self._timeout)}"
@@ -252,7 +252,7 @@ class Executor:
 
 
 class _BadPayload(Exception):
-    """The row holds no JSON: another program wrote it, and no attempt can mend it."""
+    """The row holds invalid JSON: another program wrote it, and another attempt cannot help."""
 
 
 def _decoded(payload: str | bytes) -> Any:
@@ -260,13 +260,13 @@ def _decoded(payload: str | bytes) -> Any:
         try:
             payload = payload.decode()
         except UnicodeDecodeError:
-            raise _BadPayload("the payload is no valid UTF-8") from None
+            raise _BadPayload("the payload is not valid UTF-8") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise _BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
     try:
         return loads(payload)
     except (ValueError, RecursionError) as error:
-        raise _BadPayload(f"the payload is no JSON: {error}") from None
+        raise _BadPayload(f"the payload is not valid JSON: {error}") from None
 
 
 def _kind(error: BaseException) -> str:
@@ -286,22 +286,22 @@ def _kind(error: BaseException) -> str:
 
 
 def _after(error: BaseException) -> float | None:
-    """The seconds until another attempt that the error asks for; None for no wish, or none that could be granted."""
+    """The delay in seconds before the next attempt that the error asks for; None if there is no valid one."""
     after = error.after if isinstance(error, (Retry, Reported)) else None
     return after if isinstance(after, (int, float)) and after >= 0 else None
 
 
 def _described(error: BaseException) -> tuple[str, str | None]:
-    """(message, traceback) within the bounds of what is kept."""
+    """(message, traceback), limited to the length that is stored."""
     try:
         return clipped(_message(error), MAX_MESSAGE), _clipped_stack(error)
     except JobInterrupted:
         raise
     except BaseException as worse:
-        return _undescribed(error, worse), None
+        return _fallback_description(error, worse), None
 
 
-def _undescribed(error: BaseException, worse: BaseException) -> str:
+def _fallback_description(error: BaseException, worse: BaseException) -> str:
     return f"{_name(error)}; describing it failed with {_name(worse)}"
 
 
@@ -311,7 +311,7 @@ def _name(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, (Fail, Retry, Reported, _BadPayload)):
-        return "".join((str(error),))  # of a subclass of str a plain one
+        return "".join((str(error),))  # a plain str, also from a subclass of str
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
     text = "".join(format_exception_only(type(error), error)).strip()
@@ -328,6 +328,6 @@ def _stack(error: BaseException) -> str | None:
         return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback
-    # Our own frame that called the handler says nothing to its author.
+    # The frame that calls the handler is ours and does not help its author.
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     return "".join(format_exception(type(error), error, inner))

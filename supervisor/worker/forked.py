@@ -1,6 +1,6 @@
-"""The end of a process that a handler has forked: where the handler ends, whatever way that is.
+"""The end of a process that a handler has forked: it ends where the handler ends, in whatever way.
 
-It has a copy of everything that its worker has in hand. Were it to go on, it would run and settle the worker's jobs
+It has a copy of everything that its worker holds. If it continued, it would run and settle the worker's jobs
 a second time.
 """
 
@@ -22,7 +22,7 @@ _FAILED, _INTERRUPTED = 1, 130
 
 
 def end(error: BaseException | None = None) -> NoReturn:
-    """End as Python would have at the end of a program that came to this, without its teardown."""
+    """End as Python ends a program that has reached this point, without the worker's teardown."""
     code = _FAILED
     try:
         code = _code(error)
@@ -48,11 +48,11 @@ def _code(error: BaseException | None) -> int:
 
 
 class Forks:
-    """What a worker does around a fork of its process, wherever a handler or a library makes one.
+    """What a worker does around a fork of its process, whether a handler or a library forks.
 
-    `own` are the signal handlers that the worker has set, `foreign` the numbers of those signals that mean nothing
-    to it: they are held back meanwhile. One that comes to a fork at once would else be swallowed by the worker's own
-    handler, and whoever sent it would wait for ever.
+    `own` are the signal handlers that the worker has set; `foreign` are the numbers of the signals that the worker does
+    not use. Those are blocked during the fork. Otherwise one that arrives at a fork just then would be swallowed by the
+    worker's own handler, and its sender would wait forever.
     """
 
     def __init__(self, own: Mapping[int, Any], foreign: Iterable[int]) -> None:
@@ -61,9 +61,9 @@ class Forks:
         self._here = threading.local()  # several threads may fork at once
 
     def before(self) -> None:
-        """What was printed and not written yet would be written by both processes."""
+        """Flush what was printed; otherwise both processes would write it."""
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # somebody else's stream, which may be closed
+            with contextlib.suppress(Exception):  # not our stream; it may be closed
                 stream.flush()
         self._here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._foreign)
 
@@ -71,7 +71,7 @@ class Forks:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)
 
     def after_in_child(self) -> None:
-        """A worker's signals mean nothing to it, and what ends other processes ends it."""
+        """Remove the worker's signal handlers, so that signals have their default effect again."""
         signal.set_wakeup_fd(-1)
         faulthandler.unregister(signals.DUMP_STACKS)
         for number, handler in self._own.items():

@@ -1,4 +1,4 @@
-"""Beside a slow job: settle what is finished, and give back what has not begun, so that nothing waits for it."""
+"""During a slow job: settle what is finished, and return what has not started, so that nothing waits for the job."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.counting import Counter
 from supervisor.worker.telling import Telling
 
-_AT_ONCE = 16  # settlements between two beats: where a trigger refuses one, each takes a transaction of its own
+_AT_ONCE = 16  # settlements between two beats: if a trigger refuses one, each takes a transaction of its own
 
 Settle = Callable[[Sequence[Settlement], float], "Exchange | None"]
-"""Settles on a store of the caller's thread; None where this process must not use one any more."""
+"""Settles on a store that belongs to the caller's thread; None if this process must not use one any more."""
 
 
 class HandBack:
-    """Called by the heartbeat's thread with the seconds for which the handler has been running that now does.
+    """Called by the heartbeat thread with the seconds for which the current handler call has been running.
 
-    While it is `active` it may have settlements that stand nowhere else.
+    While it is `active` it may hold settlements that are recorded nowhere else.
     """
 
     def __init__(
-        self, settle: Settle, hand: ClaimBuffer, slot: Slot, counter: Counter, tell: Telling, log: Any
+        self, settle: Settle, buffer: ClaimBuffer, slot: Slot, counter: Counter, tell: Telling, log: Any
     ) -> None:
         self._settle = settle
-        self._hand = hand
+        self._buffer = buffer
         self._slot = slot
         self._counter = counter
         self._tell = tell
@@ -39,18 +39,18 @@ class HandBack:
         self.active = False
 
     def __call__(self, busy_for: float) -> None:
-        self.active = True  # before anything is taken from the hand
+        self.active = True  # before anything is taken from the buffer
         try:
             self._counter.flush()
-            self._hand.release()
-            settlements, runs = self._hand.collect()
+            self._buffer.release()
+            settlements, runs = self._buffer.collect()
             try:
                 while settlements and (settle_and_claim := self._write(settlements[:_AT_ONCE], now := time())):
                     written, settlements = settlements[:_AT_ONCE], settlements[_AT_ONCE:]
                     ended, runs = min(runs, _AT_ONCE), max(0, runs - _AT_ONCE)
                     self._note(settle_and_claim, written, ended, now - busy_for)
             finally:
-                self._hand.put_back(settlements, runs)
+                self._buffer.put_back(settlements, runs)
         finally:
             self.active = False
 
@@ -65,7 +65,7 @@ class HandBack:
             return None
 
     def _note(self, settle_and_claim: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
-        """`ended_by` is when the slow one began: the last of these was over then."""
+        """`ended_by` is when the slow run started: all of these had ended by then."""
         self._settled += runs
         self._slot.settle_aside(self._settled)
         self._counter.settled(written, settle_and_claim.lost, ended_by)

@@ -1,4 +1,4 @@
-"""The worker's second thread: it stamps the beat, and lets nothing wait behind a slow job."""
+"""The worker's second thread: it writes the heartbeat, and ensures that nothing waits behind a slow job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ REST = 2.0  # seconds without a batch after which the thread sleeps between beat
 
 
 class HeartbeatThread(threading.Thread):
-    """Beats every `interval` seconds. When a job outlasts PATIENCE it calls `hand_back` with the seconds so far.
+    """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
 
-    While batches come in it looks every PATIENCE seconds; when none has come for REST it sleeps from
-    beat to beat, so that an idle worker costs next to nothing. `besides` is called with every beat.
+    While batches arrive it checks every PATIENCE seconds; when none has arrived for REST it sleeps from
+    beat to beat, so that an idle worker costs almost nothing. `besides` is called with every beat.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class HeartbeatThread(threading.Thread):
         self._failed = ""
 
     def batch(self, now: float) -> None:
-        """Several claims were taken at `now` (monotonic seconds). Cheap: thousands of calls a second."""
+        """Several claims were taken at `now` (monotonic seconds). Cheap: called thousands of times a second."""
         self._last_batch = now
         if self._resting:
             self._resting = False
             self._wake.set()
 
     def job(self, now: float) -> None:
-        """A handler starts at `now`, or 0.0: none is running."""
+        """A handler starts at `now`; 0.0 means that none is running."""
         self._batch_began = now
 
     def cease(self) -> None:
-        """ClaimBuffer back nothing more, and wait until what is being handed back is committed or in hand again."""
+        """Hand back nothing more, and wait until what is being handed back is committed or in the buffer again."""
         self._ceased = True
         with self._handing_back:
             pass
@@ -66,13 +66,13 @@ class HeartbeatThread(threading.Thread):
         self.join(timeout=1.0)
 
     def run(self) -> None:
-        signals.block_all()  # signals are the main thread's, or they would not interrupt a handler
+        signals.block_all()  # only the main thread takes signals; otherwise they would not interrupt a handler
         while not self._stopped:
             try:
                 self._beat()
             except Exception as error:
-                # Whatever it is: without a beat the worker would be killed as stuck, and its job charged.
-                self._say(error)
+                # Whatever the error is: without a beat the worker would be killed as stuck, and its job charged.
+                self._log_once(error)
                 sleep(PATIENCE)
 
     def _beat(self) -> None:
@@ -88,7 +88,7 @@ class HeartbeatThread(threading.Thread):
         self._wake.wait(self._interval if self._resting else PATIENCE / 2)
         self._wake.clear()
 
-    def _say(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         """Each kind of error once, not with every beat."""
         kind = type(error).__name__
         if kind != self._failed:

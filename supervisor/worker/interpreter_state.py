@@ -1,6 +1,6 @@
-"""What a handler may change for the whole interpreter: taken down after the set-up, compared and put back between jobs.
+"""What a handler may change for the whole interpreter: recorded after the set-up, compared and restored between jobs.
 
-A module that nothing has imported is not imported here: then nobody has changed it either.
+A module that nothing has imported is not imported here: nobody can have changed it either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 Difference = tuple[str, Callable[[], object]]
 
-# By name: what restores must not be what a handler has replaced.
+# Imported by name: restoring must not use what a handler has replaced.
 _get_trace, _get_profile, _set_trace, _set_profile = sys.gettrace, sys.getprofile, sys.settrace, sys.setprofile
 _get_switch, _set_switch = sys.getswitchinterval, sys.setswitchinterval
 _get_digits, _set_digits = sys.get_int_max_str_digits, sys.set_int_max_str_digits
@@ -30,7 +30,7 @@ _DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps")
 
 
 class InterpreterState:
-    """The state at the time this is made."""
+    """The state at the time this is created."""
 
     def __init__(self) -> None:
         self._lists = [
@@ -50,7 +50,7 @@ class InterpreterState:
         self._zone = time.tzname
 
     def differences(self) -> Iterator[Difference]:
-        """What a quick look shows. The environment must have been put back before: the time zone comes from there."""
+        """What a quick check shows. The environment must be restored first: the time zone comes from there."""
         if gc.isenabled() is not self._collects:
             yield "garbage collection", gc.enable if self._collects else gc.disable
         if _get_threshold() != self._threshold:
@@ -58,9 +58,9 @@ class InterpreterState:
         if _get_switch() != self._switch:
             yield "the interval of thread switches", partial(_set_switch, self._switch)
         if _get_digits() != self._digits:
-            yield "the most digits of a number", partial(_set_digits, self._digits)
+            yield "the maximum number of digits", partial(_set_digits, self._digits)
         if _running_loop() is not None:
-            yield "a loop that is said to run", partial(_set_running_loop, None)
+            yield "the running event loop", partial(_set_running_loop, None)
         if time.tzname != self._zone:
             yield "the time zone", _tzset
         for items in self._lists:
@@ -85,7 +85,7 @@ class InterpreterState:
             yield "the decimal context", self._put_decimal_back
 
     def differences_of_modules(self) -> Iterator[Difference]:
-        """Of those that were imported by then. Costs some thirty nanoseconds for each."""
+        """The modules that were imported by then. Costs about thirty nanoseconds for each."""
         if sys.modules is not self._table:
             yield "sys.modules", partial(setattr, sys, "modules", self._table)
         if list(map(self._table.get, self._names)) != self._modules:
@@ -105,7 +105,7 @@ class InterpreterState:
 
 
 class _List:
-    """A list that is an attribute of a module: the very object, with the items that it had."""
+    """A list that is an attribute of a module: the same object, with the items that it had."""
 
     def __init__(self, what: str, module: ModuleType, name: str) -> None:
         self.what = what
@@ -121,7 +121,7 @@ class _List:
         setattr(self._module, self._name, self._list)
         self._list[:] = self._items
         if self._module is warnings and hasattr(warnings, "_filters_mutated"):
-            warnings._filters_mutated()  # what was decided by the others is forgotten
+            warnings._filters_mutated()  # discard cached decisions made with the other filters
 
 
 def _hooks() -> tuple[Any, Any]:
@@ -143,7 +143,7 @@ def _decimal_context() -> tuple[Any, ...] | None:
 
 
 def _default_decimal_context() -> tuple[Any, ...] | None:
-    """What a context is like that nobody has changed: if nothing had imported `decimal` before the first job."""
+    """The unchanged default context, for when nothing had imported `decimal` before the first job."""
     module = sys.modules.get("decimal")
     return None if module is None else _values_of(module.DefaultContext)
 

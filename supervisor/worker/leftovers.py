@@ -1,7 +1,7 @@
-"""What jobs leave behind in their worker: threads, and processes that they have started.
+"""What jobs leave behind in their worker: threads and processes that they have started.
 
-Either may be wanted: a library starts its threads with the first job, a program is kept for the next one. So nothing
-is ended here. But what was left a short while ago may end or stop the worker in the middle of somebody else's job.
+Either may be intended: a library starts its threads with the first job, a program is kept for the next one. So nothing
+is ended here. But what was left recently may end or stop the worker in the middle of another job.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import os
 from _thread import _count
 from os import getpid, stat, waitid
 
-# By name: a handler that replaces them must not reach the loop.
+# Imported by name: a handler that replaces them must not affect the loop.
 from time import monotonic
 
 from supervisor.system import kernel
 
-NEW = 10.0  # seconds for which what was left may still be meant to do harm
-HARMLESS_AFTER = 1.0  # seconds for which a cautious worker lets it, while no job runs
-_QUICKEST_FORK = 0.0001  # seconds that starting a process takes at least
-_OFTEN = 0.01  # seconds between two lists of the children, where there are some that nobody minds
+NEW = 10.0  # seconds during which something left behind may still be about to do harm
+HARMLESS_AFTER = 1.0  # seconds that a cautious worker waits for that while no job runs
+_QUICKEST_FORK = 0.0001  # minimum seconds that starting a process takes
+_OFTEN = 0.01  # seconds between two listings of the children, if there are harmless ones
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Leftovers:
-    """Made when the handler is set up: what there is by then is no job's. Times are monotonic seconds."""
+    """Created when the handler is set up: what exists by then belongs to no job. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._threads, self._children = _count(), _children() or frozenset()
@@ -33,8 +33,8 @@ class Leftovers:
         self._quick = False  # the last run before a rest was
 
     def new(self, now: float) -> bool:
-        """Whether jobs have left something a short while ago. Called before each run, of which most are too short to
-        have started a process: a system call for each would cost more than they do.
+        """Whether jobs have left something recently. Called before each run; most runs are too short to have started
+        a process, and a system call for each would cost more than they do.
         """
         threads, known = _count(), self._threads
         if threads != known:
@@ -63,7 +63,7 @@ class Leftovers:
             self._came = monotonic()
 
     def dangerous_for(self, now: float) -> float:
-        """Seconds that are left until what came last has had the time to do its harm."""
+        """Seconds until the newest leftover has had time to do its harm."""
         return max(0.0, self._came + HARMLESS_AFTER - now) if self.new(now) else 0.0
 
     def _list_children(self, now: float) -> None:
@@ -77,7 +77,7 @@ class Leftovers:
 
 
 def _has_children() -> bool:
-    """One quick system call, which leaves those that have ended to whoever waits for them."""
+    """One quick system call, which does not reap children that have ended."""
     try:
         waitid(os.P_ALL, 0, _ANY)
     except ChildProcessError:
@@ -86,13 +86,13 @@ def _has_children() -> bool:
 
 
 def _children() -> frozenset[int] | None:
-    """None where the system does not tell."""
+    """None if the system does not provide it."""
     found = kernel.children(getpid()) if _has_children() else []
     return None if found is None else frozenset(found)
 
 
 def _all_threads() -> int:
     try:
-        return stat("/proc/self/task").st_nlink  # noqa: PTH116 - a folder for each, and two more
+        return stat("/proc/self/task").st_nlink  # noqa: PTH116 - one folder for each, plus two
     except OSError:
         return 0

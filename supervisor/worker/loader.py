@@ -1,4 +1,4 @@
-"""From "module:attribute" to something that handles jobs."""
+"""From "module:attribute" to an object that handles jobs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HandleBatch = Callable[[list[Any], Context], Any]
 
 
 class HandlerError(Exception):
-    """The handler cannot be used; one sentence says why. Where that is owed to the pool's options, `options` has a
-    key, as a path, and a sentence for each fault.
+    """The handler cannot be used; one sentence says why. If the pool's options are the cause, `options` has a key, as
+    a path, and a sentence for each fault.
     """
 
     def __init__(self, sentence: str, options: Sequence[tuple[Sequence[str], str]] = ()) -> None:
@@ -28,9 +28,9 @@ class HandlerError(Exception):
 
 
 class AnyHandler(Protocol):
-    """What a worker needs of a handler, be it a function, a class or a program.
+    """What a worker needs from a handler: a function, a class or a program.
 
-    `changes` is what jobs have changed in what it keeps for all of them: whoever has seen it sets it to None.
+    `changes` is what jobs have changed in the state that it keeps for all jobs. The reader resets it to None.
     """
 
     changes: Changes | None
@@ -43,12 +43,12 @@ class AnyHandler(Protocol):
 
 
 class Handler:
-    """A handler with its life: `setup` once a worker, `handle` for each job, `teardown` at the end.
+    """A handler and its life cycle: `setup` once per worker, `handle` for each job, `teardown` at the end.
 
-    Made from a function, or from a class with those methods (only `handle` is needed, or `handle_batch`,
-    which serves for single jobs, too). `async def` is run on one event loop that lasts as long as the worker.
-    What jobs leave on it ends with them, what `setup` has started there goes on.
-    With `check_options` it says by a ValueError what is wrong with the pool's options, before its `setup`.
+    Made from a function, or from a class with those methods. Only `handle` is required, or `handle_batch`, which is
+    then used for single jobs, too. `async def` runs on one event loop that lasts as long as the worker.
+    What jobs leave on it ends with them; what `setup` has started there continues.
+    With `check_options` it can reject the pool's options by a ValueError, before its `setup`.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -66,7 +66,7 @@ class Handler:
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
         self._check_options = getattr(target, "check_options", None)
-        self._insist_on_parameters()
+        self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.changes: Changes | None = None
@@ -79,7 +79,7 @@ class Handler:
                 self._finish(self._setup(ctx))
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raises HandlerError if the handler says that it cannot work with these."""
+        """Raises HandlerError if the handler rejects these options."""
         if self._check_options is None:
             return
         try:
@@ -87,13 +87,13 @@ class Handler:
         except ValueError as error:
             raise HandlerError(str(error), getattr(error, "faults", ())) from error
 
-    def _insist_on_parameters(self) -> None:
-        """Raises HandlerError for what could never be called as we call it."""
+    def _check_parameters(self) -> None:
+        """Raises HandlerError if it could not be called with our arguments."""
         alone = self._handle_batch is None
-        _insist_on(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
-        _insist_on(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
-        _insist_on(self._setup, f"{self.name}.setup", "ctx")
-        _insist_on(self._teardown, f"{self.name}.teardown", "ctx")
+        _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
+        _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
+        _check_signature(self._setup, f"{self.name}.setup", "ctx")
+        _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
 
     def insist_on_batches(self) -> None:
         """Raises HandlerError if it cannot handle several jobs at a time."""
@@ -102,7 +102,7 @@ class Handler:
             raise HandlerError(f"{self.name}: {why}")
 
     def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
-        """A result, or an exception as a value, for each. Raises ValueError if they are not as many."""
+        """A result, or an exception as a value, for each job. Raises ValueError if the number differs."""
         assert self._handle_batch is not None
         values = self._handle_batch(payloads, ctx)
         if inspect.isawaitable(values):
@@ -110,9 +110,9 @@ class Handler:
         return _one_each(values, len(payloads))
 
     def set_up_before_fork(self, ctx: Context) -> None:
-        """Set it up once for all processes forked from this one: in them `setup` does nothing.
+        """Set it up once for all processes forked from this one; in them `setup` does nothing.
 
-        Raises HandlerError for an async one, whose event loop several processes would share.
+        Raises HandlerError for an async one, because several processes would share its event loop.
         """
         self.check_options(ctx.options)
         value = None if self._setup is None or _is_async(self._setup) else self._setup(ctx)
@@ -182,33 +182,33 @@ def load(name: str, *, batches: bool = False) -> Handler:
 
 
 def _looked_in(missing: str) -> str:
-    """Why a module is not found, where another one of its package's name stands in its way."""
+    """Why a module is not found, if another one with its package's name hides it."""
     package = missing.rpartition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)
     if not file or hasattr(sys.modules[package], "__path__"):
         return f"looked in {sys.path[0]} first"
-    ours = ", which hides the handlers that are shipped; give that file another name"
+    ours = ", which hides the handlers of job-supervisor; rename that file"
     return f"{package} is {file}{ours if package == 'handlers' else ''}"
 
 
 def _place(error: Exception) -> str:
-    """The file and line that raised it, for a sentence. A SyntaxError names its own."""
+    """The file and line that raised it, as part of a sentence. A SyntaxError names its own."""
     if isinstance(error, SyntaxError):
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    # The first frame is our own.
+    # The first frame is ours.
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""
 
 
-def _insist_on(function: Any, name: str, *parameters: str) -> None:
-    """Raises HandlerError for a generator, and for a function that does not take so many arguments."""
+def _check_signature(function: Any, name: str, *parameters: str) -> None:
+    """Raises HandlerError for a generator, and for a function that does not accept this many arguments."""
     if not callable(function):
         return
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise HandlerError(f"{name}: it is a generator; it must return its result instead of yielding it")
     try:
         signature = inspect.signature(function)
-    except Exception:  # what is not written in Python need not have one
+    except Exception:  # a callable that is not written in Python may have no signature
         return
     try:
         signature.bind(*parameters)
@@ -224,26 +224,26 @@ def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
     if callable(handle):
         return handle, batched
     assert batched is not None
-    return _alone_async(batched) if _is_async(batched) else _alone(batched), batched
+    return _for_one_job_async(batched) if _is_async(batched) else _for_one_job(batched), batched
 
 
-def _alone(handle_batch: HandleBatch) -> Handle:
+def _for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
-        return _only(handle_batch([payload], ctx))
+        return _single_result(handle_batch([payload], ctx))
 
     return handle
 
 
-def _alone_async(handle_batch: HandleBatch) -> Handle:
+def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
     async def handle(payload: Any, ctx: Context) -> Any:
-        return _only(await handle_batch([payload], ctx))
+        return _single_result(await handle_batch([payload], ctx))
 
     return handle
 
 
-def _only(values: Any) -> Any:
+def _single_result(values: Any) -> Any:
     [value] = _one_each(values, 1)
     if isinstance(value, BaseException):
         raise value

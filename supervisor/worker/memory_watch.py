@@ -1,4 +1,4 @@
-"""A worker that has grown beyond max_memory notices it itself, between two jobs."""
+"""A worker that exceeds max_memory detects it itself, between two jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 from supervisor.system import kernel
 
-_SLOW = 0.005  # seconds: after a hand of jobs that took as long, a look costs little
-_EVERY = 0.1  # seconds between looks after quicker ones
-_CLOSELY = 1.0  # seconds between close looks for what the resident size does not show: pages no longer shared
+_SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
+_EVERY = 0.1  # seconds between checks after quicker ones
+_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
 
 
 class MemoryWatch:
-    """Looks at the resident size, which is quick to read and never too small; only beyond the limit at what counts,
-    the unique size of the worker and of what it has started. `limit` is bytes, None for none.
+    """Checks the resident size, which is quick to read and never too small. Only above the limit it reads the size that
+    counts: the unique size of the worker and of what it has started. `limit` is bytes, None for no limit.
     """
 
     def __init__(self, limit: int | None) -> None:

@@ -6,10 +6,10 @@ from supervisor.domain.settlement import Failure
 
 
 class Reported(Exception):
-    """An ordinary failure in the program's own words; the kinds "permanent" and "payload" are never tried again.
+    """An ordinary failure, as the program reported it; the kinds "permanent" and "payload" are never retried.
 
-    `after` is the seconds until another attempt, if the program has a wish; `stderr` the end of what it
-    printed in this run.
+    `after` is the delay in seconds before the next attempt, if the program asks for one; `stderr` is the end of what
+    it printed in this run.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Reported(Exception):
 
 
 class Crashed(Exception):
-    """The program died with the job, or had to be killed for what it said: a crash, like a worker's death."""
+    """The program died with the job, or had to be killed for a violation: a crash, like a worker's death."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -37,4 +37,4 @@ class Crashed(Exception):
 
 
 class NotBegun(Exception):
-    """The program had died before it was given the job, which is charged nothing."""
+    """The program had died before it was given the job; the attempt does not count."""

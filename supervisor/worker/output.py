@@ -1,4 +1,4 @@
-"""What a program prints: passed on to the worker's own stderr within bounds, its end kept."""
+"""What a program prints: passed on to the worker's own stderr within limits; the end is kept."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from supervisor.system import signals
 from supervisor.worker.program import unread
 
-TAIL_BYTES = 8192  # kept for job_errors, like a worker's
+TAIL_BYTES = 8192  # kept for job_errors, as for a worker
 PASSED_ON = 1 << 20  # bytes passed on for one job
 _STDERR = 2
-_SETTLING = 0.1  # seconds to wait for what has been printed already
+_SETTLING = 0.1  # seconds to wait for output that has already been printed
 
 
 class Output(threading.Thread):
-    """Reads at once and always, so that no program ever waits for somebody to read its chatter.
+    """Reads continuously, so that a program never blocks on its output.
 
-    Tells `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe. `keep`
-    is given all that a job prints.
+    Calls `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe. `keep`
+    receives everything that a job prints.
     """
 
     def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None], keep: Callable[[bytes], None]) -> None:
@@ -34,12 +34,12 @@ class Output(threading.Thread):
         self._lock = threading.Lock()
         self._tail = b""
         self._read_so_far = 0
-        self._begins_at = 0  # the byte at which the job's own begin
+        self._begins_at = 0  # the byte at which the job's own output starts
         self._passed = 0
         self._left_out = 0
 
     def begin(self) -> None:
-        """A job begins: what is printed from now on is its."""
+        """A job starts: what is printed from now on belongs to it."""
         with self._lock:
             self._tail = b""
             self._begins_at = self._printed()
@@ -48,13 +48,13 @@ class Output(threading.Thread):
             _pass_on(f"[{left_out} more bytes of the program's output were left out]\n".encode())
 
     def tail(self) -> str | None:
-        """The end of what the job has printed so far; None if that is nothing."""
+        """The end of what the job has printed so far; None if it has printed nothing."""
         self.settle()
         with self._lock:
             return self._tail.decode("utf-8", "replace") or None
 
     def settle(self) -> None:
-        """Wait until what has been printed so far is kept. What comes after is not waited for."""
+        """Wait until what has been printed so far is kept. Later output is not waited for."""
         with self._lock:
             printed = self._printed()
         deadline = time.monotonic() + _SETTLING

@@ -15,17 +15,17 @@ from supervisor.worker.loader import HandlerError
 
 
 class Place(NamedTuple):
-    """`threads` is what numerical libraries are told; `device` is an id as the configuration has it."""
+    """`threads` is the limit for numerical libraries; `device` is an id from the configuration."""
 
     threads: int = 1
     device: str | None = None
 
 
 def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, int]:
-    """How many threads each worker of these pools, all that run here, has for its numerical libraries.
+    """The number of threads that numerical libraries get in each worker of these pools, which are all that run here.
 
-    Unless the pool says so itself: one where it is forked from an image that has imported the handler, whose
-    threads would not be there after the fork; else what its pool's share of the cores allows.
+    The pool may set it. Otherwise it is one if the worker is forked from an image that has imported the handler,
+    because threads do not survive the fork; else it follows from the pool's share of the cores.
     """
     usable = frozenset(os.sched_getaffinity(0))
     wanted = [(frozenset(pool.cpu_affinity) or usable, pool.max_workers) for pool in pools.values()]
@@ -36,9 +36,9 @@ def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, int]:
 
 
 def limit_threads(pool: PoolSettings, threads: int) -> None:
-    """To be called before any numerical library is loaded, since they look once.
+    """Must be called before any numerical library is loaded, since they read the setting once.
 
-    The pool's `env` wins over its `threads`, and that over the environment that we were started with.
+    The pool's `env` takes precedence over its `threads`, and that over the environment of the supervisor.
     """
     for name, value in SINGLE_THREADED.items():
         if name not in THREADS:
@@ -51,13 +51,13 @@ def limit_threads(pool: PoolSettings, threads: int) -> None:
 
 
 def take(pool: PoolSettings, place: Place) -> None:
-    """In the worker, before its set-up; what it starts inherits all of this. Raises HandlerError."""
+    """In the worker, before its set-up; the processes it starts inherit all of this. Raises HandlerError."""
     if not pool.preloads:
         limit_threads(pool, place.threads)
     if place.device is not None:
         os.environ[VISIBLE_DEVICES] = place.device
     if pool.nice:
-        # Absolute, but never back up: that would need a privilege.
+        # An absolute value, but never a lower one than now: that would need a privilege.
         os.setpriority(os.PRIO_PROCESS, 0, max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0)))
     if pool.cpu_affinity:
         try:
@@ -68,9 +68,9 @@ def take(pool: PoolSettings, place: Place) -> None:
 
 
 def check_memory(limit: int | None) -> None:
-    """A worker that is above `limit` (bytes) before its first job would be replaced after each, for ever.
+    """Otherwise a worker that is above `limit` (bytes) before its first job would be replaced after each job, forever.
 
-    Counted is what it shares with nobody, with all that it has started. Raises HandlerError.
+    Counted is the memory it shares with nobody, including everything it has started. Raises HandlerError.
     """
     if limit is None:
         return

@@ -1,4 +1,4 @@
-"""Whether a worker's process is still fit for the next job."""
+"""Whether a worker's process can still run the next job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from supervisor.system.slot import Slot
 from supervisor.worker.descriptors import Descriptors
 from supervisor.worker.process_state import Changes, ProcessState
 
-EVERY = 0.1  # seconds between two looks while quick jobs are run
-CLOSELY = 0.1  # seconds between two close looks, where jobs follow each other without a pause
-SLOW = 0.01  # seconds: after a run that took as long, a look costs little
-_DEEPEST = 20  # links of a chain of exceptions that are looked at
+EVERY = 0.1  # seconds between two checks while quick jobs are run
+CLOSELY = 0.1  # seconds between two close checks if jobs follow each other without a pause
+SLOW = 0.01  # seconds: after a run that took this long, a check costs little
+_DEEPEST = 20  # links of a chain of exceptions that are examined
 
 
-EXIT_RUINED = 71  # the slot's text says what has happened
+EXIT_RUINED = 71  # the slot's text says what happened
 
 
 class Ruined(Exception):
@@ -27,43 +27,43 @@ class Ruined(Exception):
 
 
 class ProcessCheck:
-    """Made when all that the worker itself needs is open; `set_up` is called when its handler is set up.
+    """Created when everything that the worker itself needs is open; `set_up` is called when its handler is set up.
 
-    `done` is always how many runs have ended so far.
+    `done` is always the number of runs that have ended so far.
     """
 
     def __init__(self) -> None:
         self._descriptors = Descriptors()
         self.closed = self._descriptors.gone
-        self.leaking = False  # at the last look more than half of the descriptors that can be open were
+        self.leaking = False  # at the last check more than half of the possible descriptors were open
         self._state: ProcessState | None = None
         self._looked = monotonic()
-        self._done = 0  # at the last look
+        self._done = 0  # at the last check
         self._looked_closely = -CLOSELY
-        self._done_closely = 0  # at the last close look
+        self._done_closely = 0  # at the last close check
 
     def set_up(self, own: dict[int, Callable[..., Any]], wakeup: int) -> None:
-        """What the process is like now is what every job finds. Raises Ruined."""
+        """Record the state that every job is to find. Raises Ruined."""
         self._state = ProcessState(own, wakeup)
         self.look(0, closely=True)
 
     def due(self, done: int, now: float) -> bool:
-        """Whether quick jobs have been run for so long that a look is due."""
+        """Whether quick jobs have been running long enough for a check."""
         return now - self._looked >= EVERY and done != self._done
 
     def seen(self, done: int) -> bool:
-        """Whether nothing has been run since the last look."""
+        """Whether nothing has been run since the last check."""
         return done == self._done
 
     def seen_closely(self, done: int) -> bool:
-        """The same since the last close look."""
+        """The same for the last close check."""
         return done == self._done_closely
 
     def look(self, done: int, *, closely: bool = False) -> Changes:
-        """Put back what handlers have changed: a close look finds all of it. Raises Ruined."""
+        """Restore what handlers have changed: a close check finds all of it. Raises Ruined."""
         number = self._descriptors.changed()
         if number is not None:
-            raise Ruined(f"a handler has closed or replaced descriptor {number}, which is the worker's own")
+            raise Ruined(f"a handler has closed or replaced descriptor {number}, which belongs to the worker")
         closely = closely or monotonic() - self._looked_closely >= CLOSELY
         changes = self._state.restore(closely=closely) if self._state is not None else Changes()
         self._looked, self._done = monotonic(), done
@@ -73,10 +73,10 @@ class ProcessCheck:
         return changes
 
     def out_of_files(self, error: BaseException, done: int) -> bool:
-        """Whether a run has failed because runs before it have left too many files open.
+        """Whether a run has failed because earlier runs have left too many files open.
 
-        Not if it was the first since a look that found few: then it was its own doing. Nor if the files are closed
-        again with its end.
+        Not if it was the first run since a check that found few open: then the run itself is the cause. Nor if the
+        files are closed again when it ends.
         """
         if self.seen(done) and not self.leaking:
             return False
@@ -87,7 +87,7 @@ class ProcessCheck:
 
 
 def leave_ruined(error: BaseException, slot: Slot, log: Any) -> NoReturn:
-    """End the process at once. What is not committed is the supervisor's affair."""
+    """End the process at once. The supervisor handles what is not committed."""
     why = str(error) if isinstance(error, Ruined) else f"{type(error).__name__}: {error}"
     slot.tell(why)
     try:

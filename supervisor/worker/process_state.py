@@ -1,13 +1,13 @@
-"""What a handler may change for its whole process, and what its neighbours must find as it was.
+"""What a handler may change for its whole process, and what the other jobs must find unchanged.
 
-Taken down after the set-up, compared after jobs that took their time and now and then after quick ones, and put back.
-What cannot be put back is named, and the worker leaves.
+Recorded after the set-up, compared after slow jobs and now and then after quick ones, and restored.
+What cannot be restored is named, and the worker exits.
 """
 
 from __future__ import annotations
 
 import _locale  # without the tables of `locale`, which few programs need
-import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which would cost more than all the rest
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which would cost more than the rest
 import builtins
 import faulthandler
 import json
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from supervisor.system import kernel, privileges, signals
 from supervisor.worker.interpreter_state import Difference, InterpreterState
 
-# By name: what restores must not be what a handler has replaced.
+# Imported by name: restoring must not use what a handler has replaced.
 _getsignal, _set_signal, _sigmask = _signal.getsignal, _signal.signal, _signal.pthread_sigmask
 _getitimer, _setitimer = signal.getitimer, signal.setitimer
 _getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.umask, os.getpriority, os.setpriority
@@ -33,7 +33,7 @@ _getaffinity, _setaffinity = os.sched_getaffinity, os.sched_setaffinity
 _getscheduler, _setscheduler, _getparam = os.sched_getscheduler, os.sched_setscheduler, os.sched_getparam
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
 
-_LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it is there, whatever the stubs say
+_LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it exists; the stubs lack it
 _STDERR = 2
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _FUNCTIONS: tuple[tuple[ModuleType, str], ...] = (
@@ -46,7 +46,7 @@ _HANDLED = tuple(sorted(set(signals.EVERY) - {signal.SIGKILL, signal.SIGSTOP}))
 
 
 class Changes(NamedTuple):
-    """What was found changed: put back, or not to be put back."""
+    """What was found changed: either restored, or impossible to restore."""
 
     restored: tuple[str, ...] = ()
     lasting: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ _NONE = Changes()
 
 
 class ProcessState:
-    """The state at the time this is made. `own` are the signal handlers of the worker, which are set again each time:
-    C code may have replaced them without Python knowing. `wakeup` is the descriptor that signals wake.
+    """The state at the time this is created. `own` are the signal handlers of the worker, which are set again each
+    time: C code may have replaced them without Python knowing. `wakeup` is the descriptor that signals write to.
     """
 
     def __init__(self, own: dict[int, Callable[..., Any]], wakeup: int) -> None:
@@ -88,15 +88,15 @@ class ProcessState:
         self.take_signals()
 
     def take_signals(self) -> None:
-        """Have the worker's own signals again, whoever has taken them."""
+        """Set the worker's own signal handlers again, whoever has replaced them."""
         for number, handler in self._own.items():
             _set_signal(number, handler)
         faulthandler.register(signals.DUMP_STACKS, file=_STDERR, all_threads=True)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
     def restore(self, *, closely: bool) -> Changes:
-        """Put back what differs. Costs some forty microseconds if nothing does, and a close look as much again."""
-        if sys.getrecursionlimit() != self._recursion:  # first: all else needs room
+        """Restore what differs. Costs about forty microseconds if nothing does; a close check costs the same again."""
+        if sys.getrecursionlimit() != self._recursion:  # first: everything else needs the stack depth
             sys.setrecursionlimit(self._recursion)
         self.take_signals()
         restored: list[str] = []
@@ -153,26 +153,26 @@ class ProcessState:
         if _scheduling() != self._schedule:
             yield "the scheduling policy", partial(_setscheduler, 0, *self._schedule)
         if _getaffinity(0) != self._processors:
-            yield "the processors", partial(_setaffinity, 0, self._processors)
+            yield "the CPU affinity", partial(_setaffinity, 0, self._processors)
 
     def _differences_of_rights(self) -> Iterator[Difference]:
-        """Those of the user first: with them others may come back."""
+        """The user ids first: with them the other rights may come back."""
         if _getresuid() != self._users:
             yield "the user", partial(_setresuid, *self._users)
         if _getresgid() != self._groups:
             yield "the group", partial(_setresgid, *self._groups)
         if kernel.file_ids() != self._file_ids:
-            yield "the user of files", partial(kernel.set_file_ids, *self._file_ids)
+            yield "the file-system user id", partial(kernel.set_file_ids, *self._file_ids)
         if privileges.capabilities() != self._capabilities:
             yield "the capabilities", partial(privileges.set_capabilities, self._capabilities)
         if privileges.restrictions() != self._restrictions:
-            yield "what programs may gain or call", _cannot_be_put_back
+            yield "no_new_privs or a seccomp filter", _cannot_be_put_back
 
     def _differences_on_a_close_look(self) -> Iterator[Difference]:
-        """What costs as much as all the rest."""
+        """Checks that cost as much as all the others together."""
         yield from self._interpreter.differences_of_modules()
         if privileges.oom_score() != self._oom_score and self._oom_score is not None:
-            yield "the score for the kernel's choice", partial(privileges.set_oom_score, self._oom_score)
+            yield "oom_score_adj", partial(privileges.set_oom_score, self._oom_score)
         if privileges.place() != self._place:
             yield "the root folder or a namespace", _cannot_be_put_back
 
@@ -192,11 +192,11 @@ class ProcessState:
     def _cwd_differs(self) -> bool:
         try:
             return _getcwd() != self._cwd
-        except OSError:  # a handler has gone to a folder that is deleted now
+        except OSError:  # a handler has changed to a folder that is deleted now
             return True
 
     def _put_environment_back(self) -> None:
-        os.environ = self._environ  # noqa: B003 - the very object, whose keys reach C code, too
+        os.environ = self._environ  # noqa: B003 - the original object, whose keys reach C code, too
         for name in _raw_environment().keys() - self._environment.keys():
             del os.environ[os.fsdecode(name)]
         os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in self._environment.items()})
@@ -210,12 +210,12 @@ class ProcessState:
 
 
 def _raw_environment() -> dict[bytes, bytes]:
-    """What `os.environ` holds, without a decoding of each name and value."""
+    """What `os.environ` holds, without decoding each name and value."""
     return getattr(os.environ, "_data", {})
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    # None: C code's own, which Python cannot set again. The system's default is the best that is left.
+    # None: set by C code; Python cannot set it again. The system's default is the best alternative.
     _set_signal(number, signal.SIG_DFL if handler is None else handler)
 
 

@@ -1,4 +1,4 @@
-"""The program beside a worker as a process: started, watched, ended with everything it has started."""
+"""The program of a worker as a process: started, monitored, and ended together with everything it has started."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from supervisor.domain.duration import human_size
 from supervisor.system import child, ending, kernel, signals
 from supervisor.worker.environment import REPLIES
 
-_PIPE_BYTES = 1 << 20  # so that a program writes on for a while when nobody reads
-_ABOVE = 10  # numbers that the program's own descriptors do not take
+_PIPE_BYTES = 1 << 20  # so that a program can continue to write for a while when nobody reads
+_ABOVE = 10  # numbers below this are kept free for the program's own descriptors
 _EXIT_UNSTARTED = 127
 
 
 class Ending(NamedTuple):
-    """How the program ended; `peak_memory` is bytes. With neither code nor signal, nobody knows."""
+    """How the program ended; `peak_memory` is bytes. Without exit code and signal, it is unknown."""
 
     exit_code: int | None = None
     signal: str | None = None
     peak_memory: int | None = None
-    out_of_memory: bool = False  # the kernel has killed it for that
-    lives: bool = False  # it could not be ended
+    out_of_memory: bool = False  # the kernel killed it for lack of memory
+    lives: bool = False  # it could not be killed
 
     def __str__(self) -> str:
         if self.lives:
@@ -43,7 +43,7 @@ class Ending(NamedTuple):
 
     @property
     def hint(self) -> str:
-        """Where it was not we who ended it."""
+        """An explanation, if the program ended without our doing."""
         if self.out_of_memory:
             return f"; it had used {human_size(self.peak_memory)} at its peak" if self.peak_memory else ""
         return "; if nobody did that, the kernel may have been out of memory" if self.signal == "SIGKILL" else ""
@@ -52,12 +52,12 @@ class Ending(NamedTuple):
 class Program:
     """One running program, in a session and process group of its own. Times are seconds.
 
-    `requests` is the writing end of its standard input, `replies` the reading end of its replies, both
-    non-blocking; `output` the reading end of its standard output and error.
+    `requests` is the write end of its standard input, `replies` the read end of its replies, both
+    non-blocking; `output` is the read end of its standard output and error.
     """
 
     def __init__(self, file: str, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
-        """Start `file` with `command` as its arguments, in `folder`. Raises OSError if it cannot be."""
+        """Start `file` with `command` as its arguments, in `folder`. Raises OSError if that fails."""
         self._spared = frozenset(kernel.children(os.getpid()) or ())
         stdin, self.requests = os.pipe2(os.O_CLOEXEC)
         self.replies, replies = os.pipe2(os.O_CLOEXEC)
@@ -69,7 +69,7 @@ class Program:
             return _execute(file, command, folder, env, *theirs)
 
         try:
-            # Python warns of a fork beside other threads; this child does nothing but execute the program.
+            # Python warns about a fork when there are other threads; this child only executes the program.
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 self.pid, self.pidfd = child.fork(become, role="program", keep=theirs)
         finally:
@@ -80,7 +80,7 @@ class Program:
         for descriptor in (self.replies, self.output):
             _enlarge(descriptor)
         self._ending: Ending | None = None
-        with os.fdopen(trouble, "rb") as said:  # its end is closed by the exec
+        with os.fdopen(trouble, "rb") as said:  # the exec closes the other end
             errno = said.read()
         if errno:
             self.end(grace=0)
@@ -88,7 +88,7 @@ class Program:
             raise OSError(int(errno), os.strerror(int(errno)))
 
     def wait(self, seconds: float) -> bool:
-        """Whether the program has ended, after waiting for it so long at most."""
+        """Whether the program has ended, after waiting at most this long."""
         if self._ending is not None:
             return True
         poll = select.poll()
@@ -96,12 +96,12 @@ class Program:
         return bool(poll.poll(seconds * 1000))
 
     def end(self, grace: float) -> Ending:
-        """TERM to its group, KILL after `grace`, and to all that it has left behind. Returns how it ended."""
+        """TERM to its group, KILL after `grace`, also to everything it has left behind. Returns how it ended."""
         if self._ending is None:
             if grace and not self.wait(0) and self._signal(signal.SIGTERM) is ending.Sent.SENT:
                 self.wait(grace)
-            # Not reaped yet, so neither its number nor its group's can belong to a stranger. Even when it
-            # has ended: its group may live on.
+            # It is not reaped yet, so neither its number nor its group's can belong to another process. This is
+            # needed even if it has ended: its group may still live.
             refused = self._signal(signal.SIGKILL) is ending.Sent.REFUSED
             if refused:
                 self.close_requests()  # nothing else may tell it to end
@@ -113,7 +113,7 @@ class Program:
         return ending.signal_group(self.pid, number)  # our own unreaped child
 
     def _reap(self, patience: float) -> Ending:
-        """One that cannot be killed, or hangs in the kernel, is not waited for: how it ends nobody will know."""
+        """A program that cannot be killed, or hangs in the kernel, is not waited for; how it ends stays unknown."""
         if not self.wait(patience):
             return Ending(lives=True)
         try:
@@ -125,7 +125,7 @@ class Program:
         return Ending(exit_code=os.WEXITSTATUS(status), peak_memory=usage.ru_maxrss * 1024)
 
     def untaken(self) -> int:
-        """How many bytes of its requests the program has not read; they stay countable when it is dead."""
+        """How many bytes of its requests the program has not read; they can be counted even after its death."""
         return unread(self.requests) if self.requests >= 0 else 0
 
     def close_requests(self) -> None:
@@ -135,7 +135,7 @@ class Program:
             self.requests = -1
 
     def close(self) -> None:
-        """Give the descriptors back; the program must have ended."""
+        """Close the descriptors; the program must have ended."""
         self.close_requests()
         for descriptor in (self.replies, self.output, self.pidfd):
             os.close(descriptor)
@@ -158,7 +158,7 @@ def _execute(
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in (stdin, output, output, replies)]
         for number, end in zip((0, 1, 2, REPLIES), ends, strict=True):
             os.dup2(end, number)
-        # Python ignores these two; a program that expects the usual would not stop writing into nothing.
+        # Python ignores these two signals; a program that expects the defaults would keep writing to a closed pipe.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signals.unblock_all()
@@ -175,5 +175,5 @@ def unread(pipe: int) -> int:
 
 
 def _enlarge(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB then
+    with contextlib.suppress(OSError):  # over the user's limit: the default of 64 KiB remains
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

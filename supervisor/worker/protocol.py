@@ -6,8 +6,8 @@ this is the worker's side as a state machine:
     GREETING --hello--> IDLE --job--> BUSY --result, error--> IDLE --bye--> LEAVING
     any state --what the state does not allow--> BROKEN
 
-Lines are judged one at a time, in order: what follows a job's last word in the same gulp is looked at only
-when it is asked for, so it can never undo that word. After a violation nothing is said or heard any more.
+Lines are handled one at a time, in order: what follows a job's last message in the same read is examined only
+when it is asked for, so it cannot undo that message. After a violation nothing is sent or read any more.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import Any, NamedTuple, NoReturn
 from supervisor.domain.duration import seconds
 
 VERSION = 1
-MAX_LINE = 1 << 20  # bytes, the line's end not counted
+MAX_LINE = 1 << 20  # bytes, without the line break
 MAX_TEXT = 64 * 1024  # characters of a traceback
 MAX_WORDS = 2000  # characters of a message or a log line
 MAX_FIELDS = 16 * 1024  # characters of the fields of a log line, as JSON
 
 LEVELS = ("debug", "info", "warning", "error")
 KINDS = ("exception", "exit", "memory", "payload", "result")
-"""The kinds of failure that a program may name; without one it is an exception."""
+"""The kinds of failure that a program may report; the default is an exception."""
 CHILD = frozenset({"type", "payload", "priority", "delay", "at", "requires", "max_attempts", "unique_key"})
-"""What may be said of a job to be enqueued with the completion."""
+"""The keys that a job to be enqueued with the completion may have."""
 
 
 class Phase(Enum):
-    GREETING = "greeting"  # the program is starting: it owes its hello
+    GREETING = "greeting"  # the program is starting: its hello is expected
     IDLE = "idle"
-    BUSY = "busy"  # a job is with the program: it owes a result or an error
-    LEAVING = "leaving"  # it was told to go
-    BROKEN = "broken"  # a rule was broken; nothing counts any more
+    BUSY = "busy"  # the program has a job: a result or an error is expected
+    LEAVING = "leaving"  # it was told to exit
+    BROKEN = "broken"  # it broke a rule; nothing counts any more
 
 
 class Violation(Exception):
-    """The program broke the protocol: it is to be killed. The message says what it did: "sent a …"."""
+    """The program broke the protocol and must be killed. The message says what it did: "sent a …"."""
 
 
 class Hello(NamedTuple):
-    """`capabilities` is None where the program does not say what it can do."""
+    """`capabilities` is None if the program does not say what it can do."""
 
     capabilities: frozenset[str] | None
 
@@ -89,20 +89,20 @@ Message = dict[str, Any]
 
 
 class Conversation:
-    """What may be said when. Bytes go in by `hear`, events come out by `next`; the requests return bytes."""
+    """What each side may send when. Bytes go in by `hear`, events come out by `next`; the requests return bytes."""
 
     def __init__(self) -> None:
         self.phase = Phase.GREETING
         self._id = 0  # of the latest job
         self._heard = bytearray()
-        self._searched = 0  # of what was heard, without finding a line's end
+        self._searched = 0  # bytes of the input already searched for a line break
 
-    # What the worker says
+    # What the worker sends
 
     def greet(
         self, pool: str, capabilities: tuple[str, ...], options: dict[str, Any], device: str | None = None
     ) -> bytes:
-        """The first line: what the program may want to know before it loads anything."""
+        """The first line: what the program may need to know before it loads anything."""
         return _line(
             type="hello",
             protocol=VERSION,
@@ -113,7 +113,7 @@ class Conversation:
         )
 
     def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float, key: str | None = None) -> bytes:
-        """ClaimBuffer a job over. Raises ValueError for a payload that JSON cannot say."""
+        """Hand over a job. Raises ValueError for a payload that JSON cannot represent."""
         assert self.phase is Phase.IDLE
         line = _line(
             type="job",
@@ -130,17 +130,17 @@ class Conversation:
         return line
 
     def cancel(self, *, now: bool) -> bytes:
-        """Ask for the job to be stopped: at leisure, or `now`, before TERM comes."""
+        """Ask for the job to be stopped: when convenient, or `now`, before TERM is sent."""
         assert self.phase is Phase.BUSY
         return _line(type="cancel", id=self._id, now=now)
 
     def bye(self) -> bytes:
-        """The end; whatever the program still says counts for nothing."""
+        """The end: whatever the program still sends is ignored."""
         self.phase = Phase.LEAVING
         self._heard.clear()
         return _line(type="bye")
 
-    # What the program says
+    # What the program sends
 
     def hear(self, data: bytes) -> None:
         """Take in what was read, in pieces of any size."""
@@ -148,9 +148,9 @@ class Conversation:
             self._heard += data
 
     def next(self) -> Event | None:
-        """The next thing said; None until more is heard. Raises Violation, and from then on says nothing."""
+        """The next event; None until more is read. Raises Violation, and returns nothing after that."""
         line = self._next_line()
-        return None if line is None else self._judge(self._parsed(line))
+        return None if line is None else self._event_of(self._parsed(line))
 
     def _next_line(self) -> bytes | None:
         end = self._heard.find(b"\n", self._searched)
@@ -168,16 +168,16 @@ class Conversation:
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            self._break(f"a line that is no UTF-8: {_short(line)}")
+            self._break(f"a line that is not valid UTF-8: {_short(line)}")
         try:
             message = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            self._break(f"a line that is no JSON: {_short(text)}")
+            self._break(f"a line that is not valid JSON: {_short(text)}")
         if not isinstance(message, dict):
-            self._break(f"a line that is no JSON object: {_short(message)}")
+            self._break(f"a line that is not a JSON object: {_short(message)}")
         return message
 
-    def _judge(self, message: Message) -> Event:
+    def _event_of(self, message: Message) -> Event:
         kind = message.get("type")
         if kind == "log":
             return self._log(message)
@@ -198,7 +198,7 @@ class Conversation:
         if self.phase is Phase.GREETING:
             self._break(f"{_article(kind)} before its hello")
         if type(number) is not int or not 1 <= number <= self._id:
-            self._break(f"{_article(kind)} with a wrong id, {_short(number)}")
+            self._break(f"{_article(kind)} with an invalid id, {_short(number)}")
         if self.phase is not Phase.BUSY or number != self._id:
             self._break(f"a late {kind}: job {number} had ended")
 
@@ -209,20 +209,20 @@ class Conversation:
             self._break(f"a hello of protocol {_short(message.get('protocol'))}; this is protocol {VERSION}")
         words = message.get("capabilities")
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            self._break("a hello whose capabilities are no list of texts")
+            self._break("a hello whose capabilities are not a list of texts")
         self.phase = Phase.IDLE
         return Hello(None if words is None else frozenset(words))
 
     def _log(self, message: Message) -> Log:
         level, fields = message.get("level", "info"), message.get("fields", {})
         if level not in LEVELS or not isinstance(fields, dict):
-            self._break("a log message with a wrong level or wrong fields")
+            self._break("a log message with an invalid level or invalid fields")
         return Log(level, self._text(message, "text"), fields if _is_small(fields) else {"left_out": "too long"})
 
     def _result(self, message: Message) -> Result:
         children = message.get("enqueue", [])
         if not (isinstance(children, list) and all(isinstance(child, dict) for child in children)):
-            self._break("a result whose `enqueue` is no list of objects")
+            self._break("a result whose `enqueue` is not a list of objects")
         for child in children:
             if "type" not in child or not child.keys() <= CHILD:
                 self._break("a result that enqueues a job without a type, or with an unknown key")
@@ -232,7 +232,7 @@ class Conversation:
         after = message.get("after")
         permanent, retry = message.get("permanent", False), message.get("retry", after is not None)
         if not isinstance(permanent, bool) or not isinstance(retry, bool) or (permanent and retry):
-            self._break("an error that is to be tried again and is permanent, or does not say so with true or false")
+            self._break("an error that asks for a retry and is permanent, or whose flags are not true or false")
         kind = message.get("kind", "exception")
         return Error(
             self._text(message, "message") or "the program gave no reason",
@@ -246,20 +246,20 @@ class Conversation:
     def _fraction(self, message: Message) -> float:
         value = message.get("fraction")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self._break(f"a progress with a wrong fraction, {_short(value)}")
+            self._break(f"a progress with an invalid fraction, {_short(value)}")
         return min(max(value, 0.0), 1.0)
 
     def _seconds(self, message: Message, key: str, value: Any) -> float:
         try:
             return seconds(value)
         except ValueError as error:
-            self._break(f"{_article(message['type'])} with a wrong {key}: {error}")
+            self._break(f"{_article(message['type'])} with an invalid {key}: {error}")
 
     def _text(self, message: Message, key: str, limit: int = MAX_WORDS) -> str:
-        """A text as the database and the log can hold it; the end is kept, since causes stand there."""
+        """A text that the database and the log can store. Too long a text keeps its end, where the cause is."""
         value = message.get(key)
         if value is not None and not isinstance(value, str):
-            self._break(f"{_article(message['type'])} whose {key} is no text")
+            self._break(f"{_article(message['type'])} whose {key} is not a text")
         return (value or "")[-limit:].encode("utf-8", "replace").decode()
 
     def _break(self, what: str) -> NoReturn:
@@ -269,13 +269,13 @@ class Conversation:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _line(**message: Any) -> bytes:
-    # ASCII, so that no payload can hold what UTF-8 cannot say, nor what another language takes for a line's end.
+    # ASCII, so that no payload can contain what UTF-8 cannot encode, or what another language takes for a line break.
     try:
-        # TOML has times, which options may hold and JSON cannot: they go as text.
+        # TOML has times, which options may contain and JSON cannot represent: they are sent as text.
         return json.dumps(message, allow_nan=False, default=str, separators=(",", ":")).encode() + b"\n"
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -296,5 +296,5 @@ def _short(value: object) -> str:
     try:
         text = ascii(value[:60] if isinstance(value, (str, bytes)) else value)
     except RecursionError:
-        text = "something nested deeply"
+        text = "a deeply nested value"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""What a run uses and says, for its row in `job_runs`. Short and silent successes have none, and cost nothing."""
+"""What a run uses and prints, for its row in `job_runs`. Short, silent successes have none, and cost nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from supervisor.domain.settlement import Usage
 from supervisor.system.meter import Meter, own_cpu
 from supervisor.system.run_log import RunLog, tee
 
-WORTH = 0.010  # seconds from which a silent success is worth a row
-FRESH = 0.010  # seconds for which a reading of the meters will do
+WORTH = 0.010  # seconds from which a silent success gets a row
+FRESH = 0.010  # seconds for which a reading of the meters can be reused
 
 
 class Recorder:
-    """The executor sets `run_log.run` around each run, and asks for the `usage` of those that are worth a row.
+    """The executor sets `run_log.run` around each run, and asks for the `usage` of those that get a row.
 
-    To cost the others nothing, the meters are read at the beginning of a hand of claims, unless that was just
-    done, and after each run worth a row: the CPU time of a run may include what shorter ones before it used within
-    20 ms. Until `attach` nothing is measured and nothing printed is taken down: this process may be somebody else's.
+    To cost the other runs nothing, the meters are read when claims arrive, unless that was just done, and after
+    each run with a row: the CPU time of a run may include up to 20 ms of shorter runs before it. Until `attach`
+    nothing is measured or captured: this process may not be a worker's.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class Recorder:
         self._read_at = 0.0
 
     def attach(self, memory: memoryview | None = None) -> None:
-        """From now on this process is a worker, and what it uses and prints during a run is the run's.
+        """From now on this process is a worker, and what it uses and prints during a run belongs to the run.
 
-        `memory` outlives us, for what we had said when we died.
+        `memory` outlives this process and keeps what was printed before its death.
         """
         self.run_log = RunLog(memory)
         for stream in (sys.stdout, sys.stderr):
@@ -41,21 +41,21 @@ class Recorder:
         self._own = Meter(os.getpid())
 
     def watch(self, pid: int) -> None:
-        """A program runs the jobs: its CPU time counts with ours, and its memory instead of ours."""
+        """A program runs the jobs: its CPU time is added to ours, and its memory counts instead of ours."""
         self._program = Meter(pid)
 
     def unwatch(self) -> None:
-        """The program has ended; what it used is counted with our children."""
+        """The program has ended; what it used now counts with our children."""
         if self._program is not None:
             self._program.close()
 
     def hand(self, now: float) -> None:
-        """A hand of claims begins. `now` is monotonic seconds."""
+        """Several claims were taken. `now` is monotonic seconds."""
         if now - self._read_at > FRESH:
             self._restart(now)
 
     def usage(self, started_at: float) -> Usage:
-        """A run has ended, however it did."""
+        """The usage of a run that has ended, however it ended."""
         run_log, memory = self.run_log, self._program or self._own
         run_log.run = None
         cpu_time = peak_memory = None
@@ -64,7 +64,7 @@ class Recorder:
             peak_memory = None if memory is None else memory.peak()
             self._restart(monotonic())
         except (OSError, ValueError, IndexError):
-            self._own = None  # a handler has closed its files, or others stand in their place
+            self._own = None  # a handler has closed its files, or other files have their numbers
         usage = Usage(started_at, max(0.0, time() - started_at), cpu_time, peak_memory, run_log.text())
         run_log.forget()
         return usage
@@ -77,5 +77,5 @@ class Recorder:
         (self._program or self._own).restart()
 
     def _used(self) -> float:
-        """A program that has ended is among our reaped children, so the sum goes on where it was."""
+        """A program that has ended is among our reaped children, so the sum stays continuous."""
         return own_cpu() + (self._program.cpu() if self._program is not None else 0.0)

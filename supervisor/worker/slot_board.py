@@ -1,4 +1,4 @@
-"""What a run's context does in a worker."""
+"""What the context of a run does in a worker."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from supervisor.worker.recorder import Recorder
 
 
 class SlotBoard:
-    """A handler's progress and questions, answered by the worker's slot; its log, kept for the job."""
+    """A handler's progress and queries, answered from the worker's slot; its log lines, kept for the job."""
 
     def __init__(self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine) -> None:
         self._slot = slot
         self._engine = engine
-        self._epoch = ""  # asked for by few handlers, and the same for the worker's whole life
+        self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
         self._tape = recorder.run_log
         self._mark = mark
 
     def check(self, what: str) -> None:
         if not self._mark[0]:
-            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process was forked from it")
+            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process is a fork of it")
 
     def keep(self, line: str) -> None:
         if self._mark[0]:

@@ -1,4 +1,4 @@
-"""While the database cannot be used a worker waits, longer each time, and says why."""
+"""While the database is unavailable a worker waits, longer each time, and reports why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.wakeups import Wakeups
 
-_FIRST, _MOST = 0.05, 5.0  # seconds between tries
+_FIRST, _MOST = 0.05, 5.0  # seconds between attempts
 
 
 class StoreOutage:
@@ -29,7 +29,7 @@ class StoreOutage:
         return self._pause > 0.0
 
     def wait(self, error: StoreError) -> None:
-        """Until the next try, or a signal."""
+        """Wait until the next attempt, or a signal."""
         self._counter.store_failed(error)
         if not self._pause:
             self._log.error("store_failed", error=str(error))
@@ -46,9 +46,9 @@ class StoreOutage:
 
 
 def registered(engine: Engine, record: WorkerRecord, outage: StoreOutage, leaving: Callable[[], bool]) -> Claims:
-    """A store that knows the worker. A database that cannot be used is waited for: another start would not mend it.
+    """A store that knows the worker. Waits for an unavailable database, since another start would not help.
 
-    Raises StoreError if the worker is to leave before.
+    Raises StoreError if the worker is to exit first.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""A handler that is a program: jobs go to it as lines, its words come back as progress, results and errors.
+"""A handler that is a program: it receives jobs as lines and answers with progress, results and errors.
 
-A worker has one program for its whole life. When the program ends, or has to be ended, the worker leaves
-after it has settled what it holds, and the pool replaces both; so nothing here is ever started again.
+A worker has one program for its whole life. When the program ends, or must be killed, the worker exits
+after it has settled what it holds, and the pool replaces both; so no program is restarted here.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from supervisor.worker.program import Ending, Program
 from supervisor.worker.protocol import Conversation, Error, Extend, Hello, Log, Progress, Result, Violation
 from supervisor.worker.recorder import Recorder
 
-# All of these together stay below the time after which the supervisor kills the worker itself.
-LET_GO = 2.0  # seconds for the program to let go of a job that must stop
-TERM_GRACE = 1.5  # then for TERM, before KILL
-BYE_GRACE = 5.0  # to end after its bye, before TERM
-_SET_UP = 0.95  # of startup_timeout: we can say what was missing, the supervisor only that it took too long
-_LOOK = 0.1  # seconds between two looks whether the job was cancelled
-_CLOSING = 0.5  # from the end of its replies to the program's own end, which is the better reason
+# The sum of these stays below the time after which the supervisor kills the worker itself.
+LET_GO = 2.0  # seconds for the program to stop a job when asked
+TERM_GRACE = 1.5  # then seconds after TERM, before KILL
+BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
+_SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
+_LOOK = 0.1  # seconds between two checks whether the job was cancelled
+_CLOSING = 0.5  # seconds from the end of its replies to the program's own end, which gives a better reason
 _GULP = 65536
-_GULPS_BETWEEN = 64  # read at most before a job; a program that chatters on is heard with the job
-_MOST_LOGGED = 1000  # log messages a job
+_GULPS_BETWEEN = 64  # reads at most before a job; output of a program that keeps writing is read during the job
+_MOST_LOGGED = 1000  # log messages per job
 
 
 class _Ended(Exception):
-    """The program has ended, and everything that it said before has been heard."""
+    """The program has ended, and everything that it sent before has been read."""
 
 
 class SubprocessHandler:
-    """What an executor takes for a handler. Used by one thread, the worker's main one.
+    """The handler interface of an executor. Used by one thread, the worker's main thread.
 
-    `leave` asks the worker to leave after the job at hand; `lost` notes, in a sentence, that the program
-    died or was killed through its own fault. `recorder` is told what runs, and what that prints.
+    `leave` asks the worker to exit after the current job; `lost` records, in a sentence, that the program
+    died or was killed because of its own fault. `recorder` receives what runs and what it prints.
     """
 
-    changes: Changes | None = None  # what its program keeps ends with that
+    changes: Changes | None = None  # the program's state ends with the program
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SubprocessHandler:
         self._lost = lost
         self._recorder = recorder
         self._conversation = Conversation()
-        self._pending = bytearray()  # what the program has not taken yet
+        self._pending = bytearray()  # what the program has not read yet
         self._silent = False  # its replies have ended
         self._over = False
         self._logged = 0
@@ -107,28 +107,28 @@ class SubprocessHandler:
         except (Violation, _Ended) as error:
             ending = self._end(by_itself=isinstance(error, _Ended))
             what = f"{ending} before its hello" if isinstance(error, _Ended) else error
-            raise HandlerError(f"{self.name}: it {what}{self._last_words()}") from None
+            raise HandlerError(f"{self.name}: it {what}{self._last_line()}") from None
         except HandlerError:
             self._end()
             raise
         except ValueError as error:
             self._end()
-            raise HandlerError(f"{self.name}: the pool's options are no JSON: {error}") from None
+            raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
         greeting = self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
         self._pending += greeting
-        while not isinstance(word := self._next(until), Hello):
-            if word is None or time.monotonic() > until:
+        while not isinstance(reply := self._next(until), Hello):
+            if reply is None or time.monotonic() > until:
                 patience = human(self._pool.startup_timeout)
                 raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
-            self._repeat(word, ctx.log)
-        missing = set() if word.capabilities is None else set(ctx.capabilities) - word.capabilities
+            self._log_event(reply, ctx.log)
+        missing = set() if reply.capabilities is None else set(ctx.capabilities) - reply.capabilities
         if missing:
             raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
 
     def teardown(self, ctx: Context) -> None:
-        """Say bye, and end the program if it does not end by itself."""
+        """Send bye, and end the program if it does not exit by itself."""
         if self._over:
             return
         if self._program.wait(0):
@@ -147,43 +147,43 @@ class SubprocessHandler:
     # One job
 
     def handle(self, payload: Any, ctx: Context) -> Any:
-        """Give the program a job and wait for its last word about it.
+        """Give the program a job and wait for its result.
 
-        Raises what the executor makes an outcome of: Reported, JobInterrupted; Crashed, when the program
-        has died with the job; NotBegun, when it was dead before.
+        Raises what the executor turns into an outcome: Reported, JobInterrupted; Crashed if the program
+        died with the job; NotBegun if it was dead before.
         """
-        with _deaf_to(signals.INTERRUPT):
+        with _blocked(signals.INTERRUPT):
             self._look_up()
             self._hand_over(payload, ctx)
             try:
-                word = self._converse(ctx)
+                reply = self._wait_for_result(ctx)
             except JobInterrupted as interrupted:
                 self._stop(interrupted)
             except (Violation, _Ended) as error:
                 self._crash(error)
-        return self._outcome(word, ctx)
+        return self._outcome(reply, ctx)
 
     def _look_up(self) -> None:
-        """Hear what was said between jobs, when only log lines are in order."""
+        """Read what was sent between jobs, when only log lines are allowed."""
         if not self._over:
             try:
                 dead = self._program.wait(0)
                 for _ in range(_GULPS_BETWEEN):
                     more = self._read(dead)
-                    while (word := self._conversation.next()) is not None:
-                        self._repeat(word, self._log)
+                    while (reply := self._conversation.next()) is not None:
+                        self._log_event(reply, self._log)
                     if not more:
                         break
                 if not self._silent:
                     return
                 self._end_of_replies()
             except (Violation, _Ended) as error:
-                self._retire(error)
+                self._abandon_unstarted(error)
         self._leave()
         raise NotBegun
 
-    def _retire(self, error: Violation | _Ended) -> NoReturn:
-        """The program is dead, or must die, without having begun the job."""
+    def _abandon_unstarted(self, error: Violation | _Ended) -> NoReturn:
+        """The program is dead, or must be killed, without having started the job."""
         ending = self._end()
         self._lost(f"between jobs the program {ending if isinstance(error, _Ended) else error}")
         self._leave()
@@ -194,61 +194,61 @@ class SubprocessHandler:
         try:
             line = self._conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
         except ValueError as error:
-            raise Reported("payload", f"the payload is no JSON that a program could read: {error}") from None
+            raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
         self._output.begin()
         self._look_for_oom(self._oom.forget)
         self._logged = 0
         self._pending += line
         self._handed = len(line)
 
-    def _converse(self, ctx: Context) -> Result | Error:
-        """Until the job's last word. JobInterrupted comes out of the waiting, nowhere else."""
+    def _wait_for_result(self, ctx: Context) -> Result | Error:
+        """Until the job's result. JobInterrupted can only be raised while waiting, nowhere else."""
         asked = False
         while True:
             if not asked and ctx.cancelled:
                 asked = True
                 self._pending += self._conversation.cancel(now=False)
             self._look_for_oom(self._oom.look)
-            word = self._next(time.monotonic() + _LOOK)
-            if isinstance(word, (Result, Error)):
-                return word
-            if word is not None:
-                self._attend(word, ctx)
+            reply = self._next(time.monotonic() + _LOOK)
+            if isinstance(reply, (Result, Error)):
+                return reply
+            if reply is not None:
+                self._process_event(reply, ctx)
 
     def _look_for_oom(self, look: Callable[[], None]) -> None:
-        """Once a second: what the kernel killed long ago was not this program."""
+        """Once a second, so that old kills by the kernel are not attributed to this program."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + 1.0
             look()
 
     def _stop(self, interrupted: JobInterrupted) -> NoReturn:
-        """The job must stop: ask, then TERM, then KILL. A program that lets go of it is kept."""
+        """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""
         last: Result | Error | None = None
         until = time.monotonic() + LET_GO
         self._pending += self._conversation.cancel(now=True)
         with contextlib.suppress(Violation, _Ended):
-            while last is None and time.monotonic() < until:  # whatever else it has to say
-                word = self._next(until)
-                last = word if isinstance(word, (Result, Error)) else None
+            while last is None and time.monotonic() < until:  # ignore everything else it sends
+                reply = self._next(until)
+                last = reply if isinstance(reply, (Result, Error)) else None
         if isinstance(last, Error):
             interrupted.traceback = last.traceback
         elif last is None:
-            interrupted.traceback = f"the program did not let go of the job, and {self._end()}"
+            interrupted.traceback = f"the program did not stop the job, and {self._end()}"
             self._leave()
         interrupted.stderr = self._output.tail()
         raise interrupted
 
     def _crash(self, error: Violation | _Ended) -> NoReturn:
-        """The program is dead, or must die: the job is charged a crash, and the worker leaves.
+        """The program is dead, or must be killed: the job is charged a crash, and the worker exits.
 
-        Not for a job that the program never took from its input: whatever it did, it did before.
+        Not a job that the program never read from its input: the cause came before it.
         """
         if len(self._pending) + self._program.untaken() >= self._handed:
-            self._retire(error)
+            self._abandon_unstarted(error)
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
-        what = f"{error}; it was killed" if broke else f"{ending} in the middle of its work{ending.hint}"
+        what = f"{error}; it was killed" if broke else f"{ending} while it was running the job{ending.hint}"
         what = f"the program {what}"
         self._lost(what)
         self._leave()
@@ -263,53 +263,53 @@ class SubprocessHandler:
             )
         )
 
-    def _outcome(self, word: Result | Error, ctx: Context) -> Any:
-        if isinstance(word, Result):
+    def _outcome(self, reply: Result | Error, ctx: Context) -> Any:
+        if isinstance(reply, Result):
             self._output.settle()
             try:
-                for child in word.children:
+                for child in reply.children:
                     ctx.enqueue(**child)
             except InvalidJob as error:
-                raise Reported("exception", f"a job that it enqueued is refused: {error}") from None
-            return word.value
-        if word.kind == "memory":
-            self._leave()  # whatever is short in it now, the next one starts afresh
-        kind = "permanent" if word.permanent else "retry" if word.retry else word.kind
+                raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
+            return reply.value
+        if reply.kind == "memory":
+            self._leave()  # whatever it has run out of, the next program starts fresh
+        kind = "permanent" if reply.permanent else "retry" if reply.retry else reply.kind
         stderr = self._output.tail()
-        raise Reported(kind, word.message, after=word.after, traceback=word.traceback, stderr=stderr)
+        raise Reported(kind, reply.message, after=reply.after, traceback=reply.traceback, stderr=stderr)
 
-    def _attend(self, word: object, ctx: Context) -> None:
-        if isinstance(word, Progress):
-            ctx.progress(word.fraction, word.text)
-        elif isinstance(word, Extend):
-            ctx.extend(word.seconds)
+    def _process_event(self, reply: object, ctx: Context) -> None:
+        if isinstance(reply, Progress):
+            ctx.progress(reply.fraction, reply.text)
+        elif isinstance(reply, Extend):
+            ctx.extend(reply.seconds)
         else:
-            self._repeat(word, ctx.log)
+            self._log_event(reply, ctx.log)
 
-    def _repeat(self, word: object, log: Any) -> None:
-        """Pass on what the program logs, for one job not without end."""
-        assert isinstance(word, Log)
+    def _log_event(self, reply: object, log: Any) -> None:
+        """Pass on what the program logs, up to a limit per job."""
+        assert isinstance(reply, Log)
         self._logged += 1
         if self._logged <= _MOST_LOGGED:
-            getattr(log, word.level)(word.text, **({"fields": word.fields} if word.fields else {}))
+            getattr(log, reply.level)(reply.text, **({"fields": reply.fields} if reply.fields else {}))
         elif self._logged == _MOST_LOGGED + 1:
-            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's is left out")
+            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
 
     # Lines in and out
 
     def _next(self, until: float) -> Any:
-        """What the program says next; None if it has said nothing until then. Raises Violation or _Ended."""
-        while (word := self._conversation.next()) is None:
+        """The program's next message; None if it has sent nothing until then. Raises Violation or _Ended."""
+        while (reply := self._conversation.next()) is None:
             if self._silent:
                 self._end_of_replies()
             left = until - time.monotonic()
             if left <= 0:
                 return None
             self._exchange(left)
-        return word
+        return reply
 
     def _exchange(self, seconds: float) -> None:
-        """Wait for the program to speak, to listen or to end, and do one step of each."""
+        """Wait until the program writes, reads or ends, and do one step of each."""
         if self._silent:
             self._end_of_replies()
         wanted = bool(self._pending) and self._program.requests >= 0
@@ -327,7 +327,7 @@ class SubprocessHandler:
             self._read(dead)
 
     def _wait(self, seconds: float) -> set[int]:
-        """The only place where an interruption may come: nothing is half done here."""
+        """The only place where an interruption may happen: no operation is half done here."""
         before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signals.INTERRUPT})
         try:
             return {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
@@ -340,14 +340,14 @@ class SubprocessHandler:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self._silent = True  # who closes its requests has nothing more to say
+            self._silent = True  # a program that closes its requests has nothing more to say
 
     def _read(self, dead: bool) -> bool:
-        """Whether there was something. `dead`: the program had ended before, so what is there is all."""
+        """Whether there was data. `dead`: the program had ended before, so there will be no more."""
         try:
             data = os.read(self._program.replies, _GULP)
         except BlockingIOError:
-            self._silent = dead  # though others may hold its replies open
+            self._silent = dead  # though other processes may hold its replies open
             return False
         self._conversation.hear(data)
         self._silent = self._silent or not data
@@ -357,7 +357,7 @@ class SubprocessHandler:
         """Nothing more will come. Raises _Ended for a program that has ended, Violation for one that has not."""
         if self._program.wait(_CLOSING):
             raise _Ended
-        raise Violation("closed its replies or its requests, and went on")
+        raise Violation("closed its replies or its requests, and continued to run")
 
     def _end(self, *, by_itself: bool = False) -> Ending:
         """`by_itself`: it had ended before we did anything."""
@@ -372,14 +372,14 @@ class SubprocessHandler:
         self._log.debug("program_ended", pid=self._program.pid, how=str(ending))
         return ending
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = (self._output.tail() or "").strip().splitlines()
         return f": {lines[-1].strip()}" if lines else ""
 
 
 @contextlib.contextmanager
-def _deaf_to(number: int) -> Iterator[None]:
-    """Hold a signal back; it comes where it is waited for, or at the end."""
+def _blocked(number: int) -> Iterator[None]:
+    """Block a signal; it is delivered where it is waited for, or at the end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield

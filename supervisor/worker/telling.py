@@ -1,4 +1,4 @@
-"""What the log is told of jobs once their settlements are committed."""
+"""Log what happened to jobs, once their settlements are committed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange
 
-MOST_FAILURES = 10  # that are told one by one in a second; the rest is counted
+MOST_FAILURES = 10  # logged one by one per second; the rest are counted
 _SECOND = 1.0
 _LONGEST = 300  # characters of an error's message
-_FAILED = (Status.PENDING, Status.FAILED, Status.QUARANTINED)  # what a failed attempt may leave; not: cancelled
+_FAILED = (Status.PENDING, Status.FAILED, Status.QUARANTINED)  # the results of a failed attempt; not: cancelled
 
 
 class Telling:
@@ -23,40 +23,40 @@ class Telling:
     def __init__(self, retry: RetryPolicy, log: Any) -> None:
         self._retry = retry
         self._log = log
-        self._since = 0.0  # when the present second began
-        self._told = self._untold = 0
+        self._since = 0.0  # when the current second started
+        self._logged = self._unlogged = 0
 
     def __call__(self, settlements: Sequence[Settlement], settle_and_claim: Exchange) -> None:
         for job in settle_and_claim.lost:
             self._log.warning("claim_lost", job=job, result="discarded")
-        for job, reason in settle_and_claim.refused:  # rows that the database refuses to have claimed or settled
+        for job, reason in settle_and_claim.refused:  # rows that the database does not allow to be claimed or settled
             self._log.warning("row_refused", job=job, reason=reason, result="quarantined")
         for settlement in settlements:
             if settlement.failure is None or settlement.status not in _FAILED:
                 continue
             if settlement.job_id not in settle_and_claim.lost:
                 self._failure(settlement)
-        if self._untold and monotonic() - self._since >= _SECOND:
+        if self._unlogged and monotonic() - self._since >= _SECOND:
             self.rest()
 
     def rest(self) -> None:
-        """Say how many failures were not told one by one."""
-        if self._untold:
-            self._log.warning("more_jobs_failed", count=self._untold, hint="supervisor jobs list --status failed")
-            self._untold = 0
+        """Log how many failures were not logged one by one."""
+        if self._unlogged:
+            self._log.warning("more_jobs_failed", count=self._unlogged, hint="supervisor jobs list --status failed")
+            self._unlogged = 0
 
     def _failure(self, settlement: Settlement) -> None:
         now = monotonic()
         if now - self._since >= _SECOND:
             self.rest()
-            self._since, self._told = now, 0
-        if self._told >= MOST_FAILURES:
-            self._untold += 1
+            self._since, self._logged = now, 0
+        if self._logged >= MOST_FAILURES:
+            self._unlogged += 1
             return
-        self._told += 1
+        self._logged += 1
         again = settlement.status is Status.PENDING
-        tell = self._log.warning if again else self._log.error
-        tell("job_failed", **self._fields(settlement), **({"retry_in": round(settlement.delay, 3)} if again else {}))
+        log = self._log.warning if again else self._log.error
+        log("job_failed", **self._fields(settlement), **({"retry_in": round(settlement.delay, 3)} if again else {}))
 
     def _fields(self, settlement: Settlement) -> dict[str, Any]:
         """`retry_in`, which is added for a job that runs again, is seconds."""
@@ -74,6 +74,6 @@ class Telling:
 
 
 def _one_line(message: str) -> str:
-    """The first line that says something, of a bounded length."""
+    """The first line that is not empty, shortened."""
     first = next((line for line in message.splitlines() if line.strip()), "").strip()
     return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"

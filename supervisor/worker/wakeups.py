@@ -1,4 +1,4 @@
-"""What ends a worker's sleep: a job that may have come, and what the supervisor tells it."""
+"""What wakes a sleeping worker: a job that may have arrived, and the supervisor's requests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.
 
 
 class Wakeups:
-    """Takes the process's signals. `wake` is the pool's eventfd; `interrupt` is the handler of that signal.
+    """Handles the process's signals. `wake` is the pool's eventfd; `interrupt` is the handler of that signal.
 
-    `handlers` are all that the worker has set, `descriptor` what signals write to.
+    `handlers` are all that the worker has set; `descriptor` is what signals write to.
     """
 
     def __init__(self, slot: Slot, wake: int, interrupt: Handler) -> None:
@@ -43,7 +43,7 @@ class Wakeups:
         signals.unblock_all()
 
     def sleep(self, most: float) -> None:
-        """Until a job may have come, a signal has, or `most` seconds are over."""
+        """Until a job may have arrived, a signal has, or `most` seconds have passed."""
         for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -51,17 +51,17 @@ class Wakeups:
         self._inbox.take()
 
     def pause(self, seconds: float) -> None:
-        """The same, whatever jobs may come."""
+        """The same, but new jobs do not end it."""
         select.select([self._inbox.fileno()], [], [], seconds)
         self._inbox.take()
 
     def wait_to_be_watched(self) -> None:
-        """Nobody works whose end nobody would see. The supervisor has usually long seen us by now."""
+        """Do not work until the supervisor is ready to see this worker's end. Usually it already is."""
         seconds = 0.0005
         while not self._slot.watched and not self._slot.drain_requested:
             self.pause(seconds)
             seconds = min(seconds * 2, 0.1)
 
     def _note_drain(self, number: int, frame: FrameType | None) -> None:
-        # The slot's word is what counts, and the signal only wakes: a handler may hold signals back.
+        # The slot decides, and the signal only wakes: a handler may block signals.
         self._slot.request_drain()

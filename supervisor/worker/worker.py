@@ -1,4 +1,4 @@
-"""A worker: claim, execute, settle, until told to leave."""
+"""A worker: claim, execute, settle, until told to exit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
-# By name, as in the executor: a handler that replaces them must not reach the loop.
+# Imported by name, as in the executor: a handler that replaces them must not affect the loop.
 from time import monotonic, time
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -42,18 +42,18 @@ from supervisor.worker.wakeups import FOREIGN, Wakeups
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
-SAFETY_NET = 5.0  # seconds after which an idle worker looks for itself
-_EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to get a successor ready
-_MANY_CHILDREN = 1000  # jobs that the runs of one hand may enqueue together before what they did is committed
+SAFETY_NET = 5.0  # seconds after which an idle worker checks for jobs without a wake-up
+_EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
+_MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 EXIT_LEFT, EXIT_BROKEN = 0, 70
 
 
 class Worker:
-    """One worker process, from its set-up to its end. Made after the fork, in the main thread.
+    """One worker process, from its set-up to its end. Created after the fork, in the main thread.
 
-    `wake` is the pool's eventfd, on which it sleeps; `news` the supervisor's, through which it says that
-    its slot has changed. `recorder` keeps what runs use and say, `row` counts them. A `cautious` one claims a single
-    job at a time, and looks at its process and commits before the next, so that a death tells which job it was.
+    `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
+    has changed. `recorder` keeps what runs use and print, `row` counts them. A `cautious` one claims one job at a time,
+    checks its process and commits before the next, so that a death shows which job caused it.
     `now_and_then` is called every few seconds, by another thread.
     """
 
@@ -91,15 +91,15 @@ class Worker:
         self._wanted = JobSelector(pool.types, " ".join(pool.capabilities))
         self._pace = Pace(pool.prefetch)
         self._growth = MemoryWatch(pool.max_memory)
-        self._hand = ClaimBuffer()
+        self._buffer = ClaimBuffer()
         self._done = 0
-        self._settled = 0  # of these: committed, by the main thread
-        self._enqueued = 0  # jobs, by those of the present hand
+        self._settled = 0  # of these: committed by the main thread
+        self._enqueued = 0  # jobs, by the runs of the current round
         self._draining = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
         self._spare: Claims | None = None
-        self._unsure = False  # a claim has failed, or only its answer was lost: then we hold what we do not know of
+        self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -114,17 +114,17 @@ class Worker:
             after_in_parent=forks.after_in_parent,
             after_in_child=partial(self._detach, forks),
         )
-        self._hand_back = HandBack(self._exchange_aside, self._hand, self._slot, self._counter, self._tell, self._log)
-        pulse = self._pulse = HeartbeatThread(
+        self._hand_back = HandBack(self._exchange_aside, self._buffer, self._slot, self._counter, self._tell, self._log)
+        heartbeat = self._heartbeat = HeartbeatThread(
             self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
         )
-        pulse.start()
+        heartbeat.start()
         try:
             self._set_up()
         except (HandlerError, StoreError, Ruined) as error:
             self._end_fork(error)
             if isinstance(error, StoreError) and self._slot.drain_requested:
-                self._slot.state(State.LEFT)  # told to leave while it waited for the database
+                self._slot.state(State.LEFT)  # told to exit while it waited for the database
                 return EXIT_LEFT
             return self._broken(str(error))
         except BaseException as error:
@@ -134,11 +134,11 @@ class Worker:
         try:
             self._work()
         except BaseException as error:
-            # Nothing is raised here while the process is sound, whatever a handler or a row does.
+            # Nothing is raised here while the process is intact, whatever a handler or a row does.
             self._end_fork(error)
             leave_ruined(error, self._slot, self._log)
         self._tear_down()
-        pulse.stop()
+        heartbeat.stop()
         self._slot.state(State.LEFT)
         return EXIT_LEFT
 
@@ -149,15 +149,15 @@ class Worker:
                 self._fitness.look(self._done, closely=True)
             if not claims and not self._draining:
                 self._slot.state(State.IDLE)
-                # A job may have come between the question and the word "idle": ask once more.
+                # A job may have arrived between the claim and the state "idle": check once more.
                 claims = self._exchange(self._want())
             if claims:
                 self._execute(claims)
             elif not self._draining:
                 self._sleep()
         self._slot.state(State.DRAINING)
-        self._pulse.cease()
-        while self._hand:
+        self._heartbeat.cease()
+        while self._buffer:
             self._exchange(0)
         self._tell.rest()
 
@@ -167,21 +167,21 @@ class Worker:
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
     def _exchange(self, want: int, gathered: int = 0) -> list[Claim]:
-        """Settle what is finished and claim more, beside so many `gathered` before. Waits while the database fails."""
+        """Settle what is finished and claim more, besides the `gathered` ones. Waits while the database fails."""
         if not self._mark[0]:
             forked.end()
-        if self._closed():  # else SQLite might write to what a handler has opened in place of its files
+        if self._closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
-        (settlements, runs), now = self._hand.collect(), time()
+        (settlements, runs), now = self._buffer.collect(), time()
         try:
             settle_and_claim = self._store.settle_and_claim(
                 self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, now
             )
         except StoreError as error:
-            self._hand.put_back(settlements, runs)
+            self._buffer.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
-            if self._fitness.look(self._done):  # it may be our own process that cannot use it
-                raise Ruined(f"a handler has changed the process for good, and {error}") from None
+            if self._fitness.look(self._done):  # the cause may be in our own process
+                raise Ruined(f"a handler has changed the process permanently, and {error}") from None
             self._wait_out(error)
             return []
         if self._outage.on:
@@ -193,17 +193,17 @@ class Worker:
             self._counter.settled(settlements, settle_and_claim.lost, now, bool(settle_and_claim.claims))
         self._tell(settlements, settle_and_claim)
         claims = settle_and_claim.claims
-        if self._unsure and want and not gathered:  # else nobody would run them
+        if self._unsure and want and not gathered:  # otherwise nobody would run them
             claims = self._held(claims)
         self._slot.hold(len(claims))
         return claims
 
     def _held(self, claims: list[Claim]) -> list[Claim]:
-        """With these, what else the table says that we hold: an earlier claim was committed, and its answer lost.
+        """Add other claims that the table has for us: an earlier claim was committed, but its answer was lost.
 
-        Nobody else would ever run it, since its lock is renewed for as long as we live.
+        No other worker would ever run them, since their locks are renewed as long as this worker lives.
         """
-        if self._hand_back.active or self._hand:
+        if self._hand_back.active or self._buffer:
             return claims
         try:
             held = self._store.held(self._record.incarnation)
@@ -215,23 +215,23 @@ class Worker:
 
     def _execute(self, claims: list[Claim]) -> None:
         if self._cautious and (seconds := self._fitness.leftovers.dangerous_for(monotonic())):
-            self._wakeups.pause(seconds)  # what was left behind shall do its harm while no job runs
-        slot, hand, pulse = self._slot, self._hand, self._pulse
+            self._wakeups.pause(seconds)  # let leftovers do their harm while no job runs
+        slot, buffer, heartbeat = self._slot, self._buffer, self._heartbeat
         slot.state(State.BUSY)
         began = monotonic()
         if len(claims) > 1:
-            pulse.batch(began)
+            heartbeat.batch(began)
         self._recorder.hand(began)
         self._enqueued = 0
-        hand.take(claims)
+        buffer.take(claims)
         count = 0
         if slot.drain_requested:  # between claim and start
-            self._heed()
+            self._release_if_draining()
         while ran := self._run_next():
             count += ran
             if slot.drain_requested:
-                self._heed()
-        pulse.job(0.0)
+                self._release_if_draining()
+        heartbeat.job(0.0)
         now = monotonic()
         self._fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
@@ -243,30 +243,30 @@ class Worker:
             self._fitness.look(self._done)
 
     def _run_next(self) -> int:
-        """Run what comes next in hand. Returns how many jobs that were."""
-        claim = self._hand.next()
+        """Run the next of the claims held. Returns the number of jobs run."""
+        claim = self._buffer.next()
         if claim is None:
             return 0
         settlement = self._run_one(claim)
-        self._hand.finish(settlement)
+        self._buffer.finish(settlement)
         if settlement.children:
             self._commit_many(len(settlement.children))
         return 1
 
     def _commit_many(self, children: int) -> None:
-        """What the runs of a hand enqueue must not add up to a transaction that keeps others from writing."""
+        """Keep what the runs of a round enqueue from adding up to a transaction that blocks other writers."""
         self._enqueued += children
         if self._enqueued >= _MANY_CHILDREN:
             self._exchange(0)
-            self._slot.hold(self._hand.waiting)
+            self._slot.hold(self._buffer.waiting)
 
     def _begin(self, claim: Claim, batch: int = 1) -> None:
-        """Show that a run begins: of a job, or of a batch of so many whose first it is."""
+        """Show that a run starts: of a job, or of a batch of this size whose first job it is."""
         started = monotonic()
         self._slot.forget_progress()
         doubtful = self._fitness.leftovers.new(started)
         self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch, doubtful=doubtful)
-        self._pulse.job(started)
+        self._heartbeat.job(started)
         self._running = claim
 
     def _run_one(self, claim: Claim) -> Settlement:
@@ -275,7 +275,7 @@ class Worker:
             settlement = self._executor.run(claim)
             self._running = None
         except JobInterrupted as error:
-            # Raised in the instant before the handler was called, or after it had returned.
+            # Raised just before the handler was called, or just after it returned.
             settlement = self._executor.interrupted(claim, error, time())
             self._running = None
         self._done += 1
@@ -288,10 +288,10 @@ class Worker:
 
     def _leave_soon(self) -> None:
         self._draining = True
-        self._hand.release()
+        self._buffer.release()
 
     def _exchange_aside(self, settlements: Sequence[Settlement], now: float) -> Exchange | None:
-        """For the pulse's thread, which has a store of its own. None: the main thread will see why, and leave."""
+        """For the heartbeat thread, which has a store of its own. None: the main thread will see why, and exit."""
         if self._closed():
             return None
         if self._spare is None:
@@ -304,24 +304,24 @@ class Worker:
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
         self._wakeups.sleep(most)
-        self._obey()
+        self._check_drain()
 
     def _wait_out(self, error: StoreError) -> None:
         self._outage.wait(error)
-        self._obey()
+        self._check_drain()
 
-    def _obey(self) -> None:
+    def _check_drain(self) -> None:
         if self._slot.drain_requested:
             self._draining = True
 
-    def _heed(self) -> None:
-        """Told to leave, give back what has not begun."""
-        self._obey()
+    def _release_if_draining(self) -> None:
+        """When told to exit, return what has not started."""
+        self._check_drain()
         if self._draining:
-            self._hand.release()
+            self._buffer.release()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The one handler that does more than record: only an exception can end somebody else's loop."""
+        """The only handler that does more than record: only an exception can end a loop in the handler's code."""
         claim = self._running
         if claim is None or self._interrupted == (claim.job_id, claim.token):
             return
@@ -365,7 +365,7 @@ class Worker:
         self._check.set_up(self._wakeups.handlers, self._wakeups.descriptor)
         self._fitness.set_up(handler)
         self._wakeups.wait_to_be_watched()
-        self._obey()
+        self._check_drain()
         self._slot.state(State.IDLE)
         os.eventfd_write(self._news, 1)
 
@@ -374,12 +374,12 @@ class Worker:
         return EXIT_BROKEN
 
     def _end_fork(self, error: BaseException | None = None) -> None:
-        """Go on only if this is the worker and no process that a handler has forked."""
+        """Continue only if this is the worker and not a process that a handler has forked."""
         if not self._mark[0]:
             forked.end(error)
 
     def _detach(self, forks: forked.Forks) -> None:
-        """In a process that a handler forks: let go of all that it shares with the worker."""
+        """In a process that a handler forks: release everything that it shares with the worker."""
         self._slot.detach()
         self._row.detach()
         forks.after_in_child()

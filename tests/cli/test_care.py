@@ -137,7 +137,7 @@ def test_an_own_handlers_module_that_hides_the_shipped_ones_is_named(cli: Run, p
     (project / "handlers.py").write_text("")
     (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
     [error] = cli("check").errors()
-    assert f"(handlers is {project}/handlers.py, which hides the handlers that are shipped" in error
+    assert f"(handlers is {project}/handlers.py, which hides the handlers of job-supervisor" in error
 
 
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:

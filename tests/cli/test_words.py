@@ -67,7 +67,7 @@ def test_crashes_are_named_in_a_list(cli: Run, database: Path) -> None:
 def test_progress_beyond_its_bounds_is_refused() -> None:
     ctx = context()
     for wrong in (50, -1, float("nan")):
-        with pytest.raises(ValueError, match=f"progress is a number from 0 to 1, not {wrong}"):
+        with pytest.raises(ValueError, match=f"progress must be a number from 0 to 1, not {wrong}"):
             ctx.progress(wrong)
     assert ctx.reported is None
     ctx.progress(1.0000000001)

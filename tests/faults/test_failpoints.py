@@ -46,9 +46,9 @@ def stopped(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ("worker:settle_doen=kill", "there is no place 'settle_doen'; is it 'settle_done'?"),
-        ("worker:settle_done=explode", "'explode' is no action"),
-        ("wrkr:settle_done=kill", "'wrkr' is no role"),
+        ("worker:settle_doen=kill", "there is no place 'settle_doen'; did you mean 'settle_done'?"),
+        ("worker:settle_done=explode", "'explode' is not an action"),
+        ("wrkr:settle_done=kill", "'wrkr' is not a role"),
     ],
 )
 def test_a_mistake_ends_the_command_with_one_sentence_and_nothing_written(

@@ -175,12 +175,12 @@ def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: Mak
 
 
 PAYLOADS = {
-    "'{broken'": "no JSON",
-    "''": "no JSON",
-    "CAST(x'7b007d' AS TEXT)": "no JSON",  # a NUL
+    "'{broken'": "not valid JSON",
+    "''": "not valid JSON",
+    "CAST(x'7b007d' AS TEXT)": "not valid JSON",  # a NUL
     "CAST(x'ff7b7d' AS TEXT)": "UTF-8",
     "CAST(x'22eda08022' AS TEXT)": "UTF-8",  # half of a surrogate pair
-    f"'{'[' * 60_000}'": "no JSON",  # deeper than the interpreter's stack
+    f"'{'[' * 60_000}'": "not valid JSON",  # deeper than the interpreter's stack
 }
 
 

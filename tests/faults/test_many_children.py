@@ -32,8 +32,8 @@ POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        ({"children": 400_000}, "a run may enqueue 10,000 jobs"),
-        ({"children": 1000, "bytes": 1_000_000}, "64MiB of payloads together"),
+        ({"children": 400_000}, "a run may enqueue at most 10,000 jobs"),
+        ({"children": 1000, "bytes": 1_000_000}, "may have 64MiB together"),
     ],
 )
 def test_a_run_that_enqueues_without_end_fails_for_itself(

@@ -106,7 +106,7 @@ def test_a_program_that_cannot_be_set_up_stops_only_its_own_pool(make_site: Make
     for pool, why in {
         "broken": "broken.py: it ended with exit code 1 before its hello: RuntimeError: no model here",
         "mute": "startup_timeout",  # the worker's words or, if it is slow, the supervisor's
-        "garbled": "it sent a line that is no JSON: 'ready'",
+        "garbled": "it sent a line that is not valid JSON: 'ready'",
         "lacking": "it lacks capabilities of the pool: gpu",
     }.items():
         detail = wait_for(lambda pool=pool: site.event("worker_died", pool=pool), pool)["detail"]

@@ -22,12 +22,12 @@ def pool_problem(path: Path) -> str:
 
 
 RUDENESS = [
-    ("garbage", "protocol", "sent a line that is no JSON: 'Traceback"),
+    ("garbage", "protocol", "sent a line that is not valid JSON: 'Traceback"),
     ("huge", "protocol", "sent a line of more than 1048576 bytes"),
-    ("wrong id", "protocol", "sent a result with a wrong id"),
+    ("wrong id", "protocol", "sent a result with an invalid id"),
     ("late", "protocol", "sent a late result"),
     ("closes replies", "protocol", "closed its replies"),
-    ("end", "crash", "ended with exit code 3 in the middle of its work"),
+    ("end", "crash", "ended with exit code 3 while it was running the job"),
     ("kill", "crash", "was killed by SIGKILL"),
 ]
 
@@ -90,7 +90,7 @@ def test_a_silent_program_is_killed_at_the_time_limit_whatever_it_ignores(make_s
     assert (job.status, job.crashes, job.attempts) == (Status.FAILED, 0, 1)
     kind, traceback, stderr = failure(site, job.id, "kind", "traceback", "stderr")
     assert kind == "timeout"
-    assert traceback == "the program did not let go of the job, and was killed by SIGKILL"
+    assert traceback == "the program did not stop the job, and was killed by SIGKILL"
     assert stderr == "about to silence\n"
     assert site.done(site.queue.enqueue("silent")).crashes == 0  # by another program
     assert not site.event("worker_died")  # a time limit is no death of the worker's own

@@ -87,7 +87,7 @@ def test_a_redirect_cannot_leave_http(site: str, target: str) -> None:
 
 def test_private_addresses_are_refused_unless_allowed(site: str) -> None:
     for url in (f"{site}/10", f"{site.replace('127.0.0.1', 'localhost')}/10"):
-        with pytest.raises(Fail, match="is no public address"):
+        with pytest.raises(Fail, match="is not a public address"):
             download.fetch(url, TRUSTING.model_copy(update={"allow_private_hosts": False}))
 
 

@@ -40,7 +40,7 @@ def test_each_type_gets_what_its_own_handler_finds(ml: None, context: Contexts, 
 def test_a_type_without_a_model_fails_for_good(context: Contexts) -> None:
     ctx = context()
     ctx.type = "translate"
-    with pytest.raises(Fail, match="for jobs of the type translate; there are tag, caption, nsfw"):
+    with pytest.raises(Fail, match="for jobs of type translate; the types are tag, caption, nsfw"):
         Pictures().handle({"path": "cat.jpg"}, ctx)
 
 

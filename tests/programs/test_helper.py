@@ -84,7 +84,7 @@ FAILURES = {
     "nan": ("result", "result: Out of range float values are not JSON compliant"),
     "long": ("result", "result: its line has 10486"),
     "deep": ("result", "supervisor.domain.errors.InvalidJob: result: it is nested deeper than 64 levels"),
-    "surrogate": ("result", "supervisor.domain.errors.InvalidJob: result: it holds a lone surrogate"),
+    "surrogate": ("result", "supervisor.domain.errors.InvalidJob: result: it contains a lone surrogate"),
 }
 
 
@@ -135,7 +135,7 @@ def test_a_copy_beside_the_program_does_as_well(pair: MakePair, tmp_path: Path) 
 def test_started_by_hand_it_says_how_it_is_to_be_started() -> None:
     ran = subprocess.run([sys.executable, SOURCE, "os:getpid"], capture_output=True, text=True, check=False, timeout=20)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("SUPERVISOR_REPLY_FD is not set: this program is to be started by a pool")
+    assert ran.stderr.startswith("SUPERVISOR_REPLY_FD is not set: this program must be started by a pool")
 
 
 # As in a worker

@@ -119,7 +119,7 @@ def test_a_folder_for_foreign_interpreters_holds_the_helper_alone() -> None:
     [
         (["sh", "-c", "echo no model >&2; exit 4"], "it ended with exit code 4 before its hello: no model"),
         (["sh", "-c", "kill -SEGV $$"], "it was killed by SIGSEGV before its hello"),
-        (["sh", "-c", "exec 3>&-; sleep 60"], "it closed its replies or its requests, and went on"),
+        (["sh", "-c", "exec 3>&-; sleep 60"], "it closed its replies or its requests, and continued to run"),
         (["sh", "-c", "sleep 60"], "it has not said hello within startup_timeout, 300ms"),
         (["./no-interpreter"], "it cannot be started: No such file or directory"),
         (["./no-format"], "it cannot be started: Exec format error"),
@@ -167,7 +167,7 @@ def test_a_program_that_ends_while_others_hold_its_pipes_open_is_seen_to_have_en
 
     assert settlement.failure is not None
     assert (settlement.crashes, settlement.failure.exit_code) == (1, 7)
-    assert said(settlement) == made.losses[0] == "the program ended with exit code 7 in the middle of its work"
+    assert said(settlement) == made.losses[0] == "the program ended with exit code 7 while it was running the job"
 
 
 def test_a_last_word_before_the_end_counts(pair: MakePair) -> None:
@@ -246,7 +246,7 @@ def test_children_are_enqueued_with_the_result_or_the_job_fails(pair: MakePair) 
 
     assert [(job.type, job.payload, job.priority) for job in good.children] == [("next", "[1]", 3)]
     assert bad.children == ()
-    assert said(bad).startswith("a job that it enqueued is refused: type: 'Next!' is none")
+    assert said(bad).startswith("a job that it enqueued was rejected: type: 'Next!' is not a valid type")
 
 
 def test_a_payload_that_no_program_could_read_fails_for_good(pair: MakePair) -> None:
@@ -297,7 +297,7 @@ LETS_GO = 'read cancel; case $cancel in *true*) printf \'{"type":"error","id":1}
     ("program", "kept", "traceback"),
     [
         (f"read job; {LETS_GO}{BYE}", True, None),
-        ("read job; sleep 60", False, "the program did not let go of the job, and was killed by SIGTERM"),
+        ("read job; sleep 60", False, "the program did not stop the job, and was killed by SIGTERM"),
         ("trap '' TERM; read job; while :; do sleep 60; done", False, "and was killed by SIGKILL"),
         ("trap 'exit 5' TERM; read job; while :; do read x; done", False, "and ended with exit code 5"),
         ("read job; read cancel; exit 6", False, "and ended with exit code 6"),

@@ -134,7 +134,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ("retry = { jitter = nan }", "retry.jitter: must be a finite number, not nan"),
         ("retry = { max_attempts = 0 }", "retry.max_attempts: must be at least 1, not 0"),
         ("retry = 3", "retry: must be a table, like { name = … }, not 3"),
-        ("types = []", "types: the list is empty; leave the key out for the pool's own name"),
+        ("types = []", "types: the list is empty; omit the key to use the pool's own name"),
         ('types = ["a", "a"]', "types: 'a' is listed twice"),
         ('types = "a"', 'types: must be a list, like ["a", "b"], not \'a\''),
         ('capabilities = ["a", "b", "a"]', "capabilities: 'a' is listed twice"),
@@ -143,8 +143,8 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             "capabilities[0]: 'a b' is not a capability; "
             "one has 1 to 100 printable ASCII characters, no space and no comma",
         ),
-        ('env = { "A=B" = "x" }', 'env."A=B": no environment variable can have this name'),
-        ('env = { A = "\\u0000" }', "env.A: no environment variable can hold a NUL character"),
+        ('env = { "A=B" = "x" }', 'env."A=B": an environment variable cannot have this name'),
+        ('env = { A = "\\u0000" }', "env.A: an environment variable cannot contain a NUL character"),
         ("options = 3", "options: must be a table, like { name = … }, not 3"),
         ('command = ["python"]', "command: write either handler or command, not both"),
         ("batch_size = 257", "batch_size: must be at most 256, not 257"),
@@ -164,11 +164,11 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ),
         (
             'env = { CUDA_VISIBLE_DEVICES = "1" }\ngpus = [0]',
-            "env.CUDA_VISIBLE_DEVICES: gpus sets this variable, for each worker another device; write one of the two",
+            "env.CUDA_VISIBLE_DEVICES: gpus sets this variable, differently for each worker; set only one of the two",
         ),
         (
             "preload_setup = true\ngpus = [0]",
-            "preload_setup: it cannot go together with gpus: the model would be loaded before a worker has its device",
+            "preload_setup: it cannot be combined with gpus: the model would be loaded before a worker has its device",
         ),
         (
             'preload_setup = true\nstart = "spawn"',
@@ -207,15 +207,15 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ("[pools.a]\ncommand = [3]", ':2: pools.a.command[0]: must be text in quotes, like "text", not 3'),
         (
             '[pools.a]\ncommand = ["x\\u0000"]',
-            ":2: pools.a.command[0]: no argument of a program can hold a NUL character",
+            ":2: pools.a.command[0]: a program's argument cannot contain a NUL character",
         ),
         (
             '[pools.a]\ncommand = [" ", "x"]',
-            ':2: pools.a.command: it names no program; write it like ["python3", "tag.py"]',
+            ':2: pools.a.command: it contains no program; write it like ["python3", "tag.py"]',
         ),
         (
             f'[defaults]\ncommand = ["x"]\n{POOL}',
-            ":2: defaults.command: each pool has its own; it cannot be a default for all of them",
+            ":2: defaults.command: each pool has its own; it cannot have a default",
         ),
         ("pools = 3", f":1: pools: {NO_POOL}"),
         ("pools.tag = 3", ":1: pools.tag: must be a table, not 3"),
@@ -231,11 +231,11 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'[defaults]\nhandler = "a:b"\n{POOL}',
-            ":2: defaults.handler: each pool has its own; it cannot be a default for all of them",
+            ":2: defaults.handler: each pool has its own; it cannot have a default",
         ),
         (
             '[pools."a b"]\nhandler = "a:b"',
-            ':1: pools."a b": the name of a pool has 1 to 100 characters of a-z 0-9 _ . -',
+            ':1: pools."a b": the name of a pool must have 1 to 100 characters of a-z 0-9 _ . -',
         ),
         (
             '[pools.a.b]\nhandler = "a:b"',
@@ -247,7 +247,7 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"',
-            ':3: schedules[0]: say when: `cron = "0 3 * * *"` or `every = "1h"`',
+            ':3: schedules[0]: set when it runs: `cron = "0 3 * * *"` or `every = "1h"`',
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\nevery = "1h"',
@@ -267,11 +267,11 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\ntimezone = "UTC"',
-            ":7: schedules[0].timezone: it is for cron; `every` counts from the last time",
+            ":7: schedules[0].timezone: it applies to cron only; `every` counts from the last time",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\ntimezone = "Mars/Base"',
-            ":7: schedules[0].timezone: 'Mars/Base' is not a time zone of this machine; write it like Europe/Berlin",
+            ":7: schedules[0].timezone: 'Mars/Base' is not a time zone on this machine; write it like Europe/Berlin",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\npayload = {{ at = 2026-01-01 }}',
@@ -283,7 +283,7 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f"{POOL}{X}{X}",
-            ":8: schedules[1].name: another schedule is called 'x', too",
+            ":8: schedules[1].name: another schedule also has the name 'x'",
         ),
         (f"{POOL}[schedules]", ":3: schedules: must be tables [[schedules]], not {}"),
         (
@@ -334,7 +334,7 @@ def test_two_pools_may_not_run_the_same_jobs_with_different_programs(toml: Path)
         ("/nowhere/tag", "there is no program /nowhere/tag"),
         ("./tag", "there is no program {}/tag"),
         ("./folder", "{}/folder is not a program: it is not a file"),
-        ("./text", "{}/text may not be executed; chmod +x mends that, or name its interpreter first"),
+        ("./text", "{}/text is not executable; run chmod +x on it, or put its interpreter first"),
         ("./program", ""),
         ("sh", ""),
     ],

@@ -27,19 +27,19 @@ def test_once_holds_for_every_point(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("settle_done", "no fail-point"),
-        ("=kill", "no fail-point"),
-        ("worker:=kill", "no fail-point"),
-        ("boss:settle_done=kill", "'boss' is no role"),
-        ("settle_done=explode", "no action; write kill, stop or fail:KIND"),
-        ("settle_done=kill@", "no action"),
-        ("settle_done=kill@0", "no action"),
-        ("settle_done=kill@often", "no action"),
-        ("settle_done=fail", "no action"),
-        ("settle_done=fail:", "no action"),
-        ("settle_done=fail:busy%2", "no action"),
-        ("settle_done=fail:busy*0", "no action"),
-        ("settle_done=fail:busy@2%0.5", "no action"),
+        ("settle_done", "not a fail-point"),
+        ("=kill", "not a fail-point"),
+        ("worker:=kill", "not a fail-point"),
+        ("boss:settle_done=kill", "'boss' is not a role"),
+        ("settle_done=explode", "not an action; write kill, stop or fail:KIND"),
+        ("settle_done=kill@", "not an action"),
+        ("settle_done=kill@0", "not an action"),
+        ("settle_done=kill@often", "not an action"),
+        ("settle_done=fail", "not an action"),
+        ("settle_done=fail:", "not an action"),
+        ("settle_done=fail:busy%2", "not an action"),
+        ("settle_done=fail:busy*0", "not an action"),
+        ("settle_done=fail:busy@2%0.5", "not an action"),
         ("settle_done=kill;once=/no/such/folder", "no folder '/no/such/folder'"),
     ],
 )
@@ -59,7 +59,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_misspelt_place_is_refused_with_the_one_that_was_meant(asked: pytest.MonkeyPatch) -> None:
     asked.setenv(VARIABLE, "worker:settle_doen=kill")
 
-    with pytest.raises(ValueError, match=f"{VARIABLE}: there is no place 'settle_doen'; is it 'settle_done'?"):
+    with pytest.raises(ValueError, match=f"{VARIABLE}: there is no place 'settle_doen'; did you mean 'settle_done'?"):
         verify(["settle_done"])
 
 
@@ -134,9 +134,9 @@ def test_a_pattern_stands_for_many_places_and_meets_only_those_that_can_fail_so(
 @pytest.mark.parametrize(
     ("point", "words"),
     [
-        ("settle_done=fail:EAGAIN", "'settle_done' cannot fail by 'EAGAIN'"),
-        ("set_up=fail:busy", "'set_up' cannot fail by 'busy'"),
-        ("set_up=fail:ENOSUCH", "'set_up' cannot fail by 'ENOSUCH'"),
+        ("settle_done=fail:EAGAIN", "'settle_done' cannot fail with 'EAGAIN'"),
+        ("set_up=fail:busy", "'set_up' cannot fail with 'busy'"),
+        ("set_up=fail:ENOSUCH", "'set_up' cannot fail with 'ENOSUCH'"),
         ("channel.send.nonsense=kill", "there is no place 'channel.send.nonsense'"),
     ],
 )
