@@ -176,7 +176,7 @@ def test_a_job_is_shown_with_what_its_runs_have_used_and_the_end_of_the_last_log
     ]
     heading, *said = shown.partition("\nLog of ")[2].splitlines()
     assert heading.startswith("attempt 3, ")
-    assert heading.endswith(" (31 lines before: --log)")
+    assert heading.endswith(" (31 earlier lines: --log)")
     assert said == [*(f"  line {number}" for number in range(31, 50)), "   100%"]
     assert "tagging" not in shown
 

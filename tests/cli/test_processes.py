@@ -242,7 +242,7 @@ def unread(pipe: Any) -> int:
 def test_a_python_process_may_be_asked_as_a_module(project: Path) -> None:
     ran = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
 
-    assert ran.stdout == "supervisor.toml: good; pools: greet\n"
+    assert ran.stdout == "supervisor.toml: OK; pools: greet\n"
 
 
 def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
