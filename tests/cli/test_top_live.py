@@ -156,7 +156,7 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
     screen.wait("›broken", "1 failed")
 
     screen.type("p")
-    screen.wait("broken is paused")
+    screen.wait("broken: paused")
     assert site.rows("SELECT name FROM job_controls WHERE kind = 'paused'") == [("broken",)]
 
     screen.type("Tab", "Tab", "r")

@@ -37,7 +37,7 @@
   function reason({ status, answer }) {
     const told = typeof answer.error === "string" ? answer.error : `the server answered ${status}`;
     const hint = typeof answer.hint === "string" ? ` – ${answer.hint}` : "";
-    return `That did not work: ${told}${hint}`;
+    return `Failed: ${told}${hint}`;
   }
 
   function announce(text) {
@@ -62,7 +62,7 @@
     field.hidden = given === undefined;
     number.required = given !== undefined;
     if (given !== undefined) number.value = given;
-    title.textContent = bulk ? `${verb} all that match?` : asked;
+    title.textContent = bulk ? `${verb} all matching jobs?` : asked;
     say.textContent = bulk ? "Counting…" : what;
     dialog.showModal();
     if (given !== undefined) number.select();
@@ -73,7 +73,7 @@
   async function count() {
     const mine = asking;
     const outcome = await call(mine.button, mine.body).catch(() => null);
-    if (mine !== asking) return; // closed meanwhile
+    if (mine !== asking) return; // the dialog was closed or used for another action
     if (!outcome || !outcome.ok) {
       say.textContent = "";
       problem.textContent = outcome ? reason(outcome) : "The server cannot be reached.";
@@ -86,7 +86,7 @@
     const { title: asked, say: what } = asking.button.dataset;
     asking.snapshot = snapshot ?? null;
     title.textContent = filled(asked, { jobs: matching });
-    say.textContent = matching ? filled(what, { jobs: matching }) : "No job is in a state in which that can be done.";
+    say.textContent = matching ? filled(what, { jobs: matching }) : "No matching job is in a state that allows this.";
     yes.disabled = !matching;
   }
 
@@ -98,7 +98,7 @@
     yes.setAttribute("aria-busy", "true");
     const outcome = await call(button, wanted).catch(() => null);
     yes.removeAttribute("aria-busy");
-    if (!outcome) return void (problem.textContent = "The server cannot be reached; nothing is known to have changed.");
+    if (!outcome) return void (problem.textContent = "The server cannot be reached. It is unknown whether anything was changed.");
     if (!outcome.ok) {
       problem.textContent = reason(outcome);
       if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer);
@@ -110,7 +110,7 @@
   function tell(button, answer, workers) {
     const { done, then } = button.dataset;
     let text = filled(done, { jobs: answer.changed, number: workers });
-    if (answer.skipped) text += ` Left as they are: ${counted(answer.skipped, "job")}.`;
+    if (answer.skipped) text += ` Skipped: ${counted(answer.skipped, "job")}.`;
     if (then) {
       // The dialog stays open: meanwhile the page is not refreshed, and would find that what it shows is gone.
       sessionStorage.setItem("said", text);
@@ -133,7 +133,7 @@
   no.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => (asking = null));
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close(); // beside it
+    if (event.target === dialog) dialog.close(); // a click on the backdrop
   });
   // The button that was pressed may be gone with what it did: what was said is the place to go on from.
   document.addEventListener("looked", () => {

@@ -23,7 +23,7 @@
 
   function lost() {
     const at = new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-    if (!light.classList.contains("is-lost")) show("lost", `Not live since ${at}`);
+    if (!light.classList.contains("is-lost")) show("lost", `Disconnected since ${at}`);
   }
 
   // The new page, or null when there is none to be had now.
