@@ -105,7 +105,7 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
     assert timeline(shown.out) == [
         "– created",
         "+10s due",
-        "+2s attempt 1 began in greet-1",
+        "+2s attempt 1 started in greet-1",
         "+3.5s attempt 1 ended: exception",
         "+0ms failed",
     ]
@@ -141,10 +141,10 @@ def test_each_attempt_has_its_place_in_the_timeline(
 
     assert timeline(cli("jobs", "show", "1").out) == [
         "– created",
-        "+3s attempt 1 began",
+        "+3s attempt 1 started",
         "+2s attempt 1 ended: timeout",
         "+5s due",
-        "+1s attempt 2 began",
+        "+1s attempt 2 started",
         "+1s done",
     ]
 

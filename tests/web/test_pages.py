@@ -174,7 +174,7 @@ def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[...
     for part in ("failed", "Attempt 1", "exception", "cannot open 'cat.jpg'", "Traceback", "CPU"):
         assert part in shown, part
     timeline = shown.partition("Timeline")[2]
-    assert re.search(r"created .* attempt 1 began .* attempt 1 ended: exception .* failed", timeline), timeline
+    assert re.search(r"created .* attempt 1 started .* attempt 1 ended: exception .* failed", timeline), timeline
 
 
 def test_failures_of_one_cause_are_one_line_that_leads_to_their_jobs(queue: Queue, read: Callable[..., Reader]) -> None:

@@ -177,7 +177,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("bulletin", "word"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+@pytest.mark.parametrize(("supervisor_status", "word"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_what_keeps_jobs_from_running_is_said(
     make_site: Callable[..., Site], supervisor_status: Any, word: str
 ) -> None:
