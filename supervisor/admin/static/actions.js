@@ -1,4 +1,4 @@
-// Buttons that change something: ask in a dialog, call the API, say what was done.
+// Buttons that change something: confirm in a dialog, call the API, show the result.
 "use strict";
 
 (() => {
@@ -16,7 +16,7 @@
 
   const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 
-  // The words of a button, with the number of jobs or workers put in.
+  // The text of a button, with the number of jobs or workers inserted.
   function filled(text, values) {
     return text
       .replaceAll("{jobs}", counted(values.jobs ?? 0, "job"))
@@ -69,7 +69,7 @@
     if (bulk) await count();
   }
 
-  // Which are meant now: just these are confirmed, and no others are ever touched.
+  // Which jobs match now: only these are confirmed, and no other job is ever changed.
   async function count() {
     const mine = asking;
     const outcome = await call(mine.button, mine.body).catch(() => null);
@@ -112,7 +112,7 @@
     let text = filled(done, { jobs: answer.changed, number: workers });
     if (answer.skipped) text += ` Skipped: ${counted(answer.skipped, "job")}.`;
     if (then) {
-      // The dialog stays open: meanwhile the page is not refreshed, and would find that what it shows is gone.
+      // The dialog stays open, which prevents a refresh: the page would find that its job is gone.
       sessionStorage.setItem("said", text);
       location.assign(then);
       return;
@@ -135,7 +135,7 @@
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // a click on the backdrop
   });
-  // The button that was pressed may be gone with what it did: what was said is the place to go on from.
+  // The pressed button may be gone after a refresh: move the focus to the message.
   document.addEventListener("looked", () => {
     if (document.activeElement === document.body && said.hasChildNodes()) said.focus({ preventScroll: true });
   });
