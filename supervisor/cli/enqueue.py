@@ -27,30 +27,36 @@ def enqueue(
             metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
         ),
     ] = "{}",
-    priority: Annotated[int, typer.Option("--priority", metavar="N", help="-100 to 100; higher ones run first.")] = 0,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before, like 10s.")] = None,
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="From -100 to 100; higher runs first.")] = 0,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="DURATION", help="The delay until the job is due, like 10s.")
+    ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Not before, like 2027-01-31T08:00+01:00.")
+        str | None,
+        typer.Option("--at", metavar="TIME", help="The time when the job is due, like 2027-01-31T08:00+01:00."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Default: the pool's setting.")
+        int | None,
+        typer.Option("--max-attempts", metavar="N", help="Maximum number of attempts. Default: the pool's setting."),
     ] = None,
     requires: Annotated[
         str, typer.Option("--requires", metavar="A,B", help="Capabilities that the worker must have.")
     ] = "",
     unique_key: Annotated[
         str | None,
-        typer.Option("--unique-key", metavar="KEY", help="At most one unfinished job of this type has it."),
+        typer.Option("--unique-key", metavar="KEY", help="A key that only one unfinished job of this type can have."),
     ] = None,
     meta: Annotated[
         str | None,
-        typer.Option("--meta", metavar="JSON", help='An object of your own, like \'{"tags": ["nightly"]}\'.'),
+        typer.Option(
+            "--meta", metavar="JSON", help='A JSON object with your own data, like \'{"tags": ["nightly"]}\'.'
+        ),
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the job ends and print its result; exit code 1 if it failed.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+        str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
     ] = None,
     config: ConfigFile = None,
     database: DatabaseUrl = None,

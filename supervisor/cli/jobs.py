@@ -64,7 +64,7 @@ def list_jobs(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the latest first."""
+    """List jobs, newest first."""
     from supervisor.cli import tables
 
     with Target.of(context, config, database).operations() as operations:
@@ -77,7 +77,7 @@ def list_jobs(
         return
     tables.jobs(found, time.time())
     if len(found) == limit and found[-1].id > 1:
-        line(f"older ones: --before {found[-1].id}")
+        line(f"older jobs: --before {found[-1].id}")
 
 
 @jobs.command()
@@ -125,17 +125,20 @@ def show(
 def retry(
     context: typer.Context,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every job with the --status given.")] = False,
-    status: Annotated[Unsuccessful | None, typer.Option("--status", help="With --all.", show_default=False)] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
+    status: Annotated[
+        Unsuccessful | None,
+        typer.Option("--status", help="The state of the jobs to retry, with --all.", show_default=False),
+    ] = None,
     type: OnlyType = None,
     yes: Yes = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put unsuccessful jobs back in the queue.
+    """Retry unsuccessful jobs.
 
-    Works on failed, quarantined and cancelled jobs and resets their counters.
+    Returns failed, quarantined and cancelled jobs to the queue and resets their counters.
     """
     from supervisor.ops import commands
     from supervisor.store.base import Filter

@@ -26,7 +26,7 @@ ConfigFile = Annotated[
         "-c",
         "--config",
         metavar="FILE",
-        help="The configuration. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
+        help="The configuration file. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
         show_default=False,
     ),
 ]

@@ -22,7 +22,7 @@ def run(
     ] = False,
     pool: Annotated[
         list[str] | None,
-        typer.Option("--pool", metavar="NAME", help="Only this pool; may be repeated.", show_default=False),
+        typer.Option("--pool", metavar="NAME", help="Run only this pool; may be repeated.", show_default=False),
     ] = None,
     allow_network: Annotated[
         bool,

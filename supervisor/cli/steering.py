@@ -17,7 +17,9 @@ _MANY = 100  # workers; a larger number is probably a typing error
 def pause(
     context: typer.Context,
     type: JobType,
-    force: Annotated[bool, typer.Option("--force", help="Even if no pool takes the type and no job has it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Pause it even if no pool takes the type and no job has it.")
+    ] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 def purge(
     context: typer.Context,
-    older_than: Annotated[str, typer.Option("--older-than", metavar="DURATION", help="Like 7d.")],
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
+    ],
     status: Annotated[
         list[Status] | None,
-        typer.Option("--status", help="Only these; may be repeated. Default: all finished.", show_default=False),
+        typer.Option(
+            "--status", help="Only jobs in this state; may be repeated. Default: all finished jobs.", show_default=False
+        ),
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
@@ -127,7 +131,7 @@ def _print_adoption(report: AdoptReport) -> None:
 
 def backup(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,

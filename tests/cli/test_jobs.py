@@ -45,7 +45,7 @@ def test_the_latest_jobs_come_first_and_the_way_to_older_ones_is_shown(
         ["3", "greet", "done"],
         ["2", "greet", "failed"],
     ]
-    assert listed.out.splitlines()[3] == "older ones: --before 2"
+    assert listed.out.splitlines()[3] == "older jobs: --before 2"
     assert [job["id"] for job in cli("jobs", "list", "--before", "2", "--json").document] == [1]
     assert [job["id"] for job in cli("jobs", "list", "--status", "failed", "--json").document] == [2]
     assert cli("jobs", "list", "--type", "other").out == "no jobs\n"
