@@ -75,7 +75,7 @@ def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) ->
     cli("enqueue", "greet")
     change(database, "UPDATE jobs SET status = 'running', locked_by = 'foreign', lock_expires_at = 5, claim_token = 1")
 
-    assert told(cli, "leftovers", "has a claim that ran out")["level"] == "warning"
+    assert told(cli, "leftovers", "has a claim that expired")["level"] == "warning"
     assert not [
         f for f in cli("doctor", "--json").document["findings"] if f["about"] != "file system" and "gone" in f["fact"]
     ]
@@ -110,7 +110,7 @@ def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
     change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1 WHERE type = 'greet'")
     change(database, "INSERT INTO job_controls VALUES ('workers', 'old', 3, 1)")
 
-    assert told(cli, "jobs", "no pool of this configuration takes other")["level"] == "warning"
+    assert told(cli, "jobs", "no pool of this configuration takes: other")["level"] == "warning"
     assert told(cli, "jobs", "1 job is quarantined")["level"] == "warning"
     told(cli, "jobs", "paused: greet")
     told(cli, "jobs", "not in this configuration: old")
@@ -184,7 +184,7 @@ def test_a_configuration_that_others_may_write_or_whose_secrets_they_may_read_is
 
     file.chmod(0o644)
     file.write_text(CONFIGURATION + 'env = { API_TOKEN = "x", COLOUR = "red" }\n')
-    assert told(cli, "permissions", "and so API_TOKEN")["level"] == "warning"
+    assert told(cli, "permissions", "including API_TOKEN")["level"] == "warning"
     file.chmod(0o600)
     assert not [f for f in cli("doctor", "--json").document["findings"] if "API_TOKEN" in f["fact"]]
 
