@@ -1,17 +1,17 @@
-"""The admin process: HTTP API, dashboard and metrics, in one supervised child that is off unless `[admin]` asks.
+"""The admin process: HTTP API, dashboard and metrics, in a supervised child process that runs only with `[admin]`.
 
-    entry.py     the child: from its fork to its end
-    server.py    the HTTP server, obeying the supervisor; connection.py has its limits on time and connections
-    access middleware.py      who may come in: hosts, tokens, origins, sizes; keys.py knows the tokens and sessions
-    login.py     how a browser keeps the token that it was shown once
-    app.py       everything wired together; errors.py says what went wrong
-    state.py    what every route may use
-    executor.py      questions to the database, asked on threads of its own
-    watch.py     the state of everything, looked at once for all who ask
-    api/         the JSON endpoints, one file a subject
-    metrics.py   the same numbers for a scraper
-    pages.py     the dashboard, with rendering.py, templates/ and static/
+    entry.py     the child process, from its fork to its end
+    server.py    the HTTP server, controlled by the supervisor; connection.py limits times and connections
+    access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions
+    login.py     login and logout of browsers
+    app.py       the application; errors.py answers unexpected errors
+    state.py     what every route may use
+    store_executor.py  database calls on separate threads
+    watch.py     the overview, read once for all who request it
+    api/         the JSON endpoints, one file per subject
+    metrics.py   the metrics for a scraper
+    pages/       the dashboard, with rendering.py, templates/ and static/
 
-Nothing else imports this package, and it is imported after the fork only: no other process carries a web
-framework. It reads through the store's `Operations`, and changes things only as the command line does.
+Nothing else imports this package, and it is imported only after the fork, so that no other process loads a web
+framework. It reads through the store's `Operations`, and makes changes with the same functions as the command line.
 """

@@ -1,7 +1,7 @@
-"""The access middleware: who may come in, and with what. Every request passes it, whatever route it wants.
+"""The access middleware, which checks every request before any route.
 
-In this order: the host it was meant for, who is asking, whether another site made the browser ask, whether a
-change was asked for as only a program or a page of ours can, whether this role may, how much was sent.
+It checks, in this order: the host name, the token or session, the origin of a browser's request, whether a change
+was requested in a way that another site's form cannot, the role's permission, and the size of the body.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from supervisor.config.settings import AdminSettings
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
 LARGEST_FORM = 16 << 10
-WRONG_TOKEN_PAUSE = 0.5  # seconds that a wrong guess costs
+WRONG_TOKEN_PAUSE = 0.5  # seconds of delay after a wrong token
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FORMS = frozenset({"/login", "/logout"})
-DATA = ("/api/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # for programs: no page of these
+DATA = ("/api/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # for programs: never answered with a page
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::\d*)?")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -40,7 +40,7 @@ HEADERS = {
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
-    # Nothing to other sites. With no-referrer, browsers would hide the origin of our own forms from us, too.
+    # Send nothing to other sites. With no-referrer, browsers would also hide the origin of our own forms.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -49,17 +49,17 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why somebody is not let in. `guessed`: with a token that is none, for which they wait a little."""
+    """Why a request is refused. `guessed`: it had a wrong token, so the answer is delayed."""
 
     status: int
     error: str
     hint: str = ""
     guessed: bool = False
-    login: str = ""  # where a browser is sent instead
+    login: str = ""  # where a browser is redirected instead
 
 
 class Visit:
-    """One request, as far as the access middleware looks at it."""
+    """The parts of a request that the access middleware uses."""
 
     def __init__(self, scope: Scope) -> None:
         self.method: str = scope["method"]
@@ -72,7 +72,7 @@ class Visit:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is for everybody: nothing there tells of a job."""
+        """Whether it needs no token: nothing there shows data of jobs."""
         return self.path in ("/healthz", *FORMS) or self.path.startswith("/static/")
 
     @property
@@ -81,7 +81,7 @@ class Visit:
 
     @property
     def wants_page(self) -> bool:
-        """Whether a person with a browser is asking for a page."""
+        """Whether a browser requests a page."""
         html = "text/html" in self.headers.get("accept", "")
         return html and not self.changes and not self.path.startswith(DATA)
 
@@ -92,7 +92,7 @@ class Visit:
 
     @property
     def length(self) -> int | None:
-        """Bytes that will come, as far as the head says; None where it does not."""
+        """The length of the body in bytes as declared in the header; None if it is not declared."""
         if "transfer-encoding" in self.headers:
             return None
         length = self.headers.get("content-length", "0")
@@ -100,7 +100,7 @@ class Visit:
 
 
 class AccessMiddleware:
-    """ASGI middleware around everything. `hosts` are names by which we may be asked for, beside the usual ones."""
+    """ASGI middleware around the application. It accepts the host names in `hosts` beside the usual ones."""
 
     def __init__(self, app: ASGIApp, keys: Keys, settings: AdminSettings) -> None:
         self._app = app
@@ -124,7 +124,7 @@ class AccessMiddleware:
             await self._let_in(scope, _replay(body, receive), out)
 
     async def _let_in(self, scope: Scope, receive: Receive, out: Outlet) -> None:
-        """An error that nobody has foreseen is told in a sentence; where it happened goes to the log alone."""
+        """Answer an unexpected error with one sentence; its traceback goes only to the log."""
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
@@ -147,24 +147,24 @@ class AccessMiddleware:
         )
 
     def _elsewhere(self, visit: Visit) -> Refusal | None:
-        """A name that is not ours: somebody's domain that points at this machine, with a page of theirs behind it."""
+        """Refuse unknown host names: a foreign domain may point at this machine (DNS rebinding)."""
         name = host_name(visit.host)
         if name in self._hosts or (name and name.strip("[]") == visit.local):
             return None
-        hint = "add the name to hosts in [admin] if it is meant"
-        return Refusal(421, "this is not served under that host name", hint)
+        hint = "if the name is correct, add it to hosts in [admin]"
+        return Refusal(421, "this server does not answer to that host name", hint)
 
     def _unknown(self, visit: Visit, scope: Scope) -> Refusal | None:
-        """Find out who it is, and put their role into the scope for the routes."""
+        """Find the role of the request, and put it into the scope for the routes."""
         role = self._role(visit)
         scope.setdefault("state", {})["role"] = role or ""
         if role or (visit.is_open and visit.bearer is None):
             return None
         if visit.bearer is not None:
-            return Refusal(401, "this is not the token", "it stands in the file that token_file names", guessed=True)
+            return Refusal(401, "the token is wrong", "the file named by token_file contains it", guessed=True)
         target = visit.path + (f"?{visit.query.decode('latin-1')}" if visit.query else "")
         login = f"/login?next={quote(target, safe='/')}" if visit.wants_page else ""
-        return Refusal(401, "a token is needed", "send Authorization: Bearer with the admin token", login=login)
+        return Refusal(401, "a token is required", "send Authorization: Bearer with the admin token", login=login)
 
     def _role(self, visit: Visit) -> str | None:
         if self._keys.open:
@@ -175,7 +175,7 @@ class AccessMiddleware:
         return self._keys.role_of_session(session, time.time())
 
     def _cross_site(self, visit: Visit) -> Refusal | None:
-        """Another site's page may link to us, and do nothing else."""
+        """Another site's page may link to us, but nothing else."""
         refusal = Refusal(403, "requests from other sites are refused")
         site = visit.headers.get("sec-fetch-site", "")
         if site:
@@ -185,15 +185,17 @@ class AccessMiddleware:
         return None if origin is None or self._is_own(origin, visit) else refusal
 
     def _is_own(self, origin: str, visit: Visit) -> bool:
-        """Whether a page of that origin is ours; a proxy before us may have its own name for us in `host`."""
+        """Whether a page of that origin is ours. A proxy in front of us may send another name in `host`."""
         return origin.lower().partition("://")[2] in {visit.host.lower(), *self._named}
 
     def _forgeable(self, visit: Visit) -> Refusal | None:
-        """A change is asked for with what another site's form cannot send, even where nothing else tells."""
+        """Require something that another site's form cannot send, even if no other header identifies the origin."""
         if not visit.changes or visit.is_form:
             return None
         if visit.bearer is None and visit.headers.get("x-requested-with") != "supervisor":
-            return Refusal(403, "changes need a header that forms cannot send", "send X-Requested-With: supervisor")
+            return Refusal(
+                403, "changes require the header X-Requested-With or Authorization", "send X-Requested-With: supervisor"
+            )
         kind = visit.headers.get("content-type")
         if kind is None and visit.length == 0:
             return None
@@ -205,7 +207,7 @@ class AccessMiddleware:
 def _beyond_role(visit: Visit, scope: Scope) -> Refusal | None:
     if not visit.changes or visit.is_form or scope["state"]["role"] == "admin":
         return None
-    return Refusal(403, "this token may look and change nothing", "use the token of token_file")
+    return Refusal(403, "this token allows reading only", "use the token of token_file")
 
 
 def _own_name(settings: AdminSettings) -> Iterable[str]:
@@ -217,15 +219,15 @@ def _own_name(settings: AdminSettings) -> Iterable[str]:
 
 
 def host_name(host: str) -> str:
-    """A `Host` without its port, in lower case; nothing for one that makes no sense."""
+    """A `Host` without its port, in lower case; empty if it is malformed."""
     found = _HOST.fullmatch(host.lower())
     return found[1] if found else ""
 
 
 async def _body(visit: Visit, receive: Receive) -> bytes | Refusal | None:
-    """What was sent with the request; None if the client has gone. One that is too large is not waited for."""
+    """The body of the request; None if the client is gone. A body that is too large is not read to its end."""
     limit = LARGEST_FORM if visit.is_form else LARGEST_BODY
-    too_large = Refusal(413, f"the body is too large; {limit} bytes are taken")
+    too_large = Refusal(413, f"the body is too large; the limit is {limit} bytes")
     if visit.length == 0:
         return b""
     if visit.length is not None and visit.length > limit:
@@ -244,17 +246,17 @@ async def _body(visit: Visit, receive: Receive) -> bytes | Refusal | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once, then what else happens to the connection."""
-    told = False
+    """Deliver the body once, then the later events of the connection."""
+    sent = False
 
-    async def again() -> Message:
-        nonlocal told
-        if told:
+    async def replayed() -> Message:
+        nonlocal sent
+        if sent:
             return await receive()
-        told = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replayed
 
 
 def _as_response(refusal: Refusal, visit: Visit) -> Response:
@@ -262,7 +264,7 @@ def _as_response(refusal: Refusal, visit: Visit) -> Response:
         return RedirectResponse(refusal.login, 303)
     headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
     if refusal.status == 413:
-        headers["connection"] = "close"  # the rest of it is not read
+        headers["connection"] = "close"  # the rest of the body is not read
     if visit.wants_page:
         return PlainTextResponse(f"{refusal.error}\n{refusal.hint}\n", refusal.status, headers)
     content: dict[str, Any] = {"error": refusal.error}
@@ -272,11 +274,11 @@ def _as_response(refusal: Refusal, visit: Visit) -> Response:
 
 
 class Outlet:
-    """The way out: every answer gets what keeps a browser from doing anything else with it."""
+    """Adds the security headers to every answer."""
 
     def __init__(self, send: Send, visit: Visit) -> None:
         self._send = send
-        # What may be kept must be asked for anew, which costs no more than a 304: an upgrade shows at once.
+        # Static files must be revalidated, which costs only a 304, so that an upgrade shows immediately.
         self._keep = "no-cache" if visit.path.startswith("/static/") else "no-store"
         self.started = False
 

@@ -1,4 +1,4 @@
-"""The application: the routes, what they share, and the access middleware in front of them."""
+"""The application: the routes and what they share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Charts as SVG, from numbers alone. Shapes take their colours from classes, and nothing has a style of its own.
+"""Charts as SVG. Shapes take their colours from CSS classes; there are no inline styles.
 
-The shapes stretch with the page, so no text is inside: the template writes scales and legends around them.
+The shapes stretch with the page, so they contain no text: the template adds scales and legends around them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.admin import formatting
 from supervisor.admin.hour import Series
 
 WIDTH, HEIGHT = 600.0, 100.0
-_GAP = 0.22  # of a bar's place
+_GAP = 0.22  # fraction of a bar's width that is left empty
 _STEPS = (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10)
 
 
@@ -27,12 +27,12 @@ def ceiling(value: float) -> float:
 
 
 def top(series: Sequence[Series]) -> float:
-    """The scale's top for bars that stand on each other."""
+    """The top of the scale for stacked bars."""
     return ceiling(max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0))
 
 
 def bars(series: Sequence[Series], times: Sequence[float], description: str) -> Markup:
-    """Bars of all series on each other, one a time. Pointing at one tells its numbers."""
+    """Stacked bars of all series, one bar per time. A tooltip shows the numbers of each bar."""
     highest = top(series)
     place = WIDTH / max(1, len(times))
     minutes = []
@@ -48,7 +48,7 @@ def bars(series: Sequence[Series], times: Sequence[float], description: str) -> 
 
 
 def spark(series: Series, description: str) -> Markup:
-    """A small line with what is below it filled; the scale is its own."""
+    """A small line chart with a filled area and its own scale."""
     highest = max(1.0, *series.values)
     step = WIDTH / max(1, len(series.values) - 1)
     points = [

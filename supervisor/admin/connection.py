@@ -1,4 +1,4 @@
-"""One connection: uvicorn's, which waits for slow clients no longer than is decent."""
+"""A connection of uvicorn with time limits for slow clients."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from supervisor.telemetry import events
 
 MOST = 500  # connections at once
-MOST_STRANGERS = 100  # of one address, or of one user at a Unix socket, that have not shown a token
+MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
 LIMITS = {
-    "head": 10.0,  # seconds until a request's head is there
+    "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body
-    "unread": 60.0,  # without a moment in which all that we have said was taken
-    "linger": 2.0,  # after a last word to somebody who is still talking
+    "unread": 60.0,  # seconds until the client has read everything that was sent
+    "linger": 2.0,  # seconds after the final answer to a client that is still sending
 }
 _AT_ONCE = struct.pack("ii", 1, 0)
 FULL = (
@@ -30,7 +30,7 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """Looked at by the server every now and then; one that is overdue is cut off."""
+    """The server checks it periodically and cuts it off if it takes too long."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -44,7 +44,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
         self.whose = _whose(transport)
-        # One that has just come may be anybody's, and mostly asks at once: those that keep us waiting make room.
+        # A new connection usually sends its request at once: older ones that have not are closed to make room.
         mine = [other for other in self._strangers() if other.whose == self.whose]
         if len(mine) >= MOST_STRANGERS:
             mine[0].give_way()
@@ -54,24 +54,24 @@ class Connection(H11Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether a request on it was let in: with a token, a session, or at a Unix socket without one."""
+        """Whether a request on it was accepted: with a token, a session, or without either at a Unix socket."""
         scope: Any = self.scope  # None before the first request, whatever its type says
         self._was_known = self._was_known or (scope is not None and bool(scope.get("state", {}).get("role")))
         return self._was_known
 
     def give_way(self) -> None:
-        """End at once, with what the kernel still holds for it, which nobody will come for."""
+        """Close it immediately and discard the data that the kernel still holds for it."""
         self.connections.discard(self)
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
 
     def _strangers(self) -> list[Connection]:
-        """The others that have not been let in, the oldest first."""
+        """The other connections without an accepted request, oldest first."""
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
         return sorted((one for one in others if not one.is_known), key=lambda one: one._made)
 
     def _made_room(self) -> bool:
-        """Whether the oldest stranger of the address with the most has given way."""
+        """Close the oldest unknown connection of the address that has the most. Returns whether there was one."""
         strangers = self._strangers()
         if not strangers:
             return False
@@ -80,12 +80,12 @@ class Connection(H11Protocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        _ = self.is_known  # remembered: the next request has a scope of its own
+        _ = self.is_known  # remember it: the next request has a new scope
         if not self.lingering:
             super().data_received(data)
 
     def shutdown(self) -> None:
-        """The process is about to end: a stream that has begun has no end to wait for."""
+        """The process is about to end: close event streams, which would never end."""
         super().shutdown()
         if self.cycle is not None and self.cycle.response_started:
             self.transport.close()
@@ -100,7 +100,7 @@ class Connection(H11Protocol):
             self.give_way()
 
     def _present_stage(self) -> tuple[str, object]:
-        """What it is waiting for, and in which request."""
+        """What the connection is waiting for, and in which request."""
         if self.lingering:
             return "linger", None
         if self.transport.get_write_buffer_size():
@@ -114,20 +114,20 @@ class Connection(H11Protocol):
 
 
 def _whose(transport: asyncio.Transport) -> object:
-    """Who made a connection, as far as the kernel tells: the address, or the user at a Unix socket."""
+    """The client of a connection as known to the kernel: its address, or the user at a Unix socket."""
     raw = transport.get_extra_info("socket")
     if raw.family == socket.AF_UNIX:
         return struct.unpack("3i", raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
     address = (transport.get_extra_info("peername") or ("",))[0]
-    # Whoever has one address of IPv6 has a network full of them.
+    # The owner of an IPv6 address usually has a whole /64 network.
     return str(address).removeprefix("::ffff:") if "." in address else ":".join(str(address).split(":")[:4])
 
 
 class Parting:
-    """A transport that lets a client that is still sending hear the last word.
+    """A transport that delivers the final answer to a client that is still sending.
 
-    Closed at once, with something of theirs unread, the kernel would reset the connection, and what we said could
-    be lost: so it is half closed, and what comes is thrown away for a moment.
+    If it were closed with unread data, the kernel would reset the connection, and the answer could be lost. So it is
+    half closed, and what still arrives is discarded for a short time.
     """
 
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:

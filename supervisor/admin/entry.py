@@ -24,7 +24,7 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, listening: socket.socket) -> int:
-    """Serve until the supervisor is gone or says so. The exit code."""
+    """Serve until the supervisor ends or requests it. Returns the exit code."""
     signals.Inbox(obeyed=(), ignored=IGNORED)
     signals.unblock_all()
     assert settings.admin is not None
@@ -37,8 +37,8 @@ def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, lis
     state = AppState(settings.admin, keys, executor, Watch(executor), tuple(settings.pools))
     server = Server(AccessMiddleware(make_app(state), keys, settings.admin), listening, channel, slot)
     gc.collect()
-    gc.freeze()  # what has just been imported stays
-    # No runner: it would wait for threads that hang in a question; this process leaves without them.
+    gc.freeze()  # the imported modules stay in memory
+    # No asyncio runner: it would wait for threads that hang in a database call.
     loop = asyncio.new_event_loop()
     loop.run_until_complete(server.serve(sockets=[listening]))
     executor.close()

@@ -1,4 +1,4 @@
-"""A fault of ours as an answer: one sentence, never where in the program it happened; that is for the log."""
+"""Answers for internal errors: one sentence without a traceback, which goes only to the log."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from supervisor.telemetry import events
 
 
 def answer(error: Exception, path: str = "") -> JSONResponse:
-    """What is said of an error that nobody has foreseen, while the log is told all of it."""
+    """The answer to an unexpected error; the log gets the traceback."""
     events(process="admin").error("request_failed", path=path or None, exc_info=error)
-    return _mistake()
+    return _internal_error()
 
 
-def _mistake() -> JSONResponse:
-    return JSONResponse({"error": "the admin process has made a mistake", "hint": "its log says more"}, 500)
+def _internal_error() -> JSONResponse:
+    return JSONResponse({"error": "internal error of the admin process", "hint": "see its log"}, 500)
 
 
 def tell_errors(app: FastAPI) -> None:
-    """Have the application answer errors itself, not the framework, so that the access middleware sees them."""
+    """Let the application answer errors instead of the framework, so that the access middleware sees them."""
 
     def told(request: Request, error: Exception) -> JSONResponse:
-        return _mistake()
+        return _internal_error()
 
     app.add_exception_handler(Exception, told)

@@ -1,4 +1,4 @@
-"""Numbers, times and values as people read them on a page. Pure: the caller says what time it is."""
+"""Formats numbers, times and values for pages. Pure: the caller passes the current time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.domain.duration import human_size
 from supervisor.ops.status import text_of
 
 NOTHING = "–"
-_LONGEST = 60_000  # characters of one value: a page is to be read
+_LONGEST = 60_000  # characters of one value, to keep pages readable
 _VARIABLE = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\S*[\d/\\]\S*|\n""")  # quoted, numbers, paths, addresses
 _UNITS = ((86_400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"))
 
@@ -34,11 +34,11 @@ def span(seconds: float | None) -> str:
         if seconds >= large - small / 2:
             whole, left = divmod(round(seconds / small), round(large / small))
             return f"{number(whole)} {unit}" + (f" {left} {rest}" if left and whole < 100 else "")
-    raise AssertionError("not reached: an hour is the smallest of them")
+    raise AssertionError("not reached: an hour is the smallest unit here")
 
 
 def age(at: float | None, now: float) -> str:
-    """A moment, seen from now: `just now`, `42 s ago`, `in 5 min`."""
+    """A time relative to now: `just now`, `42 s ago`, `in 5 min`."""
     if at is None or not math.isfinite(at):
         return NOTHING
     ago = now - at
@@ -48,12 +48,12 @@ def age(at: float | None, now: float) -> str:
 
 
 def whole_span(seconds: float) -> str:
-    """The same without fractions of a second, which nobody wants of an age."""
+    """The same without fractions of a second, for ages."""
     return span(seconds) if seconds >= 9.95 else f"{max(1, math.floor(seconds))} s"
 
 
 def absolute(at: object) -> str:
-    """A stored time in the zone of this machine, which is named. Other programs may have stored anything."""
+    """A stored time in this machine's time zone, with its name. Other programs may have stored any value."""
     moment = _moment(at)
     if moment is None:
         return NOTHING if at is None else text_of(at)
@@ -61,7 +61,7 @@ def absolute(at: object) -> str:
 
 
 def iso(at: object) -> str:
-    """For the `datetime` of a <time>; empty for what is no time."""
+    """For the `datetime` of a <time>; empty if the value is not a time."""
     moment = _moment(at)
     return "" if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -72,7 +72,7 @@ def clock(at: float) -> str:
 
 
 def time_of_day(at: float, now: float) -> str:
-    """`20:41:33`, with the day before it if that is not today."""
+    """`20:41:33`, preceded by the date if it is not today."""
     then, today = _moment(at), _moment(now)
     if then is None or today is None:
         return NOTHING
@@ -81,7 +81,7 @@ def time_of_day(at: float, now: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """`12,345`; of what is no whole number two digits that tell."""
+    """`12,345`; numbers that are not whole have two significant digits."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == int(value) or value >= 99.5:
@@ -104,7 +104,7 @@ def counted(count: float, one: str, many: str | None = None) -> str:
 
 
 def pretty(value: Any) -> str:
-    """A payload or a result, indented; of one that is too long for a page, the beginning."""
+    """A payload or a result, indented; cut if it is too long for a page."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return cut(text)
 
@@ -116,7 +116,7 @@ def cut(text: str) -> str:
 
 
 def final(text: str | bytes | None) -> str:
-    """A log as a terminal shows it in the end: of a line written anew, as progress bars are, its last state."""
+    """A log as a terminal finally shows it: a rewritten line, such as a progress bar, keeps its last state only."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
     return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
@@ -131,7 +131,7 @@ def timing(stored: str) -> str:
 
 
 def fragment(message: str) -> str:
-    """The longest part of a message without numbers, paths and quotes: its like have it too, so it finds them."""
+    """The longest part of a message without numbers, paths and quotes, used to find similar messages."""
     return max((part.strip() for part in _VARIABLE.split(message)), key=len, default="")
 
 
@@ -140,7 +140,7 @@ def _moment(at: object) -> datetime.datetime | None:
         return None
     try:
         moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
-        moment.astimezone()  # where the zone leads out of what a calendar knows
+        moment.astimezone()  # raises if the local time is out of range
         return moment
     except (OverflowError, ValueError, OSError):
         return None

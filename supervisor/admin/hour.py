@@ -1,4 +1,4 @@
-"""The last hour, put together from the maintainer's minutes. Pure: numbers in, numbers out."""
+"""The last hour, computed from the maintainer's history by minute. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
 from supervisor.ops.status import text_of
 
 MINUTES = int(KEPT / MINUTE)
-MOST_TYPES = 5  # that have a colour of their own; what is left is one more
+MOST_TYPES = 5  # types with their own colour; the others share one more
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One value a minute, the oldest first. `key` names its colour."""
+    """One value per minute, oldest first. `key` names its colour."""
 
     key: str
     label: str
@@ -29,13 +29,13 @@ class Series:
 
 
 def fitting(minute: Minute) -> Minute:
-    """A minute whose type is text, and whose sums are numbers: other programs may have stored anything."""
+    """A minute with its type as text and finite sums: other programs may have stored any value."""
     run, wait = (value if math.isfinite(value) else 0.0 for value in (minute.run_seconds, minute.wait_seconds))
     return minute._replace(type=text_of(minute.type), run_seconds=run, wait_seconds=wait)
 
 
 class Hour:
-    """The sixty minutes before this one, which is not over yet. `times` are Unix seconds."""
+    """The sixty full minutes before the current one. `times` are Unix seconds."""
 
     def __init__(self, minutes: Iterable[Minute], now: float) -> None:
         last = minute_of(now) - MINUTE
@@ -47,7 +47,7 @@ class Hour:
         return not any(minute.done or minute.failed or minute.waiting for minute in self._kept)
 
     def by_state(self) -> list[Series]:
-        """Runs that ended, a minute each."""
+        """Runs that ended in each minute, by outcome."""
         return [
             Series("done", "done", self._values("done", self._kept)),
             Series("failed", "failed", self._values("failed", self._kept)),
@@ -57,7 +57,7 @@ class Hour:
         return Series("waiting", "waiting", self._values("waiting", self._kept))
 
     def by_type(self) -> list[Series]:
-        """Runs that ended, by type: the busiest ones, in their order of names, and the others together."""
+        """Runs that ended, by type: the busiest types, sorted by name, and the others together."""
         runs: dict[str, int] = defaultdict(int)
         for minute in self._kept:
             runs[minute.type] += minute.done + minute.failed
@@ -74,7 +74,7 @@ class Hour:
         return history.hour_of(self._kept)
 
     def runs_of(self, types: Sequence[str]) -> Series:
-        """Runs of some types a minute, for a small chart."""
+        """Runs of some types per minute, for a small chart."""
         return self._of_types("done", types)
 
     def _of_types(self, key: str, types: Sequence[str], label: str = "") -> Series:

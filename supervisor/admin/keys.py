@@ -1,4 +1,4 @@
-"""Who somebody is: by a token, or by the session that a browser was given for one."""
+"""Authentication: by a token, or by the session that a browser received for one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ID = 32  # characters of a session's id
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The tokens of each role; None: there is no such role, and without `admin` nobody is asked for anything.
+    """The tokens of each role. None: there is no such role; without `admin`, no token is required.
 
-    A session says its role, its end and its id, signed with that role's token. So none has to be kept but those that
-    somebody has left: sessions outlive this process, and end with the token that they were given for. Where what was
-    left cannot be kept, a `secret` of this process is signed with, and sessions end with it.
+    A session contains its role, its end and its id, signed with that role's token. So only the sessions that were
+    logged out have to be stored: sessions outlive this process, and end when their token changes. If logged-out
+    sessions cannot be stored, the signature also uses a `secret` of this process, and sessions end with it.
     """
 
     admin: str | None = field(repr=False)
@@ -37,7 +37,7 @@ class Keys:
 
     @property
     def open(self) -> bool:
-        """Whether everybody who gets here may do everything: on a Unix socket, whose file says who does."""
+        """Whether no token is required: on a Unix socket, the file's permissions control access."""
         return self.admin is None
 
     def role_of_token(self, token: str) -> Role | None:
@@ -55,7 +55,7 @@ class Keys:
         return f"{claim}.{name}{self._signature(role, claim + name)}"
 
     def role_of_session(self, session: str, now: float) -> Role | None:
-        """Whose session it is, unless it is over, forged, left, or of a token that is no longer ours."""
+        """The role of a session; None if it has ended, is forged, was logged out, or belongs to an old token."""
         claim, _, signed = session.rpartition(".")
         who, _, until = claim.partition(".")
         name, signature = signed[:_ID], signed[_ID:]
@@ -67,7 +67,7 @@ class Keys:
         return role if now < int(until) and not self.left.has(name, int(until)) else None
 
     def leave(self, session: str, now: float) -> None:
-        """The session is over, whoever has a copy of its cookie."""
+        """End the session, also for copies of its cookie."""
         if self.role_of_session(session, now) is not None:
             claim, _, signed = session.rpartition(".")
             self.left.add(signed[:_ID], int(claim.partition(".")[2]), now)
@@ -81,8 +81,8 @@ class Keys:
 
 
 def keys_of(settings: AdminSettings) -> Keys:
-    """Raises ValueError or OSError where a token cannot be read."""
-    port = "unix" if settings.address is None else settings.address[1]  # a host's ports share their cookies
+    """Raises ValueError or OSError if a token cannot be read."""
+    port = "unix" if settings.address is None else settings.address[1]  # all ports of a host share cookies
     admin = None if settings.token_file is None else token_in(settings.token_file)
     left = Left() if settings.token_file is None else Left.in_file(settings.token_file, time.time())
     return Keys(

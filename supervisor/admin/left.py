@@ -1,4 +1,4 @@
-"""Sessions that were left before their end: nobody comes in with them, also after a restart of the process."""
+"""Sessions that were logged out before their end. They stay invalid after a restart of the process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_BYTES = 4 << 20
 
 
 class Left:
-    """The ids of what was left. Where there are too many, all sessions that have begun are over.
+    """The ids of logged-out sessions. If there are too many, all existing sessions end.
 
-    With a file they outlive this process; `is_kept` says whether there is one that can be written.
+    With a file they outlive this process; `is_kept` says whether the file can be written.
     """
 
     def __init__(self, most: int = 10_000) -> None:
@@ -29,7 +29,7 @@ class Left:
 
     @classmethod
     def in_file(cls, token_file: Path, now: float, most: int = 10_000) -> Left:
-        """What is kept beside a token's file. A file that makes no sense ends all sessions that have begun."""
+        """Read the ids stored beside a token's file. An invalid file ends all existing sessions."""
         left = cls(most)
         file = token_file.with_name(token_file.name + _SUFFIX)
         try:
@@ -62,7 +62,7 @@ class Left:
         return name in self._until or until <= self._floor
 
     def _keep(self) -> None:
-        """Write it down. Where that fails it counts for as long as this process lives, and the log says so."""
+        """Store the ids. If that fails, they are kept only in this process, and the log says so."""
         assert self._file is not None
         draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
@@ -78,7 +78,7 @@ class Left:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Raises ValueError for what we have not written; OSError as usual."""
+    """Raises ValueError for a file with other content; OSError as usual."""
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         stored = json.loads(stream.read(_MOST_BYTES))
     left = stored.get("left") if isinstance(stored, dict) else None

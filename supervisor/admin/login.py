@@ -1,4 +1,4 @@
-"""How a browser keeps the token that it was shown once: as a session of twelve hours. Works without JavaScript."""
+"""Login and logout: a browser exchanges the token for a session of twelve hours. Works without JavaScript."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login")
 async def ask(request: Request, state: TheOffice) -> Response:
-    """The form; whoever is known already goes on."""
+    """The login form; a browser with a valid session is redirected."""
     target = own_path(request.query_params.get("next", ""))
     if request.scope.get("state", {}).get("role"):
         return RedirectResponse(target, 303)
@@ -30,15 +30,15 @@ async def ask(request: Request, state: TheOffice) -> Response:
 
 @router.post("/login")
 async def log_in(request: Request, state: TheOffice) -> Response:
-    """A session for a token."""
+    """Create a session for a token."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-        return render("login.html", status=415, problem="Use this form.", next="/")
+        return render("login.html", status=415, problem="Please use this form.", next="/")
     form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
     target = own_path(form.get("next", [""])[0])
     role = state.keys.role_of_token(form.get("token", [""])[0].strip())
     if role is None:
         await asyncio.sleep(WRONG_TOKEN_PAUSE)
-        return render("login.html", status=401, problem="This is not the token.", next=target)
+        return render("login.html", status=401, problem="The token is wrong.", next=target)
     answer = RedirectResponse(target, 303)
     _keep(answer, request, state, role)
     return answer
@@ -67,6 +67,6 @@ def _keep(answer: Response, request: Request, state: AppState, role: Role) -> No
 
 
 def own_path(target: str) -> str:
-    """`target` if it is a path of ours: nobody is sent to another site by a link that shows ours."""
+    """`target` if it is a path of this site, so that a login link cannot redirect to another site."""
     own = target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable() and "\\" not in target
     return target if own else "/"

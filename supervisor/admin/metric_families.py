@@ -1,7 +1,7 @@
-"""The metrics by their names: what the overview and the numbers say, for a scraper.
+"""The metrics: the overview and the counters in the form for a scraper.
 
-A label's values are bounded, whatever other programs write into the table: types beyond the first MOST_TYPES are
-added up under OTHERS, which no type can be called.
+The number of values of a label is bounded, whatever other programs write into the table: types beyond the first
+MOST_TYPES are summed under OTHERS, which is not a valid type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATES = ("starting", "idle", "busy", "draining")
 
 
 def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
-    """Everything at one moment."""
+    """All metrics at one moment."""
     types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
     labels = _labels(types, numbers)
     yield from _supervisors(overview)
@@ -38,7 +38,7 @@ def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
 
 
 def _labels(types: Iterable[TypeView], numbers: Numbers) -> dict[str, str]:
-    """The label of each type: those that pools take and that have run come first, so that theirs never change."""
+    """The label of each type. Types that pools take or that have run come first, so that their labels do not change."""
     known = {view.type: (not view.handled, 0 if view.handled else -view.due) for view in types}
     known |= dict.fromkeys(numbers.counters.types, (False, 0))
     ordered = sorted(known, key=lambda type_: (type_ == "", *known[type_], str(type_)))
@@ -47,15 +47,17 @@ def _labels(types: Iterable[TypeView], numbers: Numbers) -> dict[str, str]:
 
 def _supervisors(overview: Overview) -> Iterator[Metric]:
     living = [view for view in overview.supervisors if view.alive is not False]
-    info = GaugeMetricFamily("supervisor_build_info", "1, with the version of what answers.", labels=["version"])
+    info = GaugeMetricFamily(
+        "supervisor_build_info", "Always 1; the label has the version of the admin process.", labels=["version"]
+    )
     info.add_metric([supervisor.__version__], 1)
     yield info
     yield GaugeMetricFamily(
-        "supervisor_up", "How many supervisors run on this database; 0: nobody works on the jobs.", value=len(living)
+        "supervisor_up", "The number of supervisors running on this database; 0: no jobs are run.", value=len(living)
     )
     yield GaugeMetricFamily(
         "supervisor_database_trouble",
-        "How many of them cannot use the database at the moment: locked, full, read-only, gone.",
+        "The number of supervisors that cannot use the database: locked, full, read-only, gone.",
         value=sum(bool(view.trouble) for view in living),
     )
 
@@ -77,16 +79,14 @@ def _jobs(types: Iterable[TypeView], labels: dict[str, str], unhandled: int) -> 
         paused[label] = paused.get(label, False) or view.paused
     jobs = GaugeMetricFamily(
         "supervisor_jobs",
-        "Rows of the jobs table. In a large table the finished ones may be a little old.",
+        "Rows of the jobs table. In a large table the counts of finished jobs may be slightly out of date.",
         labels=["type", "status"],
     )
     for label, statuses in counts.items():
         for status, count in statuses.items():
             jobs.add_metric([label, status], count)
     yield jobs
-    yield _by(
-        "supervisor_oldest_due_seconds", "How long the first job has been due that has not begun.", "type", oldest
-    )
+    yield _by("supervisor_oldest_due_seconds", "How long the oldest due job has been waiting.", "type", oldest)
     yield _by("supervisor_type_paused", "1 if an operator has paused the type.", "type", paused)
     yield GaugeMetricFamily(
         "supervisor_unhandled_types", "Types with due jobs that no pool of a running supervisor takes.", value=unhandled
@@ -99,14 +99,14 @@ def _runs(numbers: Numbers, labels: dict[str, str]) -> Iterator[Metric]:
         sums[labels[type_]].add(counters)
     runs = CounterMetricFamily(
         "supervisor_job_runs",
-        "Runs that have ended, by how: crashes and time limits are failures, what is tried again counts each time.",
+        "Runs that have ended, by outcome. Crashes and time-outs are failures; each attempt counts.",
         labels=["type", "outcome"],
     )
     run = HistogramMetricFamily(
-        "supervisor_job_run_seconds", "How long runs took, whatever they ended with.", labels=["type"]
+        "supervisor_job_run_seconds", "Duration of runs, whatever their outcome.", labels=["type"]
     )
     wait = HistogramMetricFamily(
-        "supervisor_job_wait_seconds", "How long jobs had been due when their runs began.", labels=["type"]
+        "supervisor_job_wait_seconds", "How long jobs had been due when their runs started.", labels=["type"]
     )
     for label, counters in sorted(sums.items()):
         runs.add_metric([label, "done"], counters.done)
@@ -117,7 +117,7 @@ def _runs(numbers: Numbers, labels: dict[str, str]) -> Iterator[Metric]:
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Cumulated, as the format wants them."""
+    """Cumulative, as the format requires."""
     found, total = [], 0
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
         total += count
@@ -131,7 +131,7 @@ def _pools(overview: Overview) -> Iterator[Metric]:
     for pool in overview.pools:
         target[pool.name] += pool.target
         broken[pool.name] = broken.get(pool.name, False) or pool.broken
-    yield _by("supervisor_pool_target_workers", "How many workers there should be.", "pool", target)
+    yield _by("supervisor_pool_target_workers", "The target number of workers.", "pool", target)
     yield _by("supervisor_pool_broken", "1 if workers cannot be set up; `supervisor status` says why.", "pool", broken)
 
 
@@ -148,13 +148,13 @@ def _workers(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
     yield workers
     yield _by(
         "supervisor_worker_memory_bytes",
-        "What a pool's workers use of memory that they share with nobody.",
+        "Memory of a pool's workers that is not shared with other processes.",
         "pool",
         memory,
     )
     restarts = CounterMetricFamily(
         "supervisor_worker_restarts",
-        "Workers that ended and were to be replaced, by why.",
+        "Workers that ended and had to be replaced, by reason.",
         labels=["pool", "reason"],
     )
     for (pool, reason), count in sorted(numbers.restarts.items()):
@@ -164,20 +164,18 @@ def _workers(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
 
 def _schedules(overview: Overview) -> Iterator[Metric]:
     late = {str(json_safe(view.name)): max(0.0, -view.next_in) for view in overview.schedules[:MOST_SCHEDULES]}
-    yield _by(
-        "supervisor_schedule_lag_seconds", "How long a schedule's time has passed without it firing.", "schedule", late
-    )
+    yield _by("supervisor_schedule_lag_seconds", "How long a schedule is overdue.", "schedule", late)
 
 
 def _store(numbers: Numbers) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "supervisor_locks_reclaimed",
-        "Jobs taken back because their locks ran out: from stopped or unreachable workers, or foreign programs.",
+        "Jobs reclaimed because their locks expired: from stopped or unreachable workers, or other programs.",
         value=numbers.counters.locks_reclaimed,
     )
     yield CounterMetricFamily(
         "supervisor_store_busy",
-        "How often our processes could not write for 5 s because another program kept the database's lock.",
+        "How often a process could not write for 5 s because another program held the database's lock.",
         value=numbers.counters.store_busy,
     )
     yield GaugeMetricFamily(

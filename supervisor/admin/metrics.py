@@ -1,4 +1,4 @@
-"""`GET /metrics`: the state of everything for a scraper, in the format that it asks for."""
+"""`GET /metrics`: all metrics for a scraper, in the format that it requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.ops.status import Overview
 
 
 class _Moment(Collector):
-    """One look. Nothing is registered anywhere: what is not asked for costs nothing."""
+    """The metrics of one request. They are not registered globally, so that they cost nothing between requests."""
 
     def __init__(self, overview: Overview, numbers: Numbers) -> None:
         self._overview = overview
@@ -28,7 +28,7 @@ class _Moment(Collector):
 
 
 def routes() -> APIRouter:
-    """The route, with the sums that it remembers."""
+    """The route and the sums that it keeps between requests."""
     router = APIRouter()
     ledger = Ledger()
 

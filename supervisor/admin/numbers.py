@@ -1,4 +1,4 @@
-"""What only ever grows, summed up over all supervisors of the database, also over those that are gone by now."""
+"""Counters that only grow, summed over all supervisors of the database, including those that have ended."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Numbers:
 
 
 class Ledger:
-    """Remembers what it has seen of each supervisor: when one ends, sums over the others alone would go down, which a
-    scraper takes for a restart of everything.
+    """Remembers the counters of each supervisor. Without those of ended supervisors the sums would go down, which a
+    scraper interprets as a restart.
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()  # it is asked on several threads
+        self._guard = threading.Lock()  # several threads call it
         self._seen: dict[str, Numbers] = {}
         self._gone = Numbers()
 
@@ -49,7 +49,7 @@ class Ledger:
         return total
 
     def _note(self, supervisor: str, scoreboard: Path) -> None:
-        """What is there no longer, or may not be read, is as it was seen last."""
+        """Update the counters of a supervisor. If they are gone or cannot be read, the last known values remain."""
         seen = self._seen.setdefault(supervisor, Numbers())
         counted = counters.read(counters_of(scoreboard))
         if counted.types or counted.store_busy or counted.locks_reclaimed:

@@ -1,4 +1,4 @@
-"""Templates to pages. Whatever comes from a row is text: every value is escaped."""
+"""Renders templates. Every value is escaped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATIC = Path(__file__).with_name("static")
 
 
 def moment(at: object, now: float) -> Markup | str:
-    """A <time>: how long ago, and when exactly for those who point at it."""
+    """A <time> that shows the age, with the exact time as a tooltip."""
     stamp = formatting.iso(at)
     if not stamp or not isinstance(at, (int, float)):
         return formatting.absolute(at)
@@ -35,7 +35,7 @@ def moment(at: object, now: float) -> Markup | str:
 
 
 def stamp(at: float, now: float) -> Markup:
-    """A <time> that tells the time of day, with the day if it was another one."""
+    """A <time> that shows the time of day, with the date if it is not today."""
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         formatting.iso(at), formatting.absolute(at), formatting.time_of_day(at, now)
     )
@@ -47,14 +47,14 @@ def encoded(value: object) -> str:
 
 
 def query(value: object) -> str:
-    """A value for an address, after `?` or as one part of a path: no sign of it means anything there."""
+    """A value encoded for an address, in the query or as one segment of the path."""
     return quote(_utf8(text_of(value, _LONGEST_QUERY)), safe="")
 
 
 def nameable(type_: str) -> bool:
-    """Whether a type can be named in an address: one that no rule of ours allows cannot be meant by a button."""
+    """Whether a type can be part of an address. Invalid types, which other programs may store, get no buttons."""
     try:
-        return checked_type(type_).strip(".") != ""  # a path of dots leads elsewhere
+        return checked_type(type_).strip(".") != ""  # a browser would resolve a segment of dots
     except InvalidJob:
         return False
 
@@ -64,14 +64,14 @@ def _utf8(text: str) -> bytes:
 
 
 def _finalize(value: Any) -> Any:
-    """What every expression of a template passes, whoever has forgotten a filter: text of a bounded length."""
+    """Limits the length of every text in a template, even without a filter."""
     if isinstance(value, Markup) or not isinstance(value, (str, bytes)):
         return value
     return text_of(value, _LONGEST).encode("utf-8", "replace").decode()
 
 
 def _assets() -> str:
-    """A name for the static files as they are, so that a browser fetches them anew after an upgrade."""
+    """A name for the current static files, so that browsers fetch them again after an upgrade."""
     digest = hashlib.sha256()
     for path in sorted(STATIC.iterdir()):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn's, obeying the supervisor instead of signals, asleep while nobody asks."""
+"""The HTTP server: uvicorn, controlled by the supervisor instead of signals; idle without requests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from supervisor.system.listening import BACKLOG
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 
-BEAT = 5.0  # seconds between two stamps
-LOOK = 1.0  # seconds between two looks at how long the connections have been taking
-FAREWELL = 1  # seconds for answers that are being made when we are told to leave
+BEAT = 5.0  # seconds between two heartbeats
+LOOK = 1.0  # seconds between two checks of the connections' time limits
+FAREWELL = 1  # seconds to finish answers after a request to stop
 LARGEST_HEAD = 32 << 10  # bytes
 
 
 class Server(uvicorn.Server):
-    """Serves `app` on a socket that listens already, until the channel to the supervisor says or shows the end."""
+    """Serves `app` on a listening socket until the supervisor requests the end or its channel closes."""
 
     def __init__(self, app: ASGIApp, listening: socket.socket, channel: Channel, slot: Slot) -> None:
         config = uvicorn.Config(
@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            date_header=False,  # the access middleware's: uvicorn's is as old as its last tick
+            date_header=False,  # the access middleware sets it: uvicorn's may be a second old
             timeout_keep_alive=15,
             timeout_graceful_shutdown=FAREWELL,
             h11_max_incomplete_event_size=LARGEST_HEAD,
@@ -53,11 +53,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None: a terminal's or a cgroup's mean the supervisor, and it tells us."""
+        """Handle no signals: those from a terminal or cgroup are for the supervisor, which then stops this process."""
         yield
 
     async def main_loop(self) -> None:
-        """Beat, look after the connections, and otherwise sleep."""
+        """Send heartbeats and check the connections; otherwise sleep."""
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
         self._slot.occupy(os.getpid())
         self._channel.send({"ready": True})
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
 
 
 class _Events(logging.Handler):
-    """What the libraries say, as events like our own; what strangers can have uvicorn say is for debugging alone."""
+    """Logs the libraries' records as events. Uvicorn's are debug events, because clients can cause them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = events(process="admin")

@@ -1,4 +1,4 @@
-"""The jobs that somebody was told of before a change of many: what is confirmed is those, not their number."""
+"""The jobs shown before a bulk change, so that the confirmation applies to exactly these jobs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from array import array
 from dataclasses import dataclass
 
-KEPT = 600.0  # seconds that somebody may think about it
+KEPT = 600.0  # seconds until an unconfirmed snapshot expires
 MOST_IDS = 1_000_000  # of one snapshot
 _MOST_TOGETHER = 2_000_000  # of all that are kept: 16 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`change` is what was going to be done; `made_at` is monotonic seconds."""
+    """`change` is the intended change; `made_at` is monotonic seconds."""
 
     change: str
     ids: array[int]
@@ -28,14 +28,14 @@ class Snapshots:
         self._kept: dict[str, Snapshot] = {}
 
     def keep(self, change: str, ids: array[int]) -> str:
-        """The name by which these ids can be taken."""
+        """Store these ids and return the name of the snapshot."""
         name = secrets.token_urlsafe(12)
         self._kept[name] = Snapshot(change, ids, time.monotonic())
         self._forget()
         return name
 
     def take(self, change: str, name: str) -> array[int] | None:
-        """The ids, once; None: it is unknown, too old, or of another change."""
+        """The ids, only once; None if the name is unknown, expired, or of another change."""
         self._forget()
         found = self._kept.get(name)
         if found is None or found.change != change:

@@ -1,4 +1,4 @@
-"""What every route may use: the settings, the executor, and what is shared between requests."""
+"""The state shared by all routes: settings, executor, watch and snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.config.settings import AdminSettings
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """One admin process at work. `pools` are the names of the configured ones."""
+    """The state of one admin process. `pools` are the names of the configured pools."""
 
     settings: AdminSettings
     keys: Keys
@@ -32,7 +32,7 @@ def state_of(request: Request) -> AppState:
 
 
 TheOffice = Annotated[AppState, Depends(state_of)]
-"""The parameter of a route that wants it."""
+"""The parameter of a route that uses it."""
 
 
 def may_change(request: Request) -> bool:

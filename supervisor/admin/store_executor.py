@@ -1,4 +1,4 @@
-"""Questions to the database, asked on a few threads of their own, each with a connection of its own."""
+"""Runs database calls on a few threads, each with its own connection."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from supervisor.store.base import Engine, Operations
 Answer = TypeVar("Answer")
 Task = tuple[Callable[[Callable[[], Operations]], Any], "Future[Any]"]
 
-THREADS = 3  # a slow question must not hold up the others; more would only queue on the same two cores
-FAREWELL = 1.0  # seconds that closing waits for questions that are being answered
+THREADS = 3  # a slow call must not delay the others; more threads would only wait for the CPU
+FAREWELL = 1.0  # seconds that closing waits for calls in progress
 
 
 class StoreExecutor:
-    """Answers questions of the event loop. Threads and connections are made at the first question."""
+    """Runs database calls for the event loop. Threads and connections are created at the first call."""
 
     def __init__(self, engine: Engine, threads: int = THREADS) -> None:
         self.engine = engine
         self._most = threads
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._clerks: list[_Clerk] = []
+        self._threads: list[_StoreThread] = []
         self._open: list[Future[Any]] = []
         self._closed = False
 
@@ -37,7 +37,7 @@ class StoreExecutor:
 
         def answered(operations: Callable[[], Operations]) -> Answer:
             found = operations()
-            found.insist_on_file()  # or we would go on telling of a file that is not there any more
+            found.insist_on_file()  # an open connection would still read a deleted file
             return question(found)
 
         return await self._later(answered)
@@ -45,12 +45,12 @@ class StoreExecutor:
     async def put(self, job: NewJob) -> tuple[int, bool]:
         """Insert a job as any other program does: when it returns, the job survives a power loss.
 
-        Returns its id and whether it is a new one's. Raises StoreError.
+        Returns its id and whether it is new. Raises StoreError.
         """
         return await self._later(lambda _: self._put(job))
 
     def close(self) -> None:
-        """Close the connections. A thread that hangs in a question keeps its own, and does not hold us up."""
+        """Close the connections. A thread that hangs in a call keeps its connection and is not waited for."""
         self._closed = True
         while True:
             try:
@@ -59,21 +59,21 @@ class StoreExecutor:
                 break
             if task is not None:
                 task[1].cancel()
-        for _ in self._clerks:
+        for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + FAREWELL
-        for clerk in self._clerks:
-            clerk.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     async def _later(self, task: Callable[[Callable[[], Operations]], Answer]) -> Answer:
         if self._closed:
             raise StoreError("the admin process is about to end")
         future: Future[Answer] = Future()
         self._open = [other for other in self._open if not other.done()]
-        if len(self._open) >= len(self._clerks) < self._most:
-            clerk = _Clerk(self.engine, self._tasks, len(self._clerks))
-            clerk.start()
-            self._clerks.append(clerk)
+        if len(self._open) >= len(self._threads) < self._most:
+            thread = _StoreThread(self.engine, self._tasks, len(self._threads))
+            thread.start()
+            self._threads.append(thread)
         self._open.append(future)
         self._tasks.put((task, future))
         return await asyncio.wrap_future(future)
@@ -86,15 +86,15 @@ class StoreExecutor:
             intake.close()
 
 
-class _Clerk(threading.Thread):
-    """A thread that answers one question after another, and closes its connection where it was opened.
+class _StoreThread(threading.Thread):
+    """A thread that runs one call after another, and closes its connection in the thread that opened it.
 
-    It is no executor's: those end their threads without a word, and a connection that is left to the garbage
-    collector may hold the database's files for as long as it likes.
+    The threads of an executor cannot close a connection when they end, and a connection that is left to the garbage
+    collector may keep the database's files open.
     """
 
     def __init__(self, engine: Engine, tasks: SimpleQueue[Task | None], number: int) -> None:
-        super().__init__(name=f"desk_{number}", daemon=True)
+        super().__init__(name=f"store_{number}", daemon=True)
         self._engine = engine
         self._tasks = tasks
         self._operations: Operations | None = None
@@ -103,7 +103,7 @@ class _Clerk(threading.Thread):
         try:
             while (task := self._tasks.get()) is not None:
                 self._answer(*task)
-                del task  # or what was asked would live until the next question
+                del task  # free the task before waiting for the next one
         finally:
             self._forget()
 
@@ -114,10 +114,10 @@ class _Clerk(threading.Thread):
             future.set_result(task(self._opened))
         except BaseException as error:
             if isinstance(error, StoreError) and not isinstance(error, StoreBusy):
-                self._forget()  # the file may be another by now
+                self._forget()  # the file may have been replaced
             future.set_exception(error)
         finally:
-            del task, future  # which the error's traceback would keep alive, and they the error
+            del task, future  # break the reference cycle through the error's traceback
 
     def _opened(self) -> Operations:
         if self._operations is None:

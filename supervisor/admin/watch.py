@@ -1,4 +1,4 @@
-"""The state of everything, looked at once for all who ask at about the same time, and told to those who listen."""
+"""The overview, read once for all requests at about the same time, and sent to listeners."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import Costs, Overview, gather
 
-FRESH = 1.0  # seconds for which a look is good enough
-HEARTBEAT = 15.0  # seconds of silence after which a listener is told that we are still there
+FRESH = 1.0  # seconds for which an overview is reused
+HEARTBEAT = 15.0  # seconds of silence after which a listener gets a comment
 LISTENERS = 50  # at most
 
-# What changes by the mere passing of time; whoever shows it can count on by itself.
+# Values that change only because time passes; a client can update them itself.
 _OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
 
 
 class TooManyListeners(Exception):
-    """Nobody more can listen just now."""
+    """The maximum number of listeners is reached."""
 
 
 class Watch:
-    """Nobody asks and nobody listens: nothing is looked at, and no timer runs."""
+    """Reads the overview on request. Without requests and listeners, nothing is read and no timer runs."""
 
     def __init__(self, executor: StoreExecutor) -> None:
-        self._desk = executor
+        self._executor = executor
         self._guard = asyncio.Lock()
         self._costs = Costs()
         self._seen: Overview | None = None
@@ -42,8 +42,8 @@ class Watch:
         async with self._guard:
             if self._seen is None or time.monotonic() - self._at > FRESH:
                 self._seen = None
-                self._seen = await self._desk.ask(
-                    lambda operations: gather(self._desk.engine, operations, costs=self._costs)
+                self._seen = await self._executor.ask(
+                    lambda operations: gather(self._executor.engine, operations, costs=self._costs)
                 )
                 self._at = time.monotonic()
             return self._seen
@@ -54,17 +54,17 @@ class Watch:
 
     @property
     def is_looking(self) -> bool:
-        """Whether it looks by itself."""
+        """Whether it reads the overview periodically."""
         return self._telling is not None
 
     def join(self) -> Listener:
-        """Somebody who is told from now on, until they `leave`. Raises TooManyListeners."""
+        """Add a listener, until it calls `leave`. Raises TooManyListeners."""
         if len(self._listeners) >= LISTENERS:
-            raise TooManyListeners(f"{LISTENERS} are listening already, which is as many as may")
+            raise TooManyListeners(f"there are already {LISTENERS} listeners, which is the maximum")
         listener = Listener()
         self._listeners.add(listener)
         if self._telling is not None:
-            self._telling.cancel()  # start anew, so that the new one is told at once
+            self._telling.cancel()  # restart, so that the new listener gets the state immediately
         self._telling = asyncio.get_running_loop().create_task(self._tell())
         return listener
 
@@ -75,7 +75,7 @@ class Watch:
             self._telling = None
 
     async def _tell(self) -> None:
-        """Look as long as anybody listens, and tell them when more than the time has changed."""
+        """Read the overview while there are listeners, and notify them when more than the time has changed."""
         while True:
             try:
                 event, state = "overview", json_safe((await self.overview()).as_json())
@@ -89,7 +89,7 @@ class Watch:
 
 
 class Listener:
-    """One who is told. A slow one misses what was between, never the latest."""
+    """A client of the event stream. A slow client misses intermediate states, never the latest one."""
 
     def __init__(self) -> None:
         self._called = asyncio.Event()
@@ -114,7 +114,7 @@ class Listener:
 
 
 def _timeless(value: Any) -> Any:
-    """The same without what changes by the mere passing of time."""
+    """The same without values that change only because time passes."""
     if isinstance(value, dict):
         return {key: _timeless(item) for key, item in value.items() if key not in _OF_TIME}
     return [_timeless(item) for item in value] if isinstance(value, list) else value

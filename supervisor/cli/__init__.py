@@ -1,13 +1,12 @@
-"""The command line: parses and prints, decides nothing.
+"""The command line: parses arguments and prints results. It contains no rules.
 
-    program.py    the commands put together, and how a run of one ends
-    options.py    options that many commands share, and the database they mean
+    program.py    the application: finds and runs a command
+    options.py    options that many commands share, and the database they select
     errors.py     every failure as one readable line, with its exit code
     output.py     what goes to standard output: one JSON document, or text for people
-    tables.py     words, times and columns for people
+    tables.py     text, times and columns for people
 
-Each command lives in the file of its concern and imports what it needs when it runs, so that
-`supervisor enqueue` starts quickly.
+Each command imports what it needs when it runs, so that `supervisor enqueue` starts quickly.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from supervisor.cli.errors import INTERRUPTED, interrupted
 
     if arguments is None:
-        # Imports make no garbage, and looking for it takes a tenth of the start; what runs for long enables it.
+        # Imports create no garbage, and collecting takes a tenth of the start-up time. Long-running commands enable it.
         gc.disable()
     try:
         from supervisor.cli.program import run
@@ -32,4 +31,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         if arguments is None:
-            gc.freeze()  # the interpreter looks for garbage once more before it ends: that would take as long again
+            gc.freeze()  # skip the interpreter's final collection, which would take as long again

@@ -1,4 +1,4 @@
-"""How far a burst is, on the terminal's last line. The supervisor draws it itself: it has no threads."""
+"""A progress bar for a burst, on the terminal's last line. The supervisor draws it itself: it has no threads."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from supervisor.supervision.burst import Progress
 
 _PAUSE = 0.1  # seconds between two drawings
-_WIDTH = 72  # columns: log lines are longer, so they cover what was drawn where they begin
+_WIDTH = 72  # columns; log lines are longer, so they overwrite the bar
 _ERASE = "\r\x1b[2K"
 
 
 class Bar:
-    """Rich's progress bar, rendered when the supervisor tells how far it is.
+    """Rich's progress bar, rendered when the supervisor reports progress.
 
-    The cursor waits at the line's start: whoever else writes to the terminal, as workers and handlers
-    do, writes over the bar, and the next drawing goes below.
+    The cursor stays at the start of the line. If a worker or handler writes to the terminal, its output
+    overwrites the bar, and the bar is drawn again below.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -45,11 +45,11 @@ class Bar:
 
     @classmethod
     def on_terminal(cls) -> Bar | None:
-        """A bar if standard error is a terminal: that is where the log goes too."""
+        """A bar if standard error, where the log goes, is a terminal."""
         return cls(sys.stderr) if sys.stderr.isatty() else None
 
     def update(self, progress: Progress) -> None:
-        """The supervisor's observer: cheap when it has just been called."""
+        """The supervisor's observer. Calls in quick succession are cheap."""
         self._latest = progress
         now = time.monotonic()
         if now >= self._next:
@@ -57,7 +57,7 @@ class Bar:
             self._draw(progress, f"{progress.busy} busy")
 
     def finish(self) -> None:
-        """Leave the final state standing on a line of its own."""
+        """Leave the final state on its own line."""
         if self._latest is not None:
             self._draw(self._latest, f"in {time.monotonic() - self._began:.1f} s")
             self._write("\n")
@@ -75,4 +75,4 @@ class Bar:
             self._terminal.write(text)
             self._terminal.flush()
         except OSError:
-            return  # the terminal is gone; the jobs are not
+            return  # the terminal is gone, but the jobs continue

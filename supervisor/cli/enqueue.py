@@ -27,30 +27,36 @@ def enqueue(
             metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
         ),
     ] = "{}",
-    priority: Annotated[int, typer.Option("--priority", metavar="N", help="-100 to 100; higher ones run first.")] = 0,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before, like 10s.")] = None,
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="From -100 to 100; higher runs first.")] = 0,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="DURATION", help="The delay until the job is due, like 10s.")
+    ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Not before, like 2027-01-31T08:00+01:00.")
+        str | None,
+        typer.Option("--at", metavar="TIME", help="The time when the job is due, like 2027-01-31T08:00+01:00."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Default: the pool's own.")
+        int | None,
+        typer.Option("--max-attempts", metavar="N", help="Maximum number of attempts. Default: the pool's setting."),
     ] = None,
     requires: Annotated[
         str, typer.Option("--requires", metavar="A,B", help="Capabilities that the worker must have.")
     ] = "",
     unique_key: Annotated[
         str | None,
-        typer.Option("--unique-key", metavar="KEY", help="At most one unfinished job of this type has it."),
+        typer.Option("--unique-key", metavar="KEY", help="A key that only one unfinished job of this type can have."),
     ] = None,
     meta: Annotated[
         str | None,
-        typer.Option("--meta", metavar="JSON", help='An object of your own, like \'{"tags": ["nightly"]}\'.'),
+        typer.Option(
+            "--meta", metavar="JSON", help='A JSON object with your own data, like \'{"tags": ["nightly"]}\'.'
+        ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end and print the result; exit 1 if it failed.")
+        bool, typer.Option("--wait", help="Wait until the job ends and print its result; exit code 1 if it failed.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+        str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
     ] = None,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
@@ -58,8 +64,8 @@ def enqueue(
 ) -> None:
     """Enqueue a job and print its id.
 
-    With - a job for each line of standard input, all of them or none. With --wait the result follows,
-    and the exit code is 1 if a job did not succeed.
+    With -, enqueue one job per line of standard input, all of them or none. With --wait, also print the
+    result; the exit code is 1 if a job did not succeed.
     """
     from supervisor.cli.payloads import decoded, moment
 
@@ -95,11 +101,11 @@ def enqueue(
 
 
 def _patience(wait: bool, timeout: str | None) -> float | None:
-    """Seconds to wait at most; None for ever."""
+    """The maximum number of seconds to wait; None for no limit."""
     if timeout is None:
         return None
     if not wait:
-        raise wrong_usage("--timeout: it goes with --wait")
+        raise wrong_usage("--timeout: only valid with --wait")
     from supervisor.domain.duration import seconds
 
     try:
@@ -115,7 +121,7 @@ def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:
 
     if payload != _STDIN:
         return [new_job(type_, decoded(payload), **options)]
-    new_job(type_, **options)  # a fault of the options is no fault of a line
+    new_job(type_, **options)  # report invalid options before any line
     jobs = []
     for number, text in lines_of_stdin():
         try:
@@ -128,7 +134,7 @@ def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:
 def _queue(target: Target) -> Queue:
     from supervisor.client import Queue
 
-    # A URL on the command line may be mistyped: only a configured database is made at first use.
+    # A URL on the command line may be mistyped: only a configured database is created on first use.
     return Queue(target.engine(create=True).url, create=target.database is None)
 
 
@@ -147,14 +153,14 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
             job = queue.wait(job_id, left)
         except WaitTimeout:
             message = f"job {job_id} has not finished within {patience:g} s"
-            raise Stop(message, hint=f"it goes on; see `supervisor jobs show {job_id}`") from None
+            raise Stop(message, hint=f"the job continues; see `supervisor jobs show {job_id}`") from None
         jobs.append(job)
         if not quiet:
-            _tell(job)
+            _print_result(job)
     return jobs
 
 
-def _tell(job: Job) -> None:
+def _print_result(job: Job) -> None:
     if job.status == "done":
         line(compact(job.result))
         return

@@ -1,4 +1,4 @@
-"""Every failure as one readable line on standard error, perhaps with a hint, and its exit code."""
+"""Reports every failure as one line on standard error, with an optional hint, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED = 1
 USAGE = 2
 DATABASE = 3
 CONFLICT = 4
-INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
 
 _OF_PARSER = re.compile(r"Invalid value for '[^']*': (.* is not a job's id)")
 _MEANT = {  # what users of other programs try
@@ -26,7 +26,7 @@ _MEANT = {  # what users of other programs try
 
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
-# The first that fits counts. An unknown id is a plain failure: it conflicts with no job's state.
+# The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (ConfigError, USAGE),
     (InvalidJob, USAGE),
@@ -46,7 +46,7 @@ class Stop(Exception):
 
 
 class NoDatabase(ConfigError):
-    """The configuration cannot be read, and only the database's address was wanted of it."""
+    """The configuration cannot be read, and only its database URL was needed."""
 
     hint = "--database URL works without a configuration"
 
@@ -70,7 +70,7 @@ def report(error: Exception) -> int:
 
 
 def report_usage(error: Any) -> int:
-    """A usage error of the command line's parser."""
+    """Report a usage error from the command-line parser."""
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context is not None else ""
     message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
@@ -99,7 +99,7 @@ def _of_system(error: OSError) -> str:
 
 
 def _unexpected(error: Exception) -> int:
-    """A fault of this program: still one line, and a way to see more."""
+    """A bug in this program: also one line, with a way to see more."""
     if os.environ.get(TRACEBACK):
         raise error
     message = f"unexpected {type(error).__name__}: {error}"

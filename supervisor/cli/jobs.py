@@ -1,4 +1,4 @@
-"""`jobs`: look at them, and change their fate."""
+"""`jobs`: list, show and change jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from supervisor.domain.job import Status
 
 
 class Unsuccessful(enum.StrEnum):
-    """What `jobs retry --all` may take back."""
+    """The states that `jobs retry --all` accepts."""
 
     FAILED = "failed"
     QUARANTINED = "quarantined"
@@ -51,18 +51,20 @@ def list_jobs(
     type: OnlyType = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="Only with this one in the tags of its meta; may be repeated."),
+        typer.Option("--tag", metavar="TAG", help="Only jobs with this tag in their meta; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The greatest number of jobs.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The maximum number of jobs.")] = 20,
     before: Annotated[
         int | None,
-        typer.Option("--before", metavar="ID", min=1, max=2**63 - 1, help="Only older than this.", show_default=False),
+        typer.Option(
+            "--before", metavar="ID", min=1, max=2**63 - 1, help="Only jobs older than this one.", show_default=False
+        ),
     ] = None,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the latest first."""
+    """List jobs, newest first."""
     from supervisor.cli import tables
 
     with Target.of(context, config, database).operations() as operations:
@@ -75,21 +77,21 @@ def list_jobs(
         return
     tables.jobs(found, time.time())
     if len(found) == limit and found[-1].id > 1:
-        line(f"older ones: --before {found[-1].id}")
+        line(f"older jobs: --before {found[-1].id}")
 
 
 @jobs.command()
 def show(
     context: typer.Context,
     job_id: JobId,
-    log: Annotated[bool, typer.Option("--log", help="All that its runs have logged and printed.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Show everything that its runs logged and printed.")] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its timeline, runs and errors.
 
-    The end of the latest log is shown with it; with --log all of every run's.
+    Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
     from supervisor.domain.errors import JobNotFound
@@ -123,17 +125,20 @@ def show(
 def retry(
     context: typer.Context,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every job with the --status given.")] = False,
-    status: Annotated[Unsuccessful | None, typer.Option("--status", help="With --all.", show_default=False)] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
+    status: Annotated[
+        Unsuccessful | None,
+        typer.Option("--status", help="The state of the jobs to retry, with --all.", show_default=False),
+    ] = None,
     type: OnlyType = None,
     yes: Yes = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put unsuccessful jobs back in the queue.
+    """Retry unsuccessful jobs.
 
-    Failed, quarantined and cancelled ones, with their counters reset.
+    Returns failed, quarantined and cancelled jobs to the queue and resets their counters.
     """
     from supervisor.ops import commands
     from supervisor.store.base import Filter
@@ -156,13 +161,13 @@ def retry(
 
 
 def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | None) -> list[int]:
-    """The ids named, or none with --all. Raises Stop where neither or both were given."""
+    """The given ids, or none with --all. Raises Stop if neither or both were given."""
     if all_ and job_ids:
         raise wrong_usage("give either ids or --all, not both")
     if all_ and status is None:
         raise wrong_usage("--all needs --status failed or --status quarantined")
     if not all_ and (status is not None or type_ is not None):
-        raise wrong_usage("--status and --type go with --all")
+        raise wrong_usage("--status and --type are only valid with --all")
     if not all_ and not job_ids:
         raise wrong_usage("give the ids of the jobs, or --all", "supervisor jobs list --status failed")
     return list(dict.fromkeys(job_ids or ()))
@@ -215,7 +220,7 @@ def delete(
     else:
         line(_counted(deleted, "deleted"))
     if deleted < len(ids):
-        raise Stop(f"{len(ids) - deleted} of {len(ids)} were left: somebody else changed them meanwhile")
+        raise Stop(f"{len(ids) - deleted} of {len(ids)} were not deleted: they were changed at the same time")
 
 
 def _counted(number: int, what: str) -> str:

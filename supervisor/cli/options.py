@@ -1,4 +1,4 @@
-"""Options that many commands share, and the configuration and database that they mean."""
+"""Options that many commands share, and the configuration and database they select."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ConfigFile = Annotated[
         "-c",
         "--config",
         metavar="FILE",
-        help="The configuration. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
+        help="The configuration file. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
         show_default=False,
     ),
 ]
@@ -35,7 +35,7 @@ DatabaseUrl = Annotated[
     typer.Option("--database", metavar="URL", help="Use this database, like sqlite:///jobs.db.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however many jobs it changes.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def as_job_id(text: str) -> int:
@@ -55,14 +55,14 @@ OnlyType = Annotated[
 
 @dataclass(frozen=True)
 class Target:
-    """What a command works on, as given on the command line."""
+    """The configuration and database of a command, as given on the command line."""
 
     config: Path | None
     database: str | None
 
     @classmethod
     def of(cls, context: typer.Context, config: Path | None, database: str | None) -> Target:
-        """A command's own options count more than those in front of its name."""
+        """Options after the command's name take precedence over those before it."""
         outer = context.find_root().obj
         if isinstance(outer, Target):
             return cls(config or outer.config, database or outer.database)
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def config_path(self) -> Path:
-        """Raises ConfigError when nothing names a file."""
+        """Raises ConfigError if no file is named."""
         from supervisor.config import locate
 
         return locate(self.config)
@@ -86,7 +86,7 @@ class Target:
         return load(self.config_path, database=self.database)
 
     def settings_if_any(self) -> Settings | None:
-        """With --database alone there is no configuration to ask. Raises ConfigError."""
+        """None with --database alone, which needs no configuration. Raises ConfigError."""
         return None if self.config is None and self.database is not None else self.settings()
 
     def url(self) -> str:
@@ -104,9 +104,9 @@ class Target:
             raise wrong_usage(f"--database: {error}") from None
 
     def engine(self, *, create: bool = False) -> Engine:
-        """The engine of a database that exists; with `create`, a configured one may still have to be made.
+        """The engine of an existing database; with `create`, a configured database need not exist yet.
 
-        A URL on the command line may be mistyped, so a missing database is never made of it. Raises
+        A URL on the command line may be mistyped, so such a database is never created. Raises
         ConfigError, StoreError or Stop.
         """
         from supervisor.engine import open_engine
@@ -115,12 +115,12 @@ class Target:
         try:
             exists = engine.exists()
         except OSError as error:
-            raise Stop(f"{engine.url}: it cannot be reached: {error.strerror}", code=DATABASE) from None
+            raise Stop(f"{engine.url}: cannot be reached: {error.strerror}", code=DATABASE) from None
         if exists or (create and self.database is None):
             return engine
         if pids := engine.holders():
-            who = f"supervisor {', '.join(map(str, pids))} still has the file open that was there"
-            hint = f"{who}; put it back, with the files beside it, or stop the supervisor"
+            who = f"supervisor {', '.join(map(str, pids))} still has the missing file open"
+            hint = f"{who}; restore it together with the files beside it, or stop the supervisor"
         elif self.database is None:
             hint = "`supervisor enqueue` and `supervisor run` create it"
         else:
@@ -137,23 +137,23 @@ class Target:
 
 
 def confirm(what: str, count: int, *, yes: bool) -> None:
-    """Ask before `what` happens to more than one job. Raises Stop if it must not happen."""
+    """Ask for confirmation if `what` affects more than one job. Raises Stop if it is refused."""
     if yes or count <= 1:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise wrong_usage(f"this would {what} {count} jobs", "add --yes to do it without being asked")
+        raise wrong_usage(f"this would {what} {count} jobs", "add --yes to do it without confirmation")
     if not typer.confirm(f"{what} {count} jobs?", err=True):
         raise Stop("nothing was changed", code=FAILED)
 
 
 def warn_if_nobody_runs(operations: Operations) -> None:
-    """Waiting for a job that nobody runs would take for ever, silently."""
+    """Warn before waiting for a job that no supervisor will run."""
     if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
 
 
 def warn_of_type(target: Target, type_: str) -> None:
-    """A slip in a type would leave its jobs waiting for ever. Without a configuration nobody can tell."""
+    """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
     from supervisor.domain.text import like
     from supervisor.ops.commands import types_taken
 

@@ -19,23 +19,23 @@ _WIDTH = 120  # columns where there is no terminal
 
 
 class ReaderGone(Exception):
-    """Whoever read our standard output has stopped doing so."""
+    """The reader of standard output has closed it."""
 
 
 def prepare() -> None:
-    """Make the standard streams safe to write to, whatever the locale and wherever they lead."""
+    """Make the standard streams safe to write to, whatever the locale and their target."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller, as in `supervisor status >&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for as long as we live
         else:
-            with suppress(OSError, ValueError):  # a stream that somebody has put in place of ours
+            with suppress(OSError, ValueError):  # a stream that was replaced by the caller
                 if stream.fileno() == descriptor:
                     stream.reconfigure(errors="backslashreplace")
 
 
 def write(text: str) -> None:
-    """Write to standard output at once. Raises ReaderGone, or OSError when there is no room."""
+    """Write to standard output and flush. Raises ReaderGone, or OSError if the disk is full."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -44,12 +44,12 @@ def write(text: str) -> None:
 
 
 def line(text: object) -> None:
-    """One line, whatever stands in it."""
+    """Print one line; line breaks in the text are escaped."""
     write(clean(text) + "\n")
 
 
 def lines(text: object) -> None:
-    """A text of several lines, indented."""
+    """Print a text of several lines, indented."""
     write(clean_lines(text) + "\n")
 
 
@@ -70,7 +70,7 @@ def note(text: str) -> None:
         sys.stderr.write(clean(text, " ") + "\n")
         sys.stderr.flush()
     except OSError:
-        return  # there is nowhere left to say it
+        return  # no stream is left to report it on
 
 
 def show(*renderables: RenderableType) -> None:
@@ -96,7 +96,7 @@ def show(*renderables: RenderableType) -> None:
 
 
 def silence() -> None:
-    """Nobody reads standard output any more: what is left in its buffer must not fail at exit."""
+    """Standard output has no reader any more: writing the rest of its buffer must not fail at exit."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

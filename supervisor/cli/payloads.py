@@ -1,4 +1,4 @@
-"""Payloads and times as they are written on a command line."""
+"""Payloads and times as written on a command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES
 
-# Beyond this a text cannot become a payload, however much of it is white space between values.
+# A longer text cannot be a valid payload, even if much of it is white space.
 _LONGEST = 8 * MAX_PAYLOAD_BYTES
 
 
 def decoded(text: str, field: str = "payload") -> Any:
-    """The value of a JSON text. Raises InvalidJob, which names the field."""
+    """The value of a JSON text. Raises InvalidJob for the field."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""The commands put together, and how a run of one ends."""
+"""The command-line application: finds the command, runs it and returns its exit code."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class _Lazily(TyperGroup):
-    """The commands, each built when it is asked for: to build them all takes as long as most of them run."""
+    """Builds each command on first use: building all of them takes longer than most commands run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all of them, to find what may be meant
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all of them, to suggest similar names
             if name not in self.commands:
                 self.commands[name] = _built(name)
         return self.commands.get(cmd_name)
@@ -91,7 +91,7 @@ def root(
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run one command; whatever goes wrong in it is told in a line. Returns the exit code."""
+    """Run one command and report any failure in one line. Returns the exit code."""
     prepare()
     command: Any = get_command(app)
     try:
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except ReaderGone:
         silence()
         return 0
-    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
         interrupted()
         return INTERRUPTED
     except _UsageError as error:
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _ended(result: object) -> int:
-    """The exit code of a command that came to its end."""
+    """The exit code of a command that ended without an error."""
     code = result if isinstance(result, int) else 0
     if code == INTERRUPTED:
         interrupted()

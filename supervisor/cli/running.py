@@ -18,16 +18,16 @@ _LISTED = "supervisor jobs list --status failed, or --status quarantined for job
 def run(
     context: typer.Context,
     burst: Annotated[
-        bool, typer.Option("--burst", help="Run until nothing is due or delayed for a retry, then exit.")
+        bool, typer.Option("--burst", help="Run until no job is due or waiting for a retry, then exit.")
     ] = False,
     pool: Annotated[
         list[str] | None,
-        typer.Option("--pool", metavar="NAME", help="Only this pool; may be repeated.", show_default=False),
+        typer.Option("--pool", metavar="NAME", help="Run only this pool; may be repeated.", show_default=False),
     ] = None,
     allow_network: Annotated[
         bool,
         typer.Option(
-            "--allow-network-file-system", help="Run although the database is on one, where SQLite is not safe."
+            "--allow-network-file-system", help="Allow a database on a network file system, where SQLite is not safe."
         ),
     ] = False,
     config: ConfigFile = None,
@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Run the supervisor.
 
-    TERM or Ctrl-C lets running jobs finish and stops; a second one stops at once. HUP reloads.
+    SIGTERM or Ctrl-C stops after the running jobs have finished; a second one stops at once. SIGHUP reloads.
     """
     from supervisor import app
 

@@ -1,4 +1,4 @@
-"""`init`, `check` and `doctor`: before anything runs."""
+"""`init`, `check` and `doctor`: commands to use before the supervisor runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Write a starter: configuration and handler."""
+    """Write a starter configuration and handler."""
     from supervisor.ops.scaffold import write_starter
 
     written = write_starter(folder)
@@ -35,9 +35,9 @@ def check(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find every fault of the configuration.
+    """Check the configuration and list every problem.
 
-    Validates it, and imports each handler in a process of its own as a worker would.
+    Validates the file and imports each handler in a separate process, as a worker would.
     """
     from supervisor.config.schedules import untaken
     from supervisor.domain.errors import ConfigError
@@ -59,7 +59,7 @@ def check(
     else:
         for warning in warnings:
             note(f"warning: {path}: {warning}")
-        line(f"{path}: good; pools: {', '.join(settings.pools)}")
+        line(f"{path}: OK; pools: {', '.join(settings.pools)}")
 
 
 def doctor(
@@ -68,9 +68,9 @@ def doctor(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at what is around, and say what to do.
+    """Check the environment and say what to fix.
 
-    Libraries, file system, permissions, memory, clock and leftovers of dead programs.
+    Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
     """
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""`status`: everything at one glance."""
+"""`status`: everything at a glance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST_NAMED = 20  # types without a pool that get a line each
 _COUNTED = (
     "done, failed: jobs in the table; done/h, errors/h, wait: runs of the last hour",
-    "mean, longest: of the latest jobs that are done",
+    "mean, longest: of the most recent jobs that are done",
 )
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
@@ -55,7 +55,7 @@ def _print(overview: Overview) -> None:
     for sentence in overview.unmet[:_MOST_NAMED]:
         line(sentence)
     if (more := overview.unhandled_types - _MOST_NAMED) > 0:
-        line(f"nor {more} other types")
+        line(f"no pool takes {more} other types")
 
 
 def _supervisors(overview: Overview) -> None:
@@ -77,9 +77,9 @@ def _supervisors(overview: Overview) -> None:
 
 def _state(supervisor: SupervisorView) -> str:
     if supervisor.alive is False:
-        return "dead; the next one to start recovers its jobs"
+        return "dead; the next supervisor to start recovers its jobs"
     if supervisor.alive and not supervisor.visible:
-        return "running, but this user may not see its workers"
+        return "running, but its workers are not visible to this user"
     if supervisor.alive and supervisor.trouble:
         return f"running, but the database cannot be used: {supervisor.trouble}"
     return "stopping" if supervisor.stopping else _STATES[supervisor.alive]
@@ -175,7 +175,7 @@ def _schedules(overview: Overview) -> None:
 
     rows = []
     for view in overview.schedules:
-        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "nobody fires it"
+        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
         last = NOTHING if view.last_at is None else f"{span(max(0.0, overview.time - view.last_at))} ago"
         rows.append((view.name, coming, last, view.last_job or NOTHING))
     if rows:

@@ -11,20 +11,22 @@ from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target
 from supervisor.cli.output import document, line
 
-_MANY = 100  # workers; more of them are rather a slip
+_MANY = 100  # workers; a larger number is probably a typing error
 
 
 def pause(
     context: typer.Context,
     type: JobType,
-    force: Annotated[bool, typer.Option("--force", help="Even if no pool takes the type and no job has it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Pause it even if no pool takes the type and no job has it.")
+    ] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start no more jobs of a type.
+    """Stop starting jobs of a type.
 
-    A type that no pool takes and no job has is refused: it may be a slip.
+    A type that no pool takes and no job has is refused: it is probably a typing error.
     """
     _set(Target.of(context, config, database), type, paused=True, force=force, as_json=as_json)
 
@@ -44,18 +46,18 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_js
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
 
-    checked_type(type_)  # before the database is looked for
+    checked_type(type_)  # before the database is opened
     settings = target.settings_if_any()
     configured = {name for pool in settings.pools.values() for name in pool.types} if settings is not None else ()
     with target.operations() as operations:
         try:
             changed = commands.pause(operations, type_, paused, time.time(), configured=configured, force=force)
         except commands.UnknownType as error:
-            raise wrong_usage(error.problems[0], "--force pauses it all the same") from None
+            raise wrong_usage(error.problems[0], "--force pauses it anyway") from None
     if as_json:
         document({"type": type_, "paused": paused, "changed": changed})
     elif paused:
-        line(f"{type_} is paused" if changed else f"{type_} was paused already")
+        line(f"{type_} is paused" if changed else f"{type_} was already paused")
     else:
         line(f"type {type_} resumed" if changed else f"{type_} was not paused")
 
@@ -63,21 +65,23 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_js
 def scale(
     context: typer.Context,
     pool: Annotated[str, typer.Argument(metavar="POOL")],
-    size: Annotated[str, typer.Argument(metavar="N|auto", help="So many workers; auto gives it back.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also more than 100 workers.")] = False,
+    size: Annotated[
+        str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Allow more than 100 workers.")] = False,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the number of a pool's workers.
+    """Set a pool's number of workers.
 
-    `auto` gives it back to the supervisor.
+    `auto` returns the pool to automatic scaling.
     """
     from supervisor.ops import commands
 
     workers = _workers(size)
     if workers is not None and workers > _MANY and not yes:
-        raise wrong_usage(f"{workers} workers are more than {_MANY}", "add --yes if that is meant")
+        raise wrong_usage(f"{workers} is more than {_MANY} workers", "add --yes to confirm")
     target = Target.of(context, config, database)
     settings = target.settings_if_any()
     with target.operations() as operations:
@@ -85,7 +89,7 @@ def scale(
     if as_json:
         document({"pool": pool, "workers": workers})
     else:
-        line(f"{pool} scales by itself" if workers is None else f"{pool} is set to {workers}")
+        line(f"{pool} scales automatically" if workers is None else f"{pool} is set to {workers}")
 
 
 def _workers(size: str) -> int | None:
@@ -101,13 +105,15 @@ def reload(
     context: typer.Context,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until new workers run, or cannot; exit code 1 then.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until new workers run; exit code 1 if they cannot start.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reload the configuration and the code.
 
-    Running supervisors replace their workers one at a time. A configuration with faults is refused, and while new
-    code cannot be loaded the old code keeps running.
+    Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
+    cannot be loaded, the old code keeps running.
     """
     from supervisor.ops import commands
 
@@ -127,5 +133,5 @@ def reload(
 
 
 def _told(outcome: dict[str, Any] | None) -> str:
-    words = {"accepted": "has reloaded", "refused": "refused", "failed": "cannot load all of"}
-    return "reloads" if outcome is None else words.get(outcome["state"], "ended before it had reloaded")
+    words = {"accepted": "reloaded", "refused": "refused", "failed": "could not load all of"}
+    return "is reloading" if outcome is None else words.get(outcome["state"], "ended before it reloaded")

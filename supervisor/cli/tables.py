@@ -1,4 +1,4 @@
-"""Words, times and columns for people. Everything shown here may come from rows that other programs wrote."""
+"""Text, times and columns for people. Any value shown here may come from a row that another program wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from supervisor.ops.doctor import Finding
 
 NOTHING = "–"
-_LAST_LINES = 20  # of a log that nobody has asked for
+_LAST_LINES = 20  # of a log that is shown without --log
 _COLOURS = {
     "done": "green",
     "running": "cyan",
@@ -35,9 +35,9 @@ _COLOURS = {
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> Table:
-    """Columns in capitals; a name that ends in > stands to the right.
+    """A table with its column names in capitals. A name that ends in > is aligned to the right.
 
-    The last column takes what room is left: it is cut there, or continued below with `wrap`.
+    The last column takes the remaining width. Longer text is cut, or wrapped with `wrap`.
     """
     from rich.table import Table
     from rich.text import Text
@@ -65,7 +65,7 @@ def heading(text: str) -> Any:
 
 
 def when(value: object) -> str:
-    """A stored time in this machine's zone. Other programs may have stored anything."""
+    """A stored time in this machine's time zone. Other programs may have stored any value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return datetime.datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
@@ -83,12 +83,12 @@ def percent(value: float | None) -> str:
 
 
 def jobs(found: Iterable[Job], now: float) -> None:
-    """A list of jobs, a line each."""
+    """Print a list of jobs, one line each."""
     rows = []
     for job in found:
         tried = f"{job.attempts}" + (f", {counted(job.crashes, 'crash', 'crashes')}" if job.crashes else "")
-        rows.append((job.id, job.type, job.status, tried, _age(job, now), _remark(job, now)))
-    show(table(("id>", "type", "status", "tried>", "age>", "remark"), rows))
+        rows.append((job.id, job.type, job.status, tried, _age(job, now), _details(job, now)))
+    show(table(("id>", "type", "status", "attempts>", "age>", "details"), rows))
 
 
 def _age(job: Job, now: float) -> str:
@@ -97,8 +97,8 @@ def _age(job: Job, now: float) -> str:
     return NOTHING
 
 
-def _remark(job: Job, now: float) -> str:
-    """The one thing most worth knowing of a job in this state."""
+def _details(job: Job, now: float) -> str:
+    """The most useful fact about a job in this state."""
     if job.status == "done":
         return NOTHING if job.result is None else compact(job.result)
     words = []
@@ -116,7 +116,7 @@ def _since(job: Job, now: float) -> float | None:
 
 
 class Held(NamedTuple):
-    """The worker that has claimed a job, what that says it does, and why a job still waits."""
+    """The worker that has claimed a job, the progress text it reports, and why a pending job waits."""
 
     worker: str | None
     doing: str
@@ -124,7 +124,7 @@ class Held(NamedTuple):
 
 
 def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
-    """One job with everything that is known of it."""
+    """Print one job with everything that is known about it."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -165,7 +165,7 @@ def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str,
 
 
 def runs(found: Sequence[Run]) -> None:
-    """What each run of a job has used; nothing for a job without any."""
+    """Print what each run of a job used. Prints nothing for a job without runs."""
     if found:
         columns = ("attempt>", "worker", "started", "took>", "cpu>", "peak memory>", "outcome")
         show(heading("Runs"), table(columns, [_run(run) for run in found]))
@@ -178,18 +178,18 @@ def _run(run: Run) -> tuple[object, ...]:
 
 
 def logs(found: Sequence[Run], *, whole: bool) -> None:
-    """What the runs have said: the end of the latest log, or the `whole` of all."""
-    spoken = [run for run in found if run.log]
-    for run in spoken if whole else spoken[-1:]:
+    """Print the logs of the runs: the end of the latest one, or with `whole` all of every run."""
+    logged = [run for run in found if run.log]
+    for run in logged if whole else logged[-1:]:
         said = _final(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
-        before = f" ({counted(hidden, 'line', 'lines')} before: --log)" if hidden else ""
+        before = f" ({counted(hidden, 'earlier line', 'earlier lines')}: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
         output.lines("\n".join(said[hidden:]))
 
 
 def _final(text: str | bytes | None) -> str:
-    """A text as a terminal shows it in the end: of a line written anew, as progress bars are, its last state."""
+    """The text as a terminal finally shows it: a rewritten line, such as a progress bar, keeps its last state only."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
     return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
@@ -199,7 +199,7 @@ def counted(number: int, one: str, more: str) -> str:
 
 
 def attempts(found: Iterable[Attempt]) -> None:
-    """Every failed run of a job, with what went wrong."""
+    """Print every failed run of a job with its error."""
     for attempt in found:
         _attempt(attempt)
 
@@ -217,14 +217,14 @@ def _attempt(attempt: Attempt) -> None:
     began = Trial(None, attempt).began
     show(heading(f"Attempt {attempt.attempt}, {when(began)}: {', '.join(how)}"))
     text = attempt.traceback or attempt.message
-    output.lines(text.rstrip())  # never wrapped: paths and code are there to be copied
+    output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
     if attempt.stderr:
         line("stderr:")
         output.lines(attempt.stderr.rstrip())
 
 
 def findings(found: Iterable[Finding]) -> None:
-    """What the doctor found: the fact, and below it what to do."""
+    """Print what the doctor found: each fact, and the advice below it."""
     rows: list[tuple[str, str, str]] = []
     for finding in found:
         rows.append((finding.level, finding.about, finding.fact))

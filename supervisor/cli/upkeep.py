@@ -1,4 +1,4 @@
-"""`purge`, `migrate`, `adopt`, `backup` and `restore`: the care of the database."""
+"""`purge`, `migrate`, `adopt`, `backup` and `restore`: maintenance of the database."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 def purge(
     context: typer.Context,
-    older_than: Annotated[str, typer.Option("--older-than", metavar="DURATION", help="Like 7d.")],
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
+    ],
     status: Annotated[
         list[Status] | None,
-        typer.Option("--status", help="Only these; may be repeated. Default: all finished.", show_default=False),
+        typer.Option(
+            "--status", help="Only jobs in this state; may be repeated. Default: all finished jobs.", show_default=False
+        ),
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
@@ -30,7 +34,7 @@ def purge(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete jobs that finished long ago."""
+    """Delete old finished jobs."""
     from supervisor.ops import commands
 
     which = commands.purgeable(older_than, status or (), type, time.time())
@@ -52,7 +56,7 @@ def migrate(
 ) -> None:
     """Bring the job tables up to date.
 
-    Creates them where there are none; an older schema is backed up first.
+    Creates missing tables. Before an older schema is changed, the database is backed up.
     """
     from supervisor.engine import open_engine
 
@@ -77,7 +81,7 @@ def adopt(
         typer.Option(
             "--statements",
             metavar="FILE",
-            help="The application's own SQL, to be tried on the adopted table; each ends its line with ;",
+            help="The application's SQL statements, tried on the adopted table; each must end its line with ;",
             show_default=False,
         ),
     ] = None,
@@ -85,10 +89,10 @@ def adopt(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over a jobs table made by hand.
+    """Take over an existing jobs table.
 
-    In place and in one transaction, after a backup; other columns, indexes and triggers are kept. What
-    cannot be taken over safely is refused, and nothing is changed.
+    Works in place and in one transaction, after a backup. Other columns, indexes and triggers are kept. If the
+    table cannot be taken over safely, the command fails and nothing is changed.
     """
     tried = () if statements is None else _statements(statements)
     report = Target.of(context, config, database).engine().adopt(payload_column=payload_column, statements=tried)
@@ -106,15 +110,15 @@ def _statements(file: Path) -> list[str]:
     try:
         return [statement.strip() for statement in statements(file.read_text(encoding="utf-8"))]
     except UnicodeDecodeError:
-        raise wrong_usage(f"{file}: it is not UTF-8 text") from None
+        raise wrong_usage(f"{file}: not UTF-8 text") from None
     except OSError as error:
-        raise wrong_usage(f"{file}: it cannot be read: {error.strerror}") from None
+        raise wrong_usage(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise wrong_usage(f"{file}: {error}") from None
 
 
 def _print_adoption(report: AdoptReport) -> None:
-    line(f"{report.rows} {'row' if report.rows == 1 else 'rows'} adopted; the table as it was: {report.backup}")
+    line(f"{report.rows} {'row' if report.rows == 1 else 'rows'} adopted; backup: {report.backup}")
     if report.recovered:
         line(f"{report.recovered} that were running are pending again")
     if report.extra_columns:
@@ -127,16 +131,16 @@ def _print_adoption(report: AdoptReport) -> None:
 
 def backup(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy the database while it is in use."""
     if file.exists():
-        raise wrong_usage(f"{file}: it exists already; a backup never overwrites a file")
+        raise wrong_usage(f"{file}: already exists; a backup never overwrites a file")
     if not file.absolute().parent.is_dir():
-        raise wrong_usage(f"{file}: there is no such folder")
+        raise wrong_usage(f"{file}: no such folder")
     engine = Target.of(context, config, database).engine()
     engine.back_up(file)
     size = file.stat().st_size
@@ -150,22 +154,22 @@ def backup(
 
 def restore(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `supervisor backup` has made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy made by `supervisor backup`.")],
     config: ConfigFile = None,
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a copy in the database's place.
+    """Replace the database with a backup.
 
-    While nobody uses it. The copy is checked first; the database as it was is kept beside it.
+    No process may be using the database. The copy is checked first; the old database is kept beside the new one.
     """
     from supervisor.engine import open_engine
 
     if not file.is_file():
-        raise wrong_usage(f"{file}: there is no such file")
+        raise wrong_usage(f"{file}: no such file")
     engine = open_engine(Target.of(context, config, database).url())
     if engine.exists() and file.samefile(engine.url.partition("///")[2]):
-        raise wrong_usage(f"{file}: it is the database itself")
+        raise wrong_usage(f"{file}: this is the database itself")
     report = engine.restore(file)
     kept = None if report.kept is None else str(report.kept)
     if as_json:
@@ -173,4 +177,4 @@ def restore(
         return
     line(f"{engine.url}: {report.jobs} {'job' if report.jobs == 1 else 'jobs'} of {file}")
     if kept is not None:
-        line(f"the database before: {kept}")
+        line(f"the old database: {kept}")

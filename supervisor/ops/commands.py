@@ -1,4 +1,4 @@
-"""What operators may ask for, and when it is refused: the rules of the operating commands."""
+"""The operators' commands and the rules for refusing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
-_LOOK_EVERY = 0.1  # seconds between two looks at what supervisors show
+_LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
 
@@ -30,20 +30,20 @@ DELETABLE = tuple(status for status in Status if status.finished)
 
 
 class NobodyRuns(QueueError):
-    """No supervisor lives that could obey."""
+    """No supervisor is running that could carry out the command."""
 
 
 class UnknownPool(ConfigError):
-    """Neither the configuration nor a living supervisor knows a pool of that name."""
+    """Neither the configuration nor a running supervisor has a pool of that name."""
 
 
 class UnknownType(ConfigError):
     """No configuration, pool or job has a type of that name."""
 
 
-_MOST_COMPARED = 2000  # names among which one is looked for that is nearly the same
+_MOST_COMPARED = 2000  # names that are compared to find similar ones
 
-# What each change is possible for, and which jobs it means where no state is named.
+# For each change: the states that allow it, and the states it applies to by default.
 _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...]]] = {
     "retry": (RETRIABLE, UNSUCCESSFUL),
     "cancel": (CANCELLABLE, CANCELLABLE),
@@ -58,11 +58,11 @@ def check_retry(operations: Operations, ids: Iterable[int]) -> None:
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
-    """Retry these very jobs. Raises Conflict if one is left as it is; the others are retried."""
+    """Retry exactly these jobs. Raises Conflict if some are not changed; the others are retried."""
     retried = operations.retry(ids, now)
     if retried < len(ids):
         which = f"job {ids[0]} was" if len(ids) == 1 else f"{len(ids) - retried} of {len(ids)} jobs were"
-        raise Conflict(f"{which} left as it is: an unfinished job has its unique key, or it has just changed")
+        raise Conflict(f"{which} not retried: an unfinished job has the same unique key, or the state has just changed")
     return retried
 
 
@@ -79,19 +79,21 @@ def check_delete(operations: Operations, ids: Iterable[int]) -> None:
 
 
 def meant(change: Change, which: Filter) -> Filter:
-    """The jobs of a filter that a change of many is about. Raises ConfigError for states that it is impossible in.
+    """The filter for a bulk change. Raises ConfigError for a state that does not allow the change.
 
-    Without a state, `retry` means what went wrong: who cancelled jobs meant it.
+    Without a state, `retry` applies to failed and quarantined jobs, not to those that were cancelled on purpose.
     """
     possible, usual = _CHANGES[change]
     for status in which.statuses:
         if status not in possible:
-            raise ConfigError([f"status: {status} jobs cannot be meant; {change} is for {', '.join(possible)} ones"])
+            raise ConfigError(
+                [f"status: {change} does not apply to {status} jobs; it applies to {', '.join(possible)}"]
+            )
     return which._replace(statuses=which.statuses or usual)
 
 
 def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:
-    """Do it to those of these jobs that allow it, and return how many that were."""
+    """Change those of these jobs whose state allows it, and return how many were changed."""
     if what == "retry":
         return operations.retry(ids, now)
     return operations.cancel_all(ids, now) if what == "cancel" else operations.delete(ids)
@@ -106,36 +108,36 @@ def _require(operations: Operations, job_id: int, allowed: Collection[Status], r
 
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
-    """The jobs that finished so long ago. Raises ConfigError for a duration or a status that cannot be meant."""
+    """The jobs that finished that long ago. Raises ConfigError for an invalid duration or an unfinished status."""
     try:
         before = now - seconds(older_than)
     except ValueError as error:
         raise ConfigError([f"--older-than: {error}"]) from None
     for status in statuses:
         if not status.finished:
-            raise ConfigError([f"--status: {status} jobs are not finished, so they are not purged"])
+            raise ConfigError([f"--status: {status} jobs are not finished, so they cannot be purged"])
     return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
 
 
 def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:
-    """Fix a pool's size, or give it back with None. Raises what `check_scale` does."""
+    """Fix a pool's size, or return it to automatic scaling with None. Raises the errors of `check_scale`."""
     check_scale(operations, pool, workers, configured)
     operations.scale(pool, workers, now)
 
 
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
     """Raises ConfigError for a size out of range, and UnknownPool for a pool that neither the configuration nor a
-    living supervisor knows, if one of them can tell.
+    running supervisor has, if any pools are known.
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
-        raise ConfigError([f"{workers} is not a number of workers; it must be from 0 to {MOST_WORKERS}"])
+        raise ConfigError([f"{workers} is not a valid number of workers; it must be from 0 to {MOST_WORKERS}"])
     known = set(configured)
     for record in living(operations):
         known.update(_pools_of(record))
-    # A pool that is no longer known may still have a size to give back.
+    # A pool that is no longer known may still have a fixed size, which can be removed.
     stale = workers is None and pool in operations.controls().sizes
     if known and pool not in known and not stale:
-        raise UnknownPool([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}"])
+        raise UnknownPool([f"there is no pool {pool!r}; the pools are {', '.join(sorted(known))}"])
 
 
 def pause(
@@ -147,10 +149,10 @@ def pause(
     configured: Iterable[str] = (),
     force: bool = False,
 ) -> bool:
-    """Start no more jobs of a type, or start them again. Returns whether that is a change.
+    """Pause or resume a type. Returns whether that is a change.
 
-    Raises InvalidJob, and UnknownType for a type to pause that is in no configuration and that nobody has or takes: a
-    slip would seem to have paused what goes on. `force` pauses it all the same, for jobs that are still to come.
+    Raises InvalidJob, and UnknownType for a type to pause that no configuration, pool or job has: it is probably
+    mistyped, and the intended type would keep running. `force` pauses it anyway, for future jobs.
     """
     changed = (checked_type(type_) in operations.controls().paused) != paused
     if paused and changed:
@@ -173,7 +175,7 @@ def _require_type(operations: Operations, type_: str, configured: Iterable[str])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
-    """The same for all types of a pool. Raises UnknownPool if no living supervisor has it."""
+    """Pause or resume all types of a pool. Raises UnknownPool if no running supervisor has it."""
     types = types_of(operations, pool)
     if not types:
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
@@ -182,7 +184,7 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> N
 
 
 def types_of(operations: Operations, pool: str) -> list[str]:
-    """The types that the living supervisors' pools of that name take."""
+    """The types that pools of that name take, over all running supervisors."""
     found: dict[str, None] = {}
     for record in living(operations):
         found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
@@ -190,16 +192,16 @@ def types_of(operations: Operations, pool: str) -> list[str]:
 
 
 def types_taken(operations: Operations) -> set[str]:
-    """The types that any pool of a living supervisor takes."""
+    """The types that any pool of a running supervisor takes."""
     pools = [pool for record in living(operations) for pool in _pools_of(record).values()]
     return {type_ for pool in pools for type_ in pool.get("types", ())}
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
-    """Ask every living supervisor to reload, and return them.
+    """Ask every running supervisor to reload, and return them.
 
-    Raises NobodyRuns, or ConfigError if a configuration that is going to be read has faults: the
-    supervisor would keep the old one, and say so where nobody looks.
+    Raises NobodyRuns, or ConfigError if a configuration to be read is invalid: the supervisor would
+    keep the old one and report that only in its log.
     """
     supervisors = living(operations)
     if not supervisors:
@@ -220,8 +222,8 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
 
 
 def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> dict[int, dict[str, Any]]:
-    """What became of the reload that was asked for last, by the supervisor's pid: `state` is accepted, refused,
-    failed or gone, `problems` says why. Waits until each knows; a set-up takes startup_timeout at most.
+    """The results of the last requested reload by the supervisor's pid: `state` is accepted, refused,
+    failed or gone, `problems` says why. Waits for all results; a set-up takes startup_timeout at most.
     """
     number = operations.controls().reloads
     outcomes: dict[int, dict[str, Any]] = {}
@@ -238,7 +240,7 @@ def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> d
 
 
 def _reload_outcome(operations: Operations, record: SupervisorRecord, number: int) -> dict[str, Any] | None:
-    """None as long as it is not known."""
+    """None while the result is not known."""
     board = Scoreboard.open(Path(record.scoreboard))
     if board is None or operations.owner_lives(record) is False:
         return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
@@ -248,7 +250,7 @@ def _reload_outcome(operations: Operations, record: SupervisorRecord, number: in
 
 
 def why_waiting(operations: Operations, job: Job, now: float) -> str:
-    """What keeps a pending job from being run, beside workers that are busy; "" where nothing does."""
+    """Why a pending job does not run; "" if it only waits for a worker."""
     if job.status is not Status.PENDING:
         return ""
     if job.scheduled_at > now:
@@ -257,17 +259,17 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
     if not records:
         return "no supervisor is running"
     if job.type in operations.controls().paused:
-        return f"its type is paused; `supervisor resume {job.type}` lets it go on"
+        return f"its type is paused; `supervisor resume {job.type}` resumes it"
     pools = [pool for record in records for pool in _pools_of(record).items()]
     if not pools:
-        return ""  # this user may not see them
+        return ""  # not visible to this user
     taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
     if not taking:
         known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
         return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
     able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
     if not able:
-        return f"no pool that takes its type has what it requires: {job.requires}"
+        return f"no pool that takes its type has the capabilities it requires: {job.requires}"
     broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
     return broken[0] if len(broken) == len(able) else ""
 
@@ -278,6 +280,6 @@ def living(operations: Operations) -> list[SupervisorRecord]:
 
 
 def _pools_of(record: SupervisorRecord) -> dict[str, Any]:
-    """What a supervisor has posted of its pools, by name; nothing where its scoreboard cannot be read."""
+    """The pools that a supervisor has posted, by name; empty if its scoreboard cannot be read."""
     board = Scoreboard.open(Path(record.scoreboard))
     return {} if board is None else board.supervisor_status().get("pools", {})

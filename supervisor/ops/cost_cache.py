@@ -1,4 +1,4 @@
-"""Answers that cost much, found again no sooner than their cost allows."""
+"""A cache for expensive queries, which are repeated less often the longer they take."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Answer = TypeVar("Answer")
 
 
 class CostCache(Generic[Answer]):
-    """Keeps an answer for `patience` times as long as it took to find: whoever asks on and on takes no more of a
-    core than one part in that.
+    """Keeps an answer for `patience` times as long as it took to compute, so that frequent callers use at most
+    1/`patience` of a core.
 
-    A quick answer is as good as always new.
+    Answers that are computed quickly are nearly always fresh.
     """
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,7 +23,7 @@ class CostCache(Generic[Answer]):
         self._until = 0.0
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
-        """What `find` returns, now or lately. What it raises is not kept."""
+        """The result of `find`, new or cached. Exceptions are not cached."""
         began = self._clock()
         kept = self._kept
         if kept is None or began >= self._until:

@@ -8,13 +8,13 @@ from pathlib import Path
 from supervisor.domain.errors import ConfigError, Conflict
 
 CONFIGURATION = """\
-# Configuration of job-supervisor. `supervisor check` finds its mistakes, with the line and key of each.
+# Configuration of job-supervisor. `supervisor check` reports mistakes with their line and key.
 # A commented key shows its default.
 
-# Where the jobs are kept, relative to this file. It may be your application's own SQLite file.
+# The database with the jobs, relative to this file. It may be your application's own SQLite file.
 database = "sqlite:///./jobs.db"
 
-# A pool is a set of like worker processes that run one handler. Try this one:
+# A pool is a set of identical worker processes that run one handler. Try this one:
 #
 #     supervisor enqueue greet '{"name": "Ada"}'
 #     supervisor run --burst
@@ -23,15 +23,15 @@ database = "sqlite:///./jobs.db"
 [pools.greet]
 handler = "jobs:greet"          # the function greet in jobs.py, beside this file
 workers = 2                     # or let the pool follow the load: min_workers = 0, max_workers = 4
-# types = ["greet"]             # the types of jobs it takes; the pool's own name if left out
-# timeout = "2m"                # a job that runs longer is stopped, and tried again
-# max_jobs_per_worker = 10000   # then a fresh process takes the worker's place
-# max_memory = "2GiB"           # the same for a worker above it, after its job; no limit if left out
+# types = ["greet"]             # the types of jobs it takes; default: the pool's name
+# timeout = "2m"                # a job that runs longer is stopped and retried
+# max_jobs_per_worker = 10000   # then the worker is replaced by a new process
+# max_memory = "2GiB"           # a larger worker is replaced after its job; default: no limit
 # retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
 # env = {}                      # environment variables of the workers
-# options = {}                  # anything your handler wants to know
+# options = {}                  # any options for your handler
 
-# Keys of every pool, unless the pool has its own.
+# Defaults for all pools.
 # [defaults]
 # shutdown_grace = "30s"        # how long a stop waits for running jobs
 
@@ -40,8 +40,8 @@ workers = 2                     # or let the pool follow the load: min_workers =
 # done = "7d"
 # failed = "30d"
 
-# A dashboard, an HTTP API and metrics, for `pip install './job-supervisor[admin]'`. The token to log in with is made
-# at the start, in the folder jobs.db-supervisor.
+# A dashboard, an HTTP API and metrics; needs `pip install './job-supervisor[admin]'`. The login token is created at
+# the first start, in the folder jobs.db-supervisor.
 # [admin]
 # listen = "127.0.0.1:8787"     # or a Unix socket: "unix:admin.sock"
 
@@ -57,14 +57,14 @@ from supervisor import Context, Fail
 
 
 def greet(payload: dict, ctx: Context) -> object:
-    """Runs once for each job of the type `greet`; what it returns is kept as the job's result.
+    """Runs once for each job of the type `greet`; its return value is stored as the job's result.
 
-    After a crash or a power cut a job runs again, so make the work safe to repeat: `ctx.job_id` is the
-    same each time.
+    After a crash or a power loss a job runs again, so make the work safe to repeat: `ctx.job_id` stays
+    the same.
     """
     name = payload.get("name", "world")
     if not isinstance(name, str):
-        raise Fail("name must be text")  # no further attempt: trying again could not help
+        raise Fail("name must be text")  # no further attempt: a retry could not succeed
     ctx.progress(0.5, "thinking of a greeting")
     return {"greeting": f"Hello, {name}!"}
 '''
@@ -73,15 +73,15 @@ FILES = {"supervisor.toml": CONFIGURATION, "jobs.py": HANDLER}
 
 
 def write_starter(folder: Path) -> list[Path]:
-    """Write the starter's files into `folder`, which is created if need be, and return their paths.
+    """Write the starter files into `folder`, which is created if necessary, and return their paths.
 
     Raises Conflict if one of them exists, and ConfigError if they cannot be written; in both cases the
-    folder holds what it held before.
+    folder is unchanged.
     """
     files = {folder / name: text for name, text in FILES.items()}
     for path in files:
         if os.path.lexists(path):
-            raise Conflict(f"{path} exists already and is left as it is; nothing was written")
+            raise Conflict(f"{path} already exists; nothing was written")
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,5 +92,5 @@ def write_starter(folder: Path) -> list[Path]:
     except OSError as error:
         for path in written:
             path.unlink(missing_ok=True)
-        raise ConfigError([f"{folder}: the starter cannot be written: {error.strerror or error}"]) from None
+        raise ConfigError([f"{folder}: the starter files cannot be written: {error.strerror or error}"]) from None
     return written

@@ -1,6 +1,6 @@
-"""What `status` shows: the registry, the scoreboards of living supervisors, and the table, put together.
+"""The data that `status` shows, from the registry, the scoreboards of running supervisors, and the jobs table.
 
-Nothing here knows the engine; times are seconds, memory is bytes.
+Independent of the database engine. Times are seconds, memory is bytes.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ Named = TypeVar("Named")
 
 @dataclass(slots=True)
 class Costs:
-    """What may read many rows of a large table. Whoever looks again and again keeps one of these: then all of
-    it together takes a twentieth of a core at most, and what is dear is a little old.
+    """Caches for queries that may read many rows of a large table. A caller that polls keeps one of these: then the
+    queries together use at most a twentieth of a core, and expensive values may be slightly old.
     """
 
     open: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(100))
@@ -77,7 +77,7 @@ class Costs:
 
 
 class Doing(NamedTuple):
-    """What the worker that runs a job shows of it."""
+    """What the worker that runs a job reports about it."""
 
     worker: str
     progress: float | None
@@ -85,7 +85,7 @@ class Doing(NamedTuple):
 
 
 def running(operations: Operations) -> dict[int, Doing]:
-    """The jobs that living workers run now, by id, as far as this user may see their scoreboards."""
+    """The jobs that are running now, by id, as far as this user can read the scoreboards."""
     found = {}
     for record in operations.supervisors():
         board = None if operations.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
@@ -99,7 +99,7 @@ def running(operations: Operations) -> dict[int, Doing]:
 
 
 def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:
-    """Look at everything once. Raises StoreError if the database cannot be used."""
+    """Collect the complete overview. Raises StoreError if the database cannot be used."""
     now = time.time() if now is None else now
     costs = costs or Costs()
     paused = operations.controls().paused
@@ -121,13 +121,13 @@ def gather(engine: Engine, operations: Operations, now: float | None = None, cos
 
 
 def _unmet(operations: Operations, pools: list[PoolView], now: float) -> list[str]:
-    """What due jobs require and no pool has that takes their type, a sentence each."""
+    """Requirements of due jobs that no pool for their type meets, one sentence each."""
     capable: dict[str, list[str]] = defaultdict(list)
     for pool in pools:
         for type_ in pool.types:
             capable[type_].append(" ".join(pool.capabilities))
     return [
-        f"no pool that takes {text_of(type_)} has what some of its jobs require: {text_of(requires)}"
+        f"no pool that takes {text_of(type_)} has the capabilities that some of its jobs require: {text_of(requires)}"
         for type_, requires in operations.requirements(now)
         if type_ in capable and not any(covers(words, requires) for words in capable[type_])
     ][:MOST_NAMED]
@@ -157,7 +157,7 @@ def _overview(
         of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
-    # Without a supervisor nothing is handled, which says nothing about any one type.
+    # Without a supervisor no type is handled; that is not a problem of single types.
     unhandled = [text_of(type_) for type_ in operations.unhandled(handled)] if pools else []
     types = [
         TypeView(
@@ -209,7 +209,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
-    """Those that are told one by one, in their order, and the others."""
+    """The types that are listed individually, in their order, and the others."""
     if len(types) <= MOST_TYPES:
         return types, []
 
@@ -222,7 +222,7 @@ def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
 
 
 def _together(views: Sequence[TypeView]) -> TypeView:
-    """One view for all of these types; what is no sum is left out."""
+    """One view for all of these types; values that cannot be summed are left out."""
     jobs: Counter[str] = Counter()
     for view in views:
         jobs.update(view.jobs)
@@ -267,7 +267,7 @@ def _admin(news: Any) -> AdminView | None:
 
 
 def _duties(news: Any) -> list[DutyView]:
-    """The failing duties, as the maintainer tells of them."""
+    """The failing duties, as the maintainer reports them."""
     told = list(news.items())[:MOST_NAMED] if isinstance(news, Mapping) else []
     return [
         DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), SENTENCE))
@@ -285,7 +285,7 @@ def _pool(
     workers: Iterable[WorkerView],
     now: float,
 ) -> PoolView:
-    """Sizes and reasons as its supervisor has posted them; what waits is counted now."""
+    """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
     wanted = JobSelector(tuple(news["types"]), " ".join(news["capabilities"]))
     depth = operations.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
@@ -320,7 +320,7 @@ def _ahead(at: float | None, now: float) -> float | None:
 
 
 def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:
-    at = time.monotonic()  # the clock that beats are stamped with is the same for every process
+    at = time.monotonic()  # all processes use this clock for heartbeats
     for number in range(1, board.highest + 1):
         slot = board.slot(number).read()
         if slot.state in PRESENT:
@@ -339,7 +339,7 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         job=slot.job or None,
         running_for=max(0.0, at - slot.started) if slot.job else None,
         progress=slot.progress if slot.job else None,
-        # Without a job or its progress it is the worker's own: why it waits.
+        # Without a job or its progress, the text says why the worker waits.
         text=slot.text if slot.job or slot.progress is None else "",
         claims=slot.claims,
         done=slot.done,

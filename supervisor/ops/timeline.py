@@ -1,4 +1,4 @@
-"""The life of a job, told from its row, its runs and its errors."""
+"""The timeline of a job, from its row, its runs and its errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TypeGuard
 
 from supervisor.domain.job import Attempt, Job, Run
 
-_SAME = 0.5  # seconds between two stamps of one start
+_SAME = 0.5  # seconds; start times that differ by less are the same start
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a job: what it used, and what went wrong. One of the two may be missing."""
+    """One run of a job: its record and its error. One of the two may be missing."""
 
     run: Run | None
     error: Attempt | None
@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def began(self) -> float | None:
-        """Unix seconds, never after its end; of a run without a row of its own, its end less its length."""
+        """Unix seconds, never after its end; for a run without a record, its end minus its duration."""
         if self.error is None:
             return None if self.run is None else self.run.started_at
         ended = self.error.created_at
@@ -52,7 +52,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A moment in the life of a job: `tone` is a state, or empty. `at` is Unix seconds."""
+    """An event in the life of a job: `tone` is a state, or empty. `at` is Unix seconds."""
 
     at: float
     what: str
@@ -73,7 +73,7 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
 
 
 def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
-    """The life of a job in its order; nothing comes after its end."""
+    """The events of a job in order of time; none comes after its end."""
     moments = [
         (found.created_at, "created", ""),
         (found.scheduled_at if _waited(found) else None, "due", ""),
@@ -82,18 +82,18 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
     for trial in tried:
         began = trial.began
         moments.append(
-            (began, f"attempt {trial.attempt} began" + (f" in {trial.worker}" if trial.worker else ""), "running")
+            (began, f"attempt {trial.attempt} started" + (f" in {trial.worker}" if trial.worker else ""), "running")
         )
         if trial.error is not None:
             moments.append((trial.error.created_at, f"attempt {trial.attempt} ended: {trial.error.kind}", "failed"))
     start = found.started_at
     if _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
-        # It still runs, or was too short for a row of its own.
-        moments.append((start, f"attempt {max(1, found.attempts)} began", "running"))
+        # It is still running, or was too short to be recorded.
+        moments.append((start, f"attempt {max(1, found.attempts)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
     ended = found.completed_at
     if _is_time(ended):
-        # What it was due for, and has not come to, is no moment of its life.
+        # Leave out a due time after the end.
         known = [step for step in known if step.at <= ended]
         known.append(Step(float(ended), found.status.value, found.status.value))
     return sorted(known, key=lambda step: step.at)
@@ -104,6 +104,6 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 
 def _waited(found: Job) -> bool:
-    """Whether its being due is a moment of its own."""
+    """Whether it became due noticeably later than it was created."""
     created = found.created_at
     return not isinstance(created, (int, float)) or found.scheduled_at > created + 0.5

@@ -1,4 +1,4 @@
-"""The tokens of the admin process, one file each: made where they are missing, refused where they are no secret."""
+"""The tokens of the admin process, one file each: created if missing, refused if they are not secret."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from supervisor.telemetry import events
 
 DEFAULT_NAME = "admin-token"
 SHORTEST = 16  # characters
-_LONGEST = 4096  # bytes that are read of a file
+_LONGEST = 4096  # bytes read from a file
 _RANDOM_BYTES = 32
-_OTHERS = 0o006  # of a file's mode: who is neither the owner nor in the group
+_OTHERS = 0o006  # mode bits of users who are neither the owner nor in the group
 
 
 def granted(settings: Settings, folder: Path) -> Settings:
-    """The settings with a token in every place that needs one; the usual file lies in `folder`, the database's own.
+    """The settings with a token file wherever one is needed; the default file is in `folder`, the database's folder.
 
-    Raises ConfigError where a file cannot be made or used.
+    Raises ConfigError if a file cannot be created or used.
     """
     admin = settings.admin
     if admin is None:
@@ -39,7 +39,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
 
 
 def problems(settings: Settings) -> dict[str, str]:
-    """What is wrong with the files of tokens that are there, by key of `[admin]`; none is made."""
+    """The problems of existing token files, by key of `[admin]`. Creates none."""
     named = () if settings.admin is None else _files(settings.admin)
     found = {key: _problem(path, make=False) for key, path in named}
     return {key: problem for key, problem in found.items() if problem}
@@ -63,7 +63,7 @@ def _problem(path: Path, *, make: bool) -> str:
 
 
 def _line(path: Path, key: str) -> str:
-    """Where the key stands in the configuration, if it does."""
+    """The line of the key in the configuration, if it is there."""
     try:
         line = Lines(path.read_text(encoding="utf-8-sig")).of(("admin", key))
     except (OSError, ValueError):
@@ -72,29 +72,29 @@ def _line(path: Path, key: str) -> str:
 
 
 def token_in(path: Path) -> str:
-    """The token in a file. Raises ValueError, with one sentence, for one that is no secret; OSError as usual."""
+    """The token in a file. Raises ValueError, with one sentence, if it is not secret or invalid; OSError as usual."""
     if path.name == DEFAULT_NAME and path.is_symlink():
-        raise ValueError(f"{path} is a symbolic link, which nobody of ours has made; remove it")
+        raise ValueError(f"{path} is a symbolic link that the supervisor did not create; remove it")
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         content = file.read(_LONGEST + 1)
     if mode & _OTHERS:
-        raise ValueError(f"{path} is open to every user of this machine; chmod 600 it, and take a new token")
+        raise ValueError(f"{path} is open to every user of this machine; chmod 600 it and use a new token")
     token = content.strip()
     if not token:
-        raise ValueError(f"{path} is empty; remove it, and a token is made")
+        raise ValueError(f"{path} is empty; remove it, and a new token is created")
     if len(content) > _LONGEST or not token.isascii() or not token.decode().isprintable() or b" " in token:
-        raise ValueError(f"{path} holds no token: one word of printable ASCII characters")
+        raise ValueError(f"{path} does not contain a token: one word of printable ASCII characters")
     if len(token) < SHORTEST:
-        raise ValueError(f"{path} holds a token of {len(token)} characters; it must have {SHORTEST} at least")
+        raise ValueError(f"{path} contains a token of {len(token)} characters; it must have at least {SHORTEST}")
     return token.decode()
 
 
 def _make(path: Path) -> None:
-    """Write a random token, unless the file is there. It appears whole: another supervisor may look right now."""
+    """Write a random token, unless the file exists. The file appears atomically: another supervisor may read it."""
     if path.exists():
         return
-    import secrets  # once in a lifetime
+    import secrets  # rarely needed
 
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""What is told of workers, pools, types and supervisors at one moment: values alone.
+"""Plain values that describe workers, pools, types and supervisors at one moment.
 
 Times are seconds, memory is bytes.
 """
@@ -11,22 +11,22 @@ from typing import Any
 from supervisor.domain.history import QUIET, Hour
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
-MOST_TYPES = 200  # that are told one by one; what else there is, is added up
-MOST_NAMED = 50  # types without a pool, and paused ones, by name
+MOST_TYPES = 200  # types listed individually; the others are summed
+MOST_NAMED = 50  # types without a pool, and paused types, listed by name
 MOST_SCHEDULES = 200
-NAME = 200  # characters of a name from a row; ours have 100 at most
+NAME = 200  # characters of a name from a row; valid names have 100 at most
 SENTENCE = 1000  # characters of a reason that a supervisor posts
 
 
 def text_of(value: object, limit: int = NAME) -> str:
-    """A text from a row or a supervisor's status, which any program may have written, of a bounded length."""
+    """A text of bounded length, from a row or a supervisor's status that any program may have written."""
     text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker. `running_for` and `beat_age` are seconds, `memory` is what it shares with nobody."""
+    """One worker. `running_for` and `beat_age` are seconds, `memory` is its unshared memory."""
 
     name: str
     pool: str
@@ -49,8 +49,8 @@ class WorkerView:
 class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
-    `problem` says what is wrong, `broken` that no older code makes up for it.
-    `paused` are those of its types whose jobs are not started; `memory` is what its workers have altogether.
+    `problem` says what is wrong; `broken` means that no workers with older code run instead.
+    `paused` lists its paused types; `memory` is the total of its workers.
     """
 
     name: str
@@ -75,7 +75,7 @@ class PoolView:
 
     @property
     def remark(self) -> str:
-        """The one thing most worth knowing: what is wrong, what is paused, or why it has this size."""
+        """The most important fact: a problem, paused types, or the reason for its size."""
         if self.problem:
             return f"BROKEN: {self.problem}" if self.broken else self.problem
         if not self.paused:
@@ -85,7 +85,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
-    """The admin process that a supervisor has or should have: `listen` is a URL, or where it tries to listen."""
+    """The admin process that a supervisor has or should have: `listen` is its URL, or the configured address."""
 
     pid: int | None
     listen: str
@@ -94,7 +94,7 @@ class AdminView:
 
 @dataclass(frozen=True, slots=True)
 class DutyView:
-    """A duty of the maintainer's that fails: its latest error, and since when (Unix seconds) it has done so."""
+    """A failing duty of the maintainer: its latest error, and since when it has failed (Unix seconds)."""
 
     name: str
     since: float
@@ -103,10 +103,10 @@ class DutyView:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """One supervisor of the registry. `alive` is None where this machine cannot tell; of one that is not
-    `visible`, because its scoreboard cannot be read, pools and workers are unknown.
+    """One supervisor of the registry. `alive` is None if this machine cannot tell. If it is not `visible`, its
+    scoreboard cannot be read, and its pools and workers are unknown.
 
-    `duties` are those of its maintainer that fail.
+    `duties` are the failing duties of its maintainer.
     """
 
     id: str
@@ -128,8 +128,8 @@ class SupervisorView:
 class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
-    `due` jobs wait although their time has come, the first of them for `oldest_age` seconds, whatever pool may
-    take them; they are counted up to COUNT_LIMIT. `last_hour` is what our workers did, up to the last full minute.
+    `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
+    COUNT_LIMIT. `last_hour` is what the workers did, up to the last full minute.
     """
 
     type: str
@@ -146,7 +146,7 @@ class TypeView:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """One schedule: seconds until it fires next (below 0: nobody fires it), when it last did, by which job."""
+    """One schedule: seconds until it fires next (below 0: overdue), when it last fired, and the job it enqueued."""
 
     name: str
     next_in: float
@@ -156,10 +156,10 @@ class ScheduleView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything at one moment. `handled` of a type says whether a pool of a living supervisor takes it.
+    """The complete state at one moment. `handled` of a type says whether a pool of a running supervisor takes it.
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
-    backlog; `more_types` others are added up in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
+    backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has.
     """
 

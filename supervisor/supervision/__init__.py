@@ -1,1 +1,1 @@
-"""The processes that stand above the workers: supervisor, pools, templates."""
+"""The supervisor process and what it manages: pools, templates, workers, the maintainer and the admin process."""

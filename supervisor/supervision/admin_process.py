@@ -1,4 +1,4 @@
-"""The supervisor's end of the admin process: holds the socket on which it listens, starts it and replaces it."""
+"""The supervisor's side of the admin process: holds its listening socket, starts and replaces it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from supervisor.system.listening import Listening
 from supervisor.telemetry import events
 
 Serve = Callable[[Settings, Channel, socket.socket], int]
-"""What the child does with its end of the channel and the listening socket; returns its exit code."""
+"""Runs in the child with its end of the channel and the listening socket; returns the exit code."""
 
-RETRY = 10.0  # seconds between two tries to get an address that somebody else has
-STARTING = 60.0  # seconds for it to import what it needs
-GRACE = 3.0  # seconds for it to finish its answers; it takes 2 at most
+RETRY = 10.0  # seconds between two attempts to bind an address that is in use
+STARTING = 60.0  # seconds for its imports
+GRACE = 3.0  # seconds to finish its answers; it takes 2 at most
 
 
 class AdminProcess:
-    """Whether and where there is an admin process, as `[admin]` says. Times are monotonic seconds.
+    """Keeps an admin process running as `[admin]` configures it. Times are monotonic seconds.
 
-    Nothing that goes wrong here holds up a job: it is logged, shown by `status`, and tried again.
+    A failure here does not delay any job: it is logged, shown by `status`, and retried.
     """
 
     def __init__(self, serve: Serve, process: SupervisedProcess) -> None:
@@ -36,7 +36,7 @@ class AdminProcess:
         self._problem = ""
 
     def open(self, settings: Settings) -> None:
-        """From now on with these settings. One that serves by others finishes first; meanwhile connections wait."""
+        """Use these settings from now on. A process with other settings finishes first; meanwhile connections wait."""
         before, self._settings = self._admin, settings
         if before is None or self._admin is None or before.listen != self._admin.listen:
             self._close_socket()
@@ -46,11 +46,11 @@ class AdminProcess:
         self._problem = ""
 
     def attend(self, now: float) -> None:
-        """Hear how the process does, and start or replace it where there should be one."""
+        """Read the process's messages, and start or replace it if there should be one."""
         for message in self._process.hear():
             self._problem = message.get("problem", "")
         if self._process.check(now) and self._process.early_deaths > 1 and not self._problem:
-            self._problem = f"it has died {self._process.early_deaths} times in a row; the log may say why"
+            self._problem = f"it has died {self._process.early_deaths} times in a row; see the log"
         settings = self._settings
         if settings is None or settings.admin is None or not self._process.due(now):
             return
@@ -63,12 +63,12 @@ class AdminProcess:
 
     @property
     def due_at(self) -> float | None:
-        """When `attend` has something to do, though nobody says so."""
+        """When `attend` must be called even without an event."""
         at = self._process.restart_at
         return None if self._admin is None or at is None else max(at, self._next_try)
 
     def supervisor_status(self) -> dict[str, Any] | None:
-        """For `status`: its pid, where it listens, and what is wrong; None where there should be none."""
+        """For `status`: its pid, its address and its problem; None if there should be none."""
         if self._admin is None:
             return None
         return {
@@ -78,7 +78,7 @@ class AdminProcess:
         }
 
     def close(self) -> None:
-        """Let it finish, for good."""
+        """Let it finish, and do not start another one."""
         self._settings = None
         self._close_socket()
         self._process.dismiss(GRACE)
@@ -88,7 +88,7 @@ class AdminProcess:
         return None if self._settings is None else self._settings.admin
 
     def _listen(self, admin: AdminSettings, now: float) -> Listening | None:
-        """The socket, or None while its address cannot be had, which is no reason to let jobs wait."""
+        """The socket, or None while its address is unavailable; jobs run anyway."""
         if self._listening is None and now >= self._next_try:
             try:
                 self._listening = Listening(admin.address, admin.unix_path)

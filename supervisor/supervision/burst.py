@@ -1,4 +1,4 @@
-"""A burst: run until nothing is due or delayed for another attempt, then stop. How far it is, and its end."""
+"""A burst: run until no job is due or waiting for a retry, then stop. Its progress and its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Observer = Callable[[Progress], None]
 
 
 class Burst:
-    """What the maintainer tells of a burst, weighed against what the supervisor knows."""
+    """Decides when a burst ends, from the maintainer's reports and the supervisor's own state."""
 
     def __init__(self) -> None:
         self._pending = self._failed = 0
@@ -39,18 +39,18 @@ class Burst:
         return 1 if self._failed or self._gave_up else 0
 
     def follow(self, news: Mapping[str, Any], pools: Iterable[Pool], *, unsettled: bool) -> str:
-        """Take in the news; returns why to stop, or "". `unsettled`: some death has not been dealt with."""
+        """Process the maintainer's report. Returns why to stop, or "". `unsettled`: a death is not settled yet."""
         self._pending, self._failed = news["pending"], news["failed"]
         hopeless = [p for p in pools if p.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
         if hopeless:
             self._gave_up = True
             problem = hopeless[0].problem(time.monotonic())
             events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
-            return "the burst cannot go on"
+            return "the burst cannot continue"
         return "the burst is over" if news["over"] and not unsettled else ""
 
     def give_up(self) -> None:
-        """Something that it needs cannot be had; the exit code says so."""
+        """Give up because something is unavailable; the exit code reports it."""
         self._gave_up = True
 
     def progress(self, workers: Workers) -> Progress:

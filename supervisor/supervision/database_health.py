@@ -1,4 +1,4 @@
-"""What the supervisor, which opens no database, knows of it: whether it can be used, and who holds up its writers."""
+"""The state of the database as the supervisor, which never opens it, knows it: usable or not, blocked or not."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
 
 
 class DatabaseHealth:
-    """`trouble` is why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if the
-    file is.
+    """`trouble` says why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if
+    that happened to the file.
 
-    Workers find out for themselves and claim nothing meanwhile, so nothing is done about trouble here. A file
-    that is gone may come back, as one does that is moved away for a moment. One that was replaced does not:
-    all that runs belongs to the old file.
+    Workers detect this themselves and claim nothing meanwhile, so the supervisor takes no action here. A removed
+    file may come back, for example after a temporary move. After a replacement all running jobs belong to the
+    old file, so the supervisor must restart.
     """
 
     def __init__(self, writers: Writers, owner: OwnerLock) -> None:
@@ -39,18 +39,18 @@ class DatabaseHealth:
         return "; ".join(filter(None, (self._trouble, self._holder.sentence)))
 
     def heed(self, message: Message) -> None:
-        """Take in the maintainer's word."""
+        """Process the maintainer's report."""
         before, self.gone = self.gone, message["gone"]
         self._trouble = message["trouble"]
         if self.gone and self.gone != before:
             self._log.error("database_gone", how=self.gone, detail=self._trouble)
 
     def _keep_ownership(self) -> None:
-        """See that others can still tell that we live: our lock file may have been deleted with its folder."""
+        """Keep the lock file that shows others that we are alive: it may have been deleted with its folder."""
         try:
             if self._owner.keep():
                 self._unkept = ""
-                hint = "files of a running supervisor were deleted; `status` may not see its workers until a restart"
+                hint = "files of a running supervisor were deleted; `status` may not show its workers until a restart"
                 self._log.error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
         except StoreError as error:
             if str(error) != self._unkept:
@@ -58,11 +58,11 @@ class DatabaseHealth:
                 self._log.error("owner_lock_lost", detail=self._unkept)
 
     def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
-        """Kill the holder of the writers' lock if it is ours and stopped: with it, every writer waits in vain. The
-        same for the database's own lock, where it is ours and was forgotten. And see to our own lock file.
+        """Kill the holder of the writers' lock if it is our process and stopped, because it blocks every writer. Do the
+        same for the database's own lock if one of our processes forgot to release it. Also keep our own lock file.
 
-        Two looks must see the same long hold, so that a stop of an instant harms nobody. A stranger is passed
-        by. `now` is monotonic seconds.
+        Two checks must see the same long hold, so that a short stop has no effect. Other programs are not killed.
+        `now` is monotonic seconds.
         """
         self._keep_ownership()
         workers, attended = list(workers), list(attended)

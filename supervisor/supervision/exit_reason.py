@@ -1,4 +1,4 @@
-"""Why a worker ended, in words, and which run is charged what for it."""
+"""Why a worker ended, as text, and which run is charged for it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STOPPED = "stopped"
 SHUTDOWN = "shutdown"
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
-ALONE = "template_died_alone"  # its template died, and nothing but its job was running there
+ALONE = "template_died_alone"  # its template died while only its job was running there
 UNWATCHED = "unwatched"
-HELD_DATABASE = "held_database"  # for a transaction that it left open
-HELD_EARLIER = "held_database_earlier"  # the same, through one of the runs before the one that it was killed in
+HELD_DATABASE = "held_database"  # it left a transaction open
+HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open
 
-OUT_OF_MEMORY = "out_of_memory"  # the kernel's own reason
-RUINED = 71  # the exit code of a worker that found its own process ruined; its slot says how
+OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
+RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
 _CHARGES: dict[str, Charge] = {
     TIME_LIMIT: "attempt",
@@ -46,22 +46,22 @@ _CHARGES: dict[str, Charge] = {
 }
 
 
-_LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # ends through a run that is over
+_LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
 
 
 class Kill(NamedTuple):
-    """Why a worker was killed, and for which run. If it ran another one when it died, nobody is charged."""
+    """Why a worker was killed, and for which run. If another run was active when it died, no run is charged."""
 
     reason: str
     run: Run = NO_RUN
 
 
 class Circumstances(NamedTuple):
-    """What the supervisor knows of a death beside the slot. `status` is the wait status, None if unknown.
+    """What the supervisor knows about a death besides the slot. `status` is the wait status, None if unknown.
 
     `suspects` are jobs that had ended, but were not committed, at an earlier death; a `cautious` worker has one
-    such job at most. `ran` is seconds. `out_of_memory` tells whether the kernel has just killed somebody for
-    memory; it is asked only about a kill that nobody else has confessed to.
+    such job at most. `ran` is seconds. `out_of_memory` tells whether the kernel has just killed a process for
+    lack of memory; it is called only for a kill with no other known cause.
     """
 
     status: int | None
@@ -77,11 +77,11 @@ class Circumstances(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """`expected` ends are no news; `reason` is one word for logs, `message` a sentence for people.
+    """`expected` ends are normal; `reason` is one word for logs, `message` a sentence for people.
 
-    `run` is what had begun, or what is accused though it had ended; `batch` is how many jobs that were.
-    `uncommitted` is how many runs had ended whose outcomes are lost, the last of them `last_job`; a run that is not
-    charged because others may have ended it counts among them, as the last. `early` says that nothing at all was ever
+    `run` is the run that was active, or one that is charged although it had ended; `batch` is its number of jobs.
+    `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
+    charged because another run may be the cause is included as the last. `early` says that nothing was ever
     committed.
     """
 
@@ -99,23 +99,23 @@ class ExitReport:
 
 
 def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
-    """Judge a death by the worker's last slot and what else is known of it."""
+    """Explain a death from the worker's last slot and what else is known."""
     if slot.state is State.BROKEN:
         return ExitReport("setup_failed", slot.text, "nothing", early=True, broken=True)
     if slot.state is State.LEFT and slot.job == 0 and slot.lost:
         # The worker has charged its job already.
         return ExitReport("program_died", slot.text, "nothing", early=_early(slot))
     if slot.state is State.LEFT and slot.job == 0:
-        return ExitReport("left", "it left as it was told", "nothing", expected=True)
+        return ExitReport("left", "it left as requested", "nothing", expected=True)
     cause, message, kind, number, code = _cause(slot, known)
     charge = _CHARGES.get(cause, "crash")
     run, accused = _run(slot, known, charge)
     if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
-        charge = "nothing"  # what it was meant for had ended in the meantime
+        charge = "nothing"  # the run it was meant for had ended in the meantime
     doubted = charge == "crash" and _in_doubt(slot, known, cause)
     if doubted:
         charge = "nothing"
-        message += "; the first time it is not charged, because earlier jobs had left threads or processes behind"
+        message += "; the first time does not count, because earlier jobs had left threads or processes behind"
     blamed = slot.job == 0 and run != NO_RUN
     none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
     if accused:
@@ -143,30 +143,30 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
 
 
 def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
-    """Whether what earlier jobs had left behind may have ended the run. Not a second time: what was left the first
-    time has ended with that worker.
+    """Whether something that earlier jobs left behind may have ended the run. Not for a second death: what was left
+    the first time ended with that worker.
     """
     sure = cause in (ALONE, HELD_DATABASE) or slot.batch > 1
     return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
 
 
 def _early(slot: Snapshot) -> bool:
-    """Whether it has never got anything done. A batch that kills is smaller next time, so its deaths end by
-    themselves.
+    """Whether it never committed anything. A batch that kills its worker is smaller next time, so such deaths end
+    on their own.
     """
     return slot.done - slot.unsettled <= slot.lost and not (slot.job and slot.batch > 1)
 
 
 def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, bool]:
-    """(which run is concerned, whether it is accused although it had ended).
+    """(the run concerned, whether it is charged although it had ended).
 
-    A job can ruin its process and return. Its worker then dies before it commits, and the first time nobody can
-    tell which job it was, or whether it was any; the second time it is the one that was the last again.
+    A job can damage its process and return. Its worker then dies before it commits. The first time it is unknown
+    which job caused it, if any; the second time it is the job that was again the last one.
     """
     if slot.job:
         return (slot.job, slot.token), False
     if known.kill is not None and known.kill.reason == HELD_DATABASE:
-        # Of several runs that have ended nobody knows which it was.
+        # With several ended runs, it is unknown which one it was.
         return known.kill.run if slot.unsettled == 1 else NO_RUN, False
     guilty = slot.unsettled == 1 and (known.cautious or slot.last_job in known.suspects)
     if guilty and charge == "crash" and known.kill is None:
@@ -187,18 +187,18 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
         return TIME_LIMIT, message, "timeout", number, code
     words = {
         CANCELLED: "cancelled, and killed because it did not stop",
-        STUCK: "the worker was stuck: no beat and no CPU used; it was killed",
-        STOPPED: "the worker had been stopped from outside; it was killed",
+        STUCK: "the worker was stuck: no heartbeat and no CPU used; it was killed",
+        STOPPED: "the worker was stopped by a signal; it was killed",
         SHUTDOWN: "the supervisor shut down before the job was done",
         STARTUP: "the worker was not set up within startup_timeout; it was killed",
-        TEMPLATE: "the template that it was forked from died",
-        ALONE: "the template that it was forked from died while this job alone was running; others had before",
+        TEMPLATE: "the template it was forked from died",
+        ALONE: "the template it was forked from died again, while only this job was running",
         OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
         HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
         if slot.job == 0
         else "it held the database's write lock for longer than its time limit: a transaction was not committed",
-        HELD_EARLIER: "an earlier run in the same worker had left a transaction on the database open",
-        UNWATCHED: "the supervisor may open no more files, so it could not be watched",
+        HELD_EARLIER: "an earlier run in the same worker had left a database transaction open",
+        UNWATCHED: "the supervisor cannot open more files, so the worker could not be watched",
     }
     if killed_for:
         message = words[killed_for]
@@ -208,8 +208,8 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     if number is not None:
         return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
     if code == RUINED:
-        return "ruined", shortened(slot.text) or "the worker's own process was ruined", "crash", number, code
+        return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
     if code is not None:
         message = f"the worker's process ended with exit code {code} in the middle of its work"
         return "exit", message, "crash", number, code
-    return "unknown", "the worker died; how is not known", "crash", number, code
+    return "unknown", "the worker died of an unknown cause", "crash", number, code

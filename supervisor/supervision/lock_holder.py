@@ -1,4 +1,4 @@
-"""Who keeps everybody from writing: a transaction on the database that stays open is named, and ours is ended.
+"""Finds the process whose open transaction blocks all writers: it is reported, and ended if it is a worker.
 
 SQLite has one writer at a time. A handler that forgets its commit locks out every other writer, its own worker
 included, for as long as its process lives.
@@ -19,25 +19,34 @@ from supervisor.system import kernel
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
-AFTER_ITS_END = 1.5  # seconds for which a worker may hold the lock when the run that took it is over
-STOPPED_FOR = 1.0  # seconds for which a stopped process of ours may
-NAMED_AFTER = 5.0  # seconds after which whoever holds it is named; the busy timeout of most programs
-_BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: one that is not extended has been killed by then
-_STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)  # what is said of how long; not new every second
+AFTER_ITS_END = 1.5  # seconds that a worker may hold the lock after the run that took it has ended
+STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
+NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
+_BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: by then a run that was not extended has been killed
+_STEPS = (
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    600.0,
+    1800.0,
+    3600.0,
+)  # durations for messages, so that they do not change every second
 
 
 @dataclass(slots=True)
 class Hold:
-    """One transaction as far as looks can tell: one holder, and nobody has committed since. Monotonic seconds."""
+    """One transaction as far as checks can tell: the same holder without a commit. Times are monotonic seconds."""
 
     holder: DatabaseHolder
     since: float
-    over_since: float | None = None  # when the run that began it was first seen to be over
+    over_since: float | None = None  # when the run that began it was first seen to have ended
     named: bool = False
 
 
 class LockHolder:
-    """Looks at the lock once a tick. `sentence` says who holds it for long, for people; it is empty else."""
+    """Checks the lock once a tick. `sentence` names a process that holds it for long, for people; otherwise empty."""
 
     def __init__(self, writers: Writers) -> None:
         self._writers = writers
@@ -46,7 +55,7 @@ class LockHolder:
         self.sentence = ""
 
     def look(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
-        """End a worker whose run has left a transaction open; name whoever else holds the lock for long."""
+        """End a worker whose run has left a transaction open; report any other process that holds the lock for long."""
         holder = self._writers.database_holder()
         before = self._hold
         if holder is None:
@@ -73,10 +82,10 @@ class LockHolder:
                 worker.kill(exit_reason.STOPPED)
             return
         over = not slot.job or slot.started > hold.since
-        waits = state in ("D", None)  # its disk makes it wait, or nobody can tell
+        waits = state in ("D", None)  # it waits for its disk, or its state is unknown
         hold.over_since = (hold.over_since or now) if over and not waits else None
         if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
-            # Of several runs that have ended nobody knows which; the one that runs now has done nothing.
+            # With several ended runs it is unknown which one it was; the current run is not the cause.
             if slot.job:
                 worker.kill(exit_reason.HELD_EARLIER)
             else:
@@ -92,19 +101,19 @@ class LockHolder:
         self._name(hold, now, f"our own {process.role} (pid {process.pid})")
 
     def _name(self, hold: Hold, now: float, who: str) -> None:
-        """Say who it is, in `status` and once in the log."""
+        """Report the holder, in `status` and once in the log."""
         held = now - hold.since
         if held < NAMED_AFTER:
             return
         for_long = human(max(step for step in _STEPS if step <= held))
-        self.sentence = f"{who} has held the database's write lock for over {for_long}; nobody else can write"
+        self.sentence = f"{who} has held the database's write lock for over {for_long}; no other process can write"
         if not hold.named:
             hold.named = True
             self._log.warning("database_held", pid=hold.holder.pid, detail=self.sentence)
 
 
 def _run(worker: WorkerProcess, slot: Snapshot) -> str:
-    of = f"job {slot.job}" if slot.job else "a run that is over"
+    of = f"job {slot.job}" if slot.job else "a run that has ended"
     return f"{of} in worker {worker.name} (pid {worker.pid})"
 
 

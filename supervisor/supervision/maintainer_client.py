@@ -1,4 +1,4 @@
-"""The supervisor's end of the maintainer: gives it its orders, and loses no report of a death."""
+"""The supervisor's side of the maintainer: sends its orders, and keeps reports of deaths until they are settled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.system.scoreboard import Scoreboard
 
 
 def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, burst: bool) -> Orders:
-    """What the next maintainer has to do."""
+    """The orders for the next maintainer."""
     return Orders(
         record=record,
         pool_infos=pools.pool_infos(),
@@ -31,7 +31,7 @@ def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, bur
 
 
 class MaintainerClient:
-    """Reports of deaths are kept until a maintainer, this one or a successor, has acknowledged them."""
+    """Reports of deaths are kept until this or a later maintainer has acknowledged them."""
 
     def __init__(self, engine: Engine, board: Scoreboard, process: SupervisedProcess) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class MaintainerClient:
         self.recovered = False
 
     def start(self, orders: Orders, now: float) -> None:
-        """Fork a maintainer and give it what the last one may not have settled. It may have to be tried again."""
+        """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
 
         def become(channel: Channel) -> int:
             try:
@@ -57,14 +57,14 @@ class MaintainerClient:
                 self._process.send({"death": report.as_message(), "id": number})
 
     def report(self, death: DeathReport) -> int:
-        """Have a death settled. Returns the number under which it will be acknowledged."""
+        """Report a death to be settled. Returns the number of its acknowledgement."""
         number = next(self._numbers)
         self.unacknowledged[number] = death
         self._process.send({"death": death.as_message(), "id": number})
         return number
 
     def hear(self, obey: Callable[[Message], None]) -> None:
-        """Take in what the maintainer says; `obey` gets what is not about the link itself."""
+        """Process the maintainer's messages. Each is passed to `obey`."""
         for message in self._process.hear():
             if "ack" in message:
                 self.unacknowledged.pop(message["ack"], None)

@@ -1,4 +1,4 @@
-"""One pool: its workers, how many there should be, and what is wrong with it."""
+"""One pool: its workers, its target size and its problems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OVER_MEMORY = "over max_memory"
 _WORN = {
     RecycleReason.OLD: "near max_jobs_per_worker",
     RecycleReason.LARGE: OVER_MEMORY,
-    RecycleReason.LEAKY: "many files left open by its jobs",
+    RecycleReason.LEAKY: "too many files left open by its jobs",
     RecycleReason.CHANGED: "its process was changed by a job",
 }
 _REASONS = {
@@ -39,8 +39,8 @@ _REASONS = {
     _WORN[RecycleReason.CHANGED]: "process_changed",
 }
 _NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
-_RATE_WEIGHT = 0.5  # of the latest second in the drain rate
-_FAR_OVER = 1.1  # times max_memory: then it leaves before its successor is ready
+_RATE_WEIGHT = 0.5  # weight of the latest second in the drain rate
+_FAR_OVER = 1.1  # times max_memory; then a worker leaves before its successor is ready
 
 
 @dataclass(slots=True)
@@ -60,25 +60,25 @@ class Pool:
     wake: int  # the eventfd on which its idle workers sleep
     workers: dict[str, WorkerProcess] = field(default_factory=dict)
     restarts: Restarts = field(default_factory=Restarts)
-    old_restarts: Restarts = field(default_factory=Restarts)  # of stand-ins, which run the code before a reload
+    old_restarts: Restarts = field(default_factory=Restarts)  # of workers that run the code from before a reload
     suspicion: Suspicion = field(default_factory=Suspicion)
     template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
     waiting: Waiting = field(default_factory=Waiting)
-    fixed: int | None = None  # an operator's wish
+    fixed: int | None = None  # set by an operator
     closing: bool = False  # no longer in the configuration
-    untried: bool = False  # since a reload no worker has been set up with the new code
+    untried: bool = False  # no worker has been set up with the new code since a reload
     target: int = 0
     reason: str = "starting"
     roof: int | None = None
     rate: float = 0.0
     deaths: int = 0
-    restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by why
-    largest_worker: int = 0  # bytes, the most that was ever measured of one
+    restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by reason
+    largest_worker: int = 0  # bytes; the largest ever measured
 
     def __post_init__(self) -> None:
         self._needed_at = self._shrunk_at = self._rated_at = 0.0
         self._finished = 0
-        self._devices: dict[str, str] = {}  # each name's latest
+        self._devices: dict[str, str] = {}  # the latest device of each name
 
     @property
     def name(self) -> str:
@@ -86,8 +86,8 @@ class Pool:
 
     @property
     def image(self) -> tuple[Any, ...]:
-        """Pools that agree in this share one template: handler module, environment, preload, start and threads,
-        and with preload_setup all that the set-up is told.
+        """Pools with the same value share one template: handler module, environment, preload, start and threads,
+        and with preload_setup everything that is passed to the set-up.
         """
         settings = self.settings
         module = settings.handler.partition(":")[0]
@@ -98,12 +98,12 @@ class Pool:
             settings.preload,
             settings.start,
             settings.threads,
-            bool(settings.gpus),  # these ask more of an image
+            bool(settings.gpus),  # GPU pools have stricter rules for an image
             *told,
         )
 
     def reconfigure(self, settings: PoolSettings) -> None:
-        """A reload: with other code or another model, workers may be of another size, and old failures are over."""
+        """Apply a reload: workers with new code or another model may differ in size, and old failures do not count."""
         self.settings = settings
         self.largest_worker = 0
         self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
@@ -112,7 +112,7 @@ class Pool:
         self.untried = True
 
     def info(self) -> PoolInfo:
-        """What the maintainer must know of it."""
+        """What the maintainer must know about it."""
         settings = self.settings
         wanted = JobSelector(settings.types, " ".join(settings.capabilities))
         locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
@@ -130,11 +130,11 @@ class Pool:
         return [worker for worker in self.workers.values() if worker.living]
 
     def staying(self) -> list[WorkerProcess]:
-        """Those that are neither leaving nor to be replaced."""
+        """The workers that are neither leaving nor to be replaced."""
         return [worker for worker in self.living() if not worker.leaving and not worker.stale]
 
     def stale(self) -> list[WorkerProcess]:
-        """Those that are to be replaced and have not been told to leave."""
+        """The workers that are to be replaced and have not been asked to leave."""
         return [worker for worker in self.living() if worker.stale and not worker.leaving]
 
     def counts(self) -> Counts:
@@ -150,7 +150,7 @@ class Pool:
         )
 
     def missing(self, now: float, *, unproven: bool) -> Missing:
-        """How many to start now. `unproven`: there is new code that no worker has been set up with, and old code."""
+        """How many workers to start now. `unproven`: there is old code, and no worker runs the new code yet."""
         found = missing(
             self.counts(),
             failed=bool(self.restarts.failed_setups),
@@ -161,7 +161,7 @@ class Pool:
         return Missing(new, 0 if now < self.old_restarts.not_before else found.old)
 
     def to_drain(self) -> list[WorkerProcess]:
-        """Who should drain now."""
+        """The workers that should drain now."""
         found: Leaving = leaving(self.counts(), self.roof, fixed=self.fixed is not None or self.closing)
         stale = self.stale()
         limit = self.settings.max_memory
@@ -175,15 +175,15 @@ class Pool:
 
     @property
     def next_try(self) -> float | None:
-        """When its back-off is over; None if it waits for none."""
+        """When its back-off ends; None if there is none."""
         if self.closing or len(self.living()) >= self.target:
             return None
         return max(self.restarts.not_before, self.template_deaths.not_before, self.old_restarts.not_before) or None
 
-    # Decisions and what they are made of
+    # Decisions and their inputs
 
     def decide(self, now: float) -> Decision:
-        """Set the target size anew and return the decision."""
+        """Update the target size and return the decision."""
         if self.closing:
             self.target, self.reason, self.roof = 0, "no longer in the configuration", None
             return Decision(0, self.reason, needed=False)
@@ -222,7 +222,7 @@ class Pool:
         return decision
 
     def notice_progress(self) -> list[WorkerProcess]:
-        """See who has worked, and who is recycle reason. Returns those who have become ready."""
+        """Check which workers have committed jobs and which must be recycled. Returns those that have become ready."""
         ready = []
         for worker in self.living():
             slot = worker.slot.read()
@@ -245,10 +245,10 @@ class Pool:
             self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
             self.untried = False
         if self.settings.memory_budget is not None:
-            self.measure(worker)  # others wait for it
+            self.measure(worker)  # starting more workers depends on it
 
     def learn(self, ended: ExitReport, worker: WorkerProcess, now: float) -> None:
-        """One of its workers has ended."""
+        """Record that one of its workers has ended."""
         restarts, born = self._restarts_of(worker), worker.asked_at
         if ended.broken or ended.reason == exit_reason.STARTUP:
             restarts = restarts.broken(now, ended.message, born=born)
@@ -265,7 +265,7 @@ class Pool:
             self.restarted[_REASONS.get(worker.stale, worker.stale)] += 1
 
     def fail(self, why: str, now: float, worker: WorkerProcess | None = None) -> bool:
-        """A worker that was wanted could not be made. False: one of several that failed together has told so."""
+        """Record that a worker could not be started. Returns False for further failures in the same back-off."""
         restarts = self.restarts if worker is None else self._restarts_of(worker)
         if now < restarts.not_before:
             return False
@@ -282,13 +282,13 @@ class Pool:
             self.restarts = restarts
 
     def measure(self, worker: WorkerProcess) -> None:
-        """How much memory a worker has, and what it has started."""
+        """Measure the memory of a worker and the processes it has started."""
         worker.memory.unique = kernel.memory_of_family(worker.pid) or worker.memory.unique
-        if not (worker.template.retired or worker.template.superseded):  # else it is one of before a reload
+        if not (worker.template.retired or worker.template.superseded):  # not a worker from before a reload
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
 
     def measure_rate(self, now: float) -> None:
-        """Jobs a second, from what the workers have counted."""
+        """Update the rate in jobs per second, from the workers' counters."""
         finished = sum(worker.slot.read().done for worker in self.living())
         if self._rated_at and now > self._rated_at and finished >= self._finished:
             rate = (finished - self._finished) / (now - self._rated_at)
@@ -296,10 +296,10 @@ class Pool:
         self._rated_at, self._finished = now, finished
 
     def next_device(self, name: str) -> str | None:
-        """For the worker to come: that of the stale one which it replaces, else the one with the fewest workers."""
+        """The device for a new worker: that of the stale worker it replaces, else the least used one."""
         gpus, staying, stale = self.settings.gpus, self.staying(), self.stale()
         beyond = len(staying) + len(stale) - self.target
-        left = stale[max(0, beyond) :]  # the first ones have their successors already
+        left = stale[max(0, beyond) :]  # the first ones already have successors
         device = left[0].device if left and beyond >= 0 else None
         if device not in gpus:
             device = assign(gpus, [worker.device for worker in [*staying, *left]], [self._devices.get(name)])
@@ -314,17 +314,17 @@ class Pool:
             number += 1
         return f"{self.name}-{number}"
 
-    # To be shown
+    # For `status`
 
     def problem(self, now: float) -> str:
-        """What is wrong at this moment; "" if nothing is."""
+        """The current problem; "" if there is none."""
         wrong = self.restarts.problem(now)
         if wrong and self.restarts.failed_setups and self._old_serves():
-            return f"new code cannot be loaded: {wrong}; the old one serves"
+            return f"new code cannot be loaded: {wrong}; the old code keeps running"
         return wrong
 
     def is_broken(self, now: float) -> bool:
-        """Whether something is wrong that the code of before a reload does not make up for."""
+        """Whether there is a problem and no worker with the old code runs instead."""
         return bool(self.problem(now)) and not self._old_serves()
 
     def _old_serves(self) -> bool:
@@ -334,7 +334,9 @@ class Pool:
         """What `status` shows."""
         living = self.living()
         isolated = self.template_deaths.isolated(now)
-        alone = f"its templates have died {len(self.template_deaths.at)} times: jobs run one at a time to find out why"
+        alone = (
+            f"its templates have died {len(self.template_deaths.at)} times: jobs run one at a time to find the cause"
+        )
         return {
             "size": len(living),
             "target": self.target,

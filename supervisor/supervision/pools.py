@@ -1,4 +1,4 @@
-"""All pools, as the configuration and the operators want them."""
+"""All pools, as set by the configuration and the operators."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from supervisor.supervision.pool import Pool, Waiting
 
 
 class Pools(dict[str, Pool]):
-    """By name. One that is no longer in the configuration stays, `closing`, until its last worker has left."""
+    """Pools by name. A pool that is no longer in the configuration stays, `closing`, until its last worker has left."""
 
     def configure(self, wanted: Mapping[str, PoolSettings]) -> list[str]:
-        """Make what is missing; those that are there go on. Returns the names of the closing ones.
+        """Create missing pools and reconfigure the others. Returns the names of the closing ones.
 
-        Raises OSError where no descriptor can be had, and then nothing has changed.
+        Raises OSError if no descriptor is available; then nothing has changed.
         """
         wakes = _eventfds([name for name in wanted if name not in self])
         reloading = bool(self)
@@ -32,11 +32,11 @@ class Pools(dict[str, Pool]):
         return [name for name, pool in self.items() if pool.closing]
 
     def pool_infos(self) -> dict[str, PoolInfo]:
-        """What the maintainer must know of those that take jobs."""
+        """What the maintainer must know about the pools that take jobs."""
         return {name: pool.info() for name, pool in self.items() if not pool.closing}
 
     def leaving(self) -> dict[str, LockTimes]:
-        """And of those whose workers finish theirs."""
+        """The lock times of closing pools, whose workers finish their jobs."""
         return {name: pool.info().locks for name, pool in self.items() if pool.closing}
 
     def sharing(self, pool: Pool) -> dict[str, Pool]:
@@ -44,24 +44,24 @@ class Pools(dict[str, Pool]):
         return {name: other for name, other in self.items() if not other.closing and other.image == pool.image}
 
     def take_depths(self, depths: Mapping[str, Any]) -> None:
-        """What the maintainer has measured."""
+        """Store the depths that the maintainer has measured."""
         for name, depth in depths.items():
             if name in self:
                 self[name].waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
 
     def take_sizes(self, sizes: Mapping[str, int]) -> None:
-        """What operators have set."""
+        """Store the sizes that operators have set."""
         for name, pool in self.items():
             pool.fixed = sizes.get(name)
 
     def remove(self, pool: Pool) -> None:
-        """Its last worker has left."""
+        """Remove a closing pool whose last worker has left."""
         del self[pool.name]
         pool.close()
 
 
 def _eventfds(names: Iterable[str]) -> dict[str, int]:
-    """One for each name. Raises OSError, and then keeps none open."""
+    """One eventfd for each name. Raises OSError, and then leaves none open."""
     made: dict[str, int] = {}
     try:
         for name in names:

@@ -1,4 +1,4 @@
-"""What became of a reload: told in `status`, and to whoever waits for it."""
+"""The result of a reload, for `status` and `reload --wait`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOST_PROBLEMS = 20
 
 
 class ReloadOutcome:
-    """Of the last reload. `number` counts the wishes in the database up to this one; None for one by a signal.
+    """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
 
-    A pool is `waiting` until a worker of the new code is ready or cannot be, then `accepted` or `failed`. One that
-    needs no worker now is accepted when its code could be loaded; with `preload = false`, as it is.
+    A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
+    that needs no worker now is accepted when its code was loaded; with `preload = false`, without loading it.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class ReloadOutcome:
         self._waiting: set[str] = set()
 
     def refused(self, number: int | None, at: float, problems: list[str]) -> None:
-        """The configuration has faults; all stays as it was. `at` is Unix seconds."""
+        """The configuration is invalid; nothing was changed. `at` is Unix seconds."""
         told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
         self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}}
         self._waiting = set()
@@ -34,7 +34,7 @@ class ReloadOutcome:
         self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states}
 
     def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
-        """See what has become of each pool since. Returns the news; None if there was no reload. `now` is monotonic;
+        """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is monotonic seconds;
         `trying` tells whether the code of a sleeping pool is still being loaded.
         """
         for name in sorted(self._waiting):
@@ -60,7 +60,7 @@ class ReloadOutcome:
 
 
 def _is_proven(pool: Pool, trying: Callable[[str], bool]) -> bool:
-    """Whether a worker of the new code is ready, or none is needed now and the code could be loaded."""
+    """Whether a worker with the new code is ready, or none is needed now and the code was loaded."""
     if any(worker.is_ready and not worker.stale for worker in pool.living()):
         return True
     return pool.asleep and not pool.untried and not trying(pool.name)

@@ -1,4 +1,4 @@
-"""The places on the scoreboard: which are free, and who has which."""
+"""The slots of the scoreboard: which are free, and which worker has which."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from supervisor.system.slot import Slot
 
 
 class Slots:
-    """A slot is used again only when the end of the worker that had it is settled."""
+    """A slot is reused only after the end of its previous worker has been settled."""
 
     def __init__(self, board: Scoreboard) -> None:
         self._board = board
@@ -18,7 +18,7 @@ class Slots:
         return not self._free
 
     def take(self, incarnation: str, name: str) -> tuple[int, Slot]:
-        """The lowest that is free, given to this worker."""
+        """Assign the lowest free slot to this worker."""
         number = self._free.pop()
         slot = self._board.slot(number)
         slot.assign(incarnation, name)

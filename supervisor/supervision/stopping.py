@@ -1,4 +1,4 @@
-"""The end of a supervisor: workers finish what runs, then they are killed, and who cannot be killed is left behind."""
+"""Stopping a supervisor: workers finish their jobs, the rest are killed, and those that survive are left behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.telemetry import events
 
 _AGAIN = 1.0  # seconds between two rounds of killing
-_PATIENCE = 10.0  # seconds for killed workers to be gone
+_PATIENCE = 10.0  # seconds for killed workers to end
 
 
 class Stopping:
     """`why` is empty until it has begun. Times are monotonic seconds.
 
-    A worker does not end while it hangs in the kernel, nor when it belongs to another user by now. Nobody waits for
-    such a one for ever: whoever starts us again would wait, too.
+    A killed worker does not end while it hangs in the kernel, or if it now belongs to another user. The supervisor
+    does not wait for it forever, because that would also delay the next start.
     """
 
     def __init__(self) -> None:
@@ -25,19 +25,19 @@ class Stopping:
         self._killed_since: float | None = None
 
     def begin(self, why: str, grace: float, now: float) -> None:
-        """What runs has `grace` seconds."""
+        """Start stopping. Running jobs have `grace` seconds."""
         self.why, self._kill_at = why, now + grace
 
     def hurry(self, now: float) -> None:
-        """What is left is released at once."""
+        """Kill the remaining workers now, which releases their jobs."""
         self._kill_at = now
 
     def moments(self) -> list[float | None]:
-        """When to look again."""
+        """When to check again."""
         return [self._kill_at] if self.why else []
 
     def over(self, workers: Iterable[WorkerProcess], now: float) -> bool:
-        """Whether nobody is left to wait for."""
+        """Whether no worker is left to wait for."""
         if not self.why:
             return False
         left = list(workers)
@@ -62,5 +62,5 @@ def _name(workers: Iterable[WorkerProcess]) -> None:
             worker=worker.name,
             pid=worker.pid,
             job=worker.slot.read().job or None,
-            hint="it was killed and does not end: it hangs in the kernel, or belongs to another user now",
+            hint="it was killed but does not end: it hangs in the kernel, or belongs to another user now",
         )

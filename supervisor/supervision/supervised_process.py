@@ -1,4 +1,4 @@
-"""A child of the supervisor's own, the maintainer or the admin process: watched, and replaced when it dies or hangs."""
+"""A child process of the supervisor (maintainer or admin process), which is replaced when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
-STUCK_AFTER = 15.0  # seconds without a beat; a busy database is waited for in steps of 5 s
+STUCK_AFTER = 15.0  # seconds without a heartbeat; waiting for a busy database takes steps of 5 s
 _RESTART_PAUSE = 0.5  # seconds, doubled with each early death in a row
 _LONGEST_PAUSE = 10.0
-_EARLY = 10.0  # seconds: one that dies younger may die of the same cause again
+_EARLY = 10.0  # seconds; a process that dies earlier may die of the same cause again
 
 
 class SupervisedProcess:
-    """One such child at a time, of one `role`; its slot is `number`. Times are monotonic seconds.
+    """One child process at a time with one `role`; its slot is `number`. Times are monotonic seconds.
 
-    `starting` is how long one may take to its first beat, which it gives when it has imported what it needs.
+    `starting` is the time allowed until its first heartbeat, which comes after its imports.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SupervisedProcess:
         self._pidfd = -1
 
     def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
-        """Fork it. False: there is no room for another process, and `restart_at` tells when to try again."""
+        """Fork it. Returns False if no process can be started; `restart_at` is the time of the next attempt."""
         self._started_at = now
         self._leave_by = None
         self._slot.assign(self.role, self.role)
@@ -63,23 +63,23 @@ class SupervisedProcess:
         return self._not_before if self._channel is None else None
 
     def due(self, now: float) -> bool:
-        """Whether there is none, and a successor may start."""
+        """Whether no process is running and a successor may start."""
         return self._channel is None and now >= self._not_before
 
     def send(self, message: Message) -> None:
-        """To one that is running; to nobody, otherwise."""
+        """Send a message if the process is running."""
         if self._channel is not None:
             self._channel.send(message)
 
     def hear(self) -> list[Message]:
-        """What it has said since the last call."""
+        """The messages since the last call."""
         if self._channel is None:
             return []
         self._channel.flush()
         return self._channel.hear()
 
     def check(self, now: float) -> bool:
-        """Tidy up after one that has ended, and set its successor's time; kill one that hangs. True: it has ended."""
+        """Clean up after an ended process, or kill one that hangs. Returns whether it has ended."""
         if self._channel is None:
             return False
         if self._channel.closed:
@@ -93,7 +93,7 @@ class SupervisedProcess:
         return False
 
     def _is_stuck(self, now: float) -> bool:
-        """No beat for long: stopped, or hanging in a call. Its end is then noticed as any other."""
+        """Whether there was no heartbeat for too long: it is stopped, or hangs in a call."""
         slot = self._slot.read()
         return now - slot.beat > (STUCK_AFTER if slot.pid else self._starting)
 
@@ -102,13 +102,13 @@ class SupervisedProcess:
             ending.send_signal(self._pidfd, signal.SIGKILL)
 
     def dismiss(self, patience: float) -> None:
-        """Ask it to finish within so many seconds; then it is killed."""
+        """Ask it to finish within `patience` seconds; then it is killed."""
         self.send({"leave": True})
         if self._leave_by is None:
             self._leave_by = time.monotonic() + patience
 
     def retire(self) -> None:
-        """End it at once, for a successor with other orders."""
+        """Kill it now, for a successor with new orders."""
         self.kill()
         self._drop()
 
@@ -116,7 +116,7 @@ class SupervisedProcess:
         self.kill()  # the channel may have ended before the process
         self._drop()
         if self._leave_by is not None:
-            self._not_before = now  # it was asked to go
+            self._not_before = now  # it was asked to leave
             return
         if now - self._started_at >= _EARLY:
             self.early_deaths = 0

@@ -1,6 +1,6 @@
-"""The supervisor: owns the processes, opens no database, has one thread and never blocks.
+"""The supervisor: manages the processes, never opens the database, has one thread and never blocks.
 
-Its loop reads from top to bottom; each step below it is one concern.
+`run` has the main loop; each of its steps handles one concern.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from supervisor.system.systemd import Notifier
 from supervisor.system.timers import Timers
 from supervisor.telemetry import configure, events
 
-TICK = 1.0  # seconds between two looks at the scoreboard
-MAINTAINER_LIMIT = 5  # early deaths of maintainers in a row after which a burst gives up
-_FAREWELL = 5.0  # seconds for the last reports and the children's ends
+TICK = 1.0  # seconds between two reads of the scoreboard
+MAINTAINER_LIMIT = 5  # consecutive early deaths of maintainers after which a burst gives up
+_FAREWELL = 5.0  # seconds for the last reports and for the children to end
 
 
 class Supervisor:
-    """One run of `supervisor run`. `reload` reads the configuration anew or raises ConfigError; `serve_admin` is
-    what the admin process does.
+    """One run of `supervisor run`. `reload` reads the configuration again or raises ConfigError; `serve_admin` runs
+    in the admin process.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class Supervisor:
         self._reloads: int | None = None
         self._stopping = Stopping()
         self._next_tick = 0.0
-        self._deadlines: list[float | None] = []  # of what runs, and of what is to be stopped
+        self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         self._ticking = False
         self._ready = False
-        self._lost = ""  # why the database is gone for good
+        self._lost = ""  # why the database is permanently gone
         self._posted: dict[str, Any] = {}
         self._unhandled: set[str] = set()
         self._outcome = ReloadOutcome()
-        self._duties: dict[str, Any] = {}  # of the maintainer's, those that fail
+        self._duties: dict[str, Any] = {}  # the failing duties of the maintainer
         self._timers = self._all_timers()
 
     def _all_timers(self) -> Timers:
-        """Everything that happens at a time of its own, and not because somebody says something."""
+        """Everything that happens at a given time, without an event."""
         timers = Timers()
         timers.add("tick", lambda: [self._next_tick])
         timers.add("stop", self._stopping.moments)
@@ -106,9 +106,9 @@ class Supervisor:
         return timers
 
     def run(self) -> int:
-        """Until told to stop, or until the burst is over. Returns the exit code.
+        """Run until a stop is requested or the burst is over. Returns the exit code.
 
-        Raises StoreError if the database was replaced by another file: only a fresh start can work with that.
+        Raises StoreError if the database was replaced by another file: only a new start can use it.
         """
         self._start()
         while not self._stopping.over(self._workers, time.monotonic()):
@@ -175,7 +175,7 @@ class Supervisor:
                 self._workers.reap()
 
     def _hear_maintainer(self) -> None:
-        """A stuck or dead maintainer is replaced like any worker; reports wait for the next one."""
+        """A stuck or dead maintainer is replaced; reports wait for the next one."""
         now = time.monotonic()
         if self._maintainer.due(now):
             self._start_maintainer()
@@ -184,7 +184,7 @@ class Supervisor:
         ended = self._maintainer.check(now)
         if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
             self._burst.give_up()
-            self._stop("the maintainer cannot be kept alive")
+            self._stop("the maintainer dies repeatedly")
 
     def _obey_maintainer(self, message: Message) -> None:
         if "recovered" in message:
@@ -209,20 +209,20 @@ class Supervisor:
             self._follow_burst(message["burst"])
 
     def _warn_of_unhandled(self, types: list[str]) -> None:
-        """Once for each, though a new maintainer reports all of them anew."""
+        """Warn once per type, although a new maintainer reports all of them again."""
         news = sorted(set(types) - self._unhandled)
         self._unhandled = set(types)
         if news:
             self._log.warning("types_unhandled", types=news, hint="no pool takes these types")
 
     def _heed(self, news: Message) -> None:
-        """The database cannot be used, or can be again. In a file that was replaced nothing can be settled any
-        more, so what is left is to end at once: whoever starts us again opens the new one.
+        """The database cannot be used, or can be used again. After the file was replaced, nothing can be settled any
+        more, so the supervisor ends immediately: its next start opens the new file.
         """
         self._storage.heed(news)
         self._next_tick = 0.0  # news for `status`
         self._notifier.status(self._storage.trouble or f"{len(self._pools)} pools")
-        # A burst does not wait for a file that may come back either.
+        # A burst does not wait for a removed file either.
         if not self._lost and self._storage.gone in ("replaced", "removed" if self._burst else "replaced"):
             self._lost = self._storage.trouble
             self._stop(self._lost)
@@ -242,7 +242,7 @@ class Supervisor:
                 self._stop(why)
 
     def _mark_time(self) -> None:
-        """Most looks at the scoreboard are made once a tick; idle, that is once a second."""
+        """Start a tick if it is due. Most reads of the scoreboard happen once a tick, when idle once a second."""
         now = time.monotonic()
         self._ticking = now >= self._next_tick
         if self._ticking:
@@ -254,12 +254,12 @@ class Supervisor:
         self._notifier.alive(now)
 
     def _tick(self) -> float:
-        """Seconds: fine enough for the shortest time limit and for systemd's watchdog."""
+        """Seconds between two ticks: short enough for the shortest time limit and for systemd's watchdog."""
         shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
         return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
 
     def _look_at_workers(self) -> None:
-        """Their beats and their memory."""
+        """Check the workers' heartbeats and memory."""
         if self._ticking:
             for worker in self._workers.running():
                 judge_beat(worker, time.monotonic())
@@ -270,7 +270,7 @@ class Supervisor:
         self._deadlines = [enforce_deadline(worker, now) for worker in self._workers.running()]
 
     def _rescale(self) -> None:
-        """Bring every pool to the size that it should have. Before recovery is done there are no workers."""
+        """Bring every pool to its target size. There are no workers until recovery is complete."""
         if not self._client.recovered or self._stopping.why:
             return
         now = time.monotonic()
@@ -290,7 +290,7 @@ class Supervisor:
             self._notifier.ready(f"{len(self._pools)} pools")
 
     def _publish(self) -> None:
-        """Show `status` what we know, and a progress bar how far we are."""
+        """Post the state for `status`, and report progress to the observer."""
         self._outlet.flush()
         if self._ticking:
             now = time.monotonic()
@@ -315,12 +315,12 @@ class Supervisor:
     def _tell_lost_output(self) -> None:
         lost = self._outlet.take_lost()
         if lost:
-            self._log.warning("log_lost", bytes=lost, hint="whoever reads it had stopped, or the disk was full")
+            self._log.warning("log_lost", bytes=lost, hint="the reader of the log had stopped, or the disk was full")
 
     # Reload and stop
 
     def _reload(self, why: str, number: int | None = None) -> None:
-        """Read the configuration anew; an invalid one changes nothing. Workers are replaced one at a time."""
+        """Read the configuration again; an invalid one changes nothing. Workers are replaced one at a time."""
         if self._stopping.why:
             return
         self._notifier.reloading()
@@ -350,7 +350,7 @@ class Supervisor:
         self._notifier.ready("the configuration could not be reloaded")
 
     def _stop(self, why: str) -> None:
-        """First: finish what runs. Again: release what is left, at once."""
+        """The first call lets running jobs finish; the second releases the remaining jobs immediately."""
         if self._stopping.why:
             self._stopping.hurry(time.monotonic())
             return
@@ -361,10 +361,10 @@ class Supervisor:
         self._workers.drain_all()
 
     def _leave(self) -> None:
-        """See that every end is settled, let the children go, take our name out of the registry."""
+        """Wait until every end is settled, end the children, and remove this supervisor from the registry."""
         self._admin_process.close()
         self._workers.templates.close()
-        # A template may have been about to fork: the registry is complete when nobody is left who could register.
+        # A template may have been about to fork: wait until no process is left that could register a worker.
         left = self._await_children(frozenset({self._maintainer.pid}))
         deadline = time.monotonic() + _FAREWELL
         while self._client.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
@@ -377,7 +377,7 @@ class Supervisor:
         self._log.info("stopped", why=self._stopping.why)
 
     def _await_children(self, spare: frozenset[int]) -> frozenset[int]:
-        """Until all but these have ended, by themselves or killed. Returns those who cannot be killed."""
+        """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
         deadline = time.monotonic() + _FAREWELL
         while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
             self._workers.reap()

@@ -1,4 +1,4 @@
-"""The supervisor's end of one template: starts it, asks it for workers, hears how they end."""
+"""The supervisor's side of one template: starts it, requests workers, and receives how they end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 from supervisor.template.template import Template, TemplateSpec
 
-_DESCRIPTORS = 2  # that come with a worker: its pidfd and the end of its stderr
-PATIENCE = 10.0  # seconds for a ready template to answer; then it is stuck
+_DESCRIPTORS = 2  # sent with each worker: its pidfd and the reading end of its stderr
+PATIENCE = 10.0  # seconds for a ready template to answer; after that it counts as stuck
 
 
 class Listener(Protocol):
-    """Who is told of a template's news."""
+    """Receives the messages of a template."""
 
     def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
 
@@ -33,24 +33,24 @@ class Listener(Protocol):
 
 
 class TemplateProcess:
-    """One template process. Retired ones fork no more, and end when their last worker has.
+    """One template process. A retired one forks no more workers, and ends after its last worker.
 
-    A `superseded` one is of before a reload: it forks stand-ins until the pools in `needed_by` have a worker of the
-    new code. Making one raises OSError where no process or no descriptor can be had.
+    A `superseded` one is from before a reload: it forks replacements until the pools in `needed_by` have a worker
+    with the new code. The constructor raises OSError if no process or descriptor is available.
     """
 
     def __init__(self, spec: TemplateSpec, engine: Engine, board: Scoreboard, *, alone: bool = False) -> None:
         self.spec = spec
-        self.alone = alone  # of one pool, since templates of it have died
+        self.alone = alone  # serves one pool only, because its templates have died
         self.ready = False
         self.retired = False
         self.superseded = False
-        self.needed_by: set[str] = set()  # pools that had a ready worker of it, and have none of newer code
+        self.needed_by: set[str] = set()  # pools that had a ready worker from it, and have none with newer code
         self.why_broken = ""
         self.status: int | None = None
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
-        self._tried_out: dict[str, float] = {}  # pools that wait for its image alone, and since when
+        self._tried_out: dict[str, float] = {}  # pools that wait only for its image, and since when
 
         def become(channel: Channel) -> int:
             return Template(spec, engine, channel, board).run()
@@ -65,12 +65,12 @@ class TemplateProcess:
 
     @property
     def forks(self) -> bool:
-        """Whether it can be asked for workers of the present code."""
+        """Whether it can fork workers with the current code."""
         return not (self.retired or self.superseded or self.why_broken or self.gone)
 
     @property
     def ending(self) -> str:
-        """How it ended, as an addition to a sentence; empty if nobody knows."""
+        """How it ended, as a suffix for a sentence; empty if unknown."""
         if self.status is None:
             return ""
         if os.WIFSIGNALED(self.status):
@@ -84,7 +84,7 @@ class TemplateProcess:
     def ask(
         self, pool: str, name: str, incarnation: str, slot: int, device: str | None, now: float, *, cautious: bool
     ) -> None:
-        """Ask for a worker; the answer comes to the listener."""
+        """Request a worker; the listener gets the answer."""
         self.asked[incarnation] = now
         worker = {
             "pool": pool,
@@ -97,21 +97,21 @@ class TemplateProcess:
         self._channel.send({"fork": worker})
 
     def try_out(self, pool: str, now: float) -> None:
-        """A pool wants to know whether the image can be loaded, and no worker of it."""
+        """Check whether the image can be loaded, without starting a worker."""
         if not self.ready:
             self._tried_out[pool] = now
 
     def is_tried_out(self, pool: str) -> bool:
-        """Whether that is still to be seen."""
+        """Whether that check is still pending."""
         return pool in self._tried_out
 
     def take_tried_out(self) -> list[str]:
-        """The pools that wait for that: it is known now."""
+        """End the check and return the pools that waited for it."""
         found, self._tried_out = list(self._tried_out), {}
         return found
 
     def hear(self, listener: Listener) -> None:
-        """Pass on what the template says."""
+        """Pass the template's messages to the listener."""
         self._channel.flush()
         for message, descriptors in self._channel.receive():
             try:
@@ -126,7 +126,7 @@ class TemplateProcess:
             self._answered()
             self._take(message["forked"], int(message["pid"]), descriptors, listener)
             return
-        for descriptor in descriptors:  # only a worker comes with some
+        for descriptor in descriptors:  # only `forked` messages carry descriptors
             os.close(descriptor)
         if "exited" in message:
             listener.exited(self, message["exited"], message["status"], message["peak_memory"])
@@ -145,25 +145,25 @@ class TemplateProcess:
         if len(descriptors) == _DESCRIPTORS:
             listener.forked(self, incarnation, pid, *descriptors)
             return
-        # The kernel drops what we have no room for. Whoever cannot be watched must not work.
+        # The kernel drops descriptors over our limit. A worker that cannot be watched must not run.
         for descriptor in descriptors:
             os.close(descriptor)
         self._channel.send({"end": incarnation})
         listener.unwatched(self, incarnation, pid)
 
     def _answered(self) -> None:
-        """It is at work: patience with what else it was asked for starts now. Importing may have taken minutes, and
-        a thousand workers are forked one after another.
+        """The template has answered, so the time limit of its other requests starts again: importing may have taken
+        minutes, and a thousand workers are forked one after another.
         """
         self.asked = dict.fromkeys(self.asked, 0.0)
 
     def why_broken_for(self, pool: str) -> str:
-        """The error names one pool's handler; others that share the image have their own in the same module."""
+        """The error for one pool. It names the first pool's handler; the others have their own in the same module."""
         first, own = self.spec.any_pool.handler, self.spec.pools[pool].handler
         return own + self.why_broken.removeprefix(first) if self.why_broken.startswith(f"{first}:") else self.why_broken
 
     def overdue(self, now: float, startup_timeout: float) -> bool:
-        """Whether a request has waited for longer than a healthy template needs."""
+        """Whether a request has waited longer than a healthy template needs."""
         if any(now - since > startup_timeout for since in self._tried_out.values()):
             return True
         for incarnation, since in self.asked.items():
@@ -178,12 +178,12 @@ class TemplateProcess:
             ending.send_signal(self.pidfd, signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """Let the template end; we shall see it go."""
+        """Let the template end; its end is noticed later."""
         self.retired = True
         self._channel.finish()
 
     def close(self) -> None:
-        """The same, without looking back: it kills what is left of its descendants first."""
+        """The same, without waiting for its end. It first kills its remaining descendants."""
         self._channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)

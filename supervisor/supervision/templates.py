@@ -1,4 +1,4 @@
-"""The templates: which of them forks for whom, of which code, and what becomes of them."""
+"""The templates: which of them forks workers for which pool, with which code, and when they end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from supervisor.telemetry import events
 from supervisor.template.template import TemplateSpec
 from supervisor.worker.placement import threads_of
 
-_UNLOADED = "importing the handler, and its set-up before the fork, did not end within startup_timeout, {limit}"
+_UNLOADED = "importing the handler and its set-up before the fork did not end within startup_timeout, {limit}"
 
 
 class Templates:
-    """Pools with the same image share one. `news` is the eventfd with which workers wake the supervisor.
+    """Pools with the same image share a template. `news` is the eventfd with which workers wake the supervisor.
 
-    A reload supersedes all of them. The last one that worked for a pool goes on replacing its workers until one of
+    A reload supersedes all of them. The last one that worked for a pool keeps replacing its workers until one with
     the new code is ready.
     """
 
@@ -42,10 +42,10 @@ class Templates:
     def pids(self) -> list[int]:
         return [template.pid for template in self._templates]
 
-    # Who forks
+    # Which template forks
 
     def current(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> TemplateProcess:
-        """The one that forks a pool's workers now. Raises OSError where none can be had."""
+        """The template that forks a pool's workers now. Raises OSError if none can be started."""
         isolated = pool.template_deaths.isolated(now)
         for template in self._templates:
             if pool.name in template.spec.pools and template.forks and (template.alone or not isolated):
@@ -66,18 +66,18 @@ class Templates:
         return template
 
     def before(self, pool: str) -> TemplateProcess | None:
-        """The one of before a reload, as long as no worker of newer code was ready."""
+        """The template from before a reload, until a worker with newer code was ready."""
         for template in self._templates:
             if template.superseded and pool in template.needed_by and not template.retired and not template.gone:
                 return template
         return None
 
     def trying(self, pool: str) -> bool:
-        """Whether it is still to be seen if a sleeping pool's new code can be loaded."""
+        """Whether the new code of a sleeping pool is still being loaded."""
         return any(template.is_tried_out(pool) for template in self._templates)
 
     def supersede(self) -> None:
-        """After a reload. Those that no worker was ever ready of are of no use."""
+        """Supersede all templates after a reload. Those that never had a ready worker are retired."""
         for template in self._templates:
             if template.ready and template.needed_by and not template.retired:
                 template.superseded = True
@@ -85,7 +85,7 @@ class Templates:
                 template.retired = True
 
     def prove(self, worker: WorkerProcess) -> None:
-        """A worker of it is ready: what its pool had before is not needed any more."""
+        """A worker is ready: its pool no longer needs older templates."""
         worker.template.needed_by.add(worker.pool)
         if not worker.template.superseded:
             for template in self._templates:
@@ -93,7 +93,7 @@ class Templates:
                     self._release(template, worker.pool)
 
     def forget(self, pool: str) -> None:
-        """The pool needs none of those that there are: it is no longer in the configuration, or it sleeps."""
+        """The pool no longer needs any existing template: it is not in the configuration any more, or it sleeps."""
         for template in self._templates:
             self._release(template, pool)
 
@@ -106,7 +106,7 @@ class Templates:
     # How they end
 
     def spare_memory(self, workers: Iterable[WorkerProcess], pools: Mapping[str, Pool], now: float) -> None:
-        """End those that nobody needs: retired ones without workers, and those idle for long."""
+        """End templates that are not needed: retired ones without workers, and those idle for long."""
         used = {worker.template for worker in workers}
         for template in self._templates:
             template.idle_since = None if template in used else template.idle_since or now
@@ -118,7 +118,7 @@ class Templates:
                 template.dismiss()
 
     def stuck(self, now: float) -> list[TemplateProcess]:
-        """Kill those that have not answered for too long. Returns the ones that had not loaded yet; they say why."""
+        """Kill those that have not answered for too long. Returns those that were still loading; they say why."""
         found = []
         for template in self._templates:
             limit = max(pool.startup_timeout for pool in template.spec.pools.values())
@@ -131,7 +131,7 @@ class Templates:
         return found
 
     def retire_unready(self) -> list[str]:
-        """Nobody waits for an image that is being loaded. Returns the workers that were asked of them."""
+        """Kill templates that are still loading. Returns the workers that were requested from them."""
         asked: list[str] = []
         for template in self._templates:
             if not template.ready:
@@ -141,13 +141,13 @@ class Templates:
         return asked
 
     def lose(self, template: TemplateProcess) -> None:
-        """It has ended."""
+        """Remove a template that has ended."""
         self._reactor.unwatch(template.fileno())
         self._templates.remove(template)
         template.close()
 
     def died_by_itself(self, template: TemplateProcess, pools: Mapping[str, Pool]) -> list[Pool]:
-        """One that had been ready has died, and nobody had asked it to: some job of these pools may have killed it."""
+        """The pools of a ready template that died unexpectedly: a job of one of these pools may have killed it."""
         if not template.ready or template.retired:
             return []
         now = time.monotonic()
@@ -157,6 +157,6 @@ class Templates:
         return concerned
 
     def close(self) -> None:
-        """Let all end; they kill what is left of their descendants first."""
+        """Let all templates end; they first kill their remaining descendants."""
         for template in self._templates:
             template.close()

@@ -1,4 +1,4 @@
-"""What happens to a job that must stop: ask, then interrupt, then kill."""
+"""Stopping a job: request, then interrupt, then kill."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import Enum
 
 from supervisor.system.slot import Cancel, Snapshot, State
 
-KILL_GRACE = 5.0  # seconds that an interrupted handler has for its own clean-up
+KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
 CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted
-_MOST_REQUESTS = 64  # of one worker; of more, the oldest is forgotten
+_MOST_REQUESTS = 64  # per worker; beyond that the oldest is dropped
 
 Run = tuple[int, int]
-"""A job's id and the token of its claim: one run and no other."""
+"""A job's id and the token of its claim, which identify one run."""
 
 NO_RUN: Run = (0, 0)
 
@@ -27,9 +27,9 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class TerminationLadder:
-    """One worker's runs that are to be stopped. Times are monotonic seconds.
+    """The runs of one worker that are to be stopped. Times are monotonic seconds.
 
-    `requests` are cancels, each of one run; `run` is the one on the ladder, for `reason`.
+    `requests` are cancel requests, one per run; `run` is the run being stopped, for `reason`.
     """
 
     requests: dict[Run, float] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class TerminationLadder:
     interrupted_at: float = 0.0
 
     def cancel(self, job: int, token: int, now: float) -> None:
-        """Somebody wants this run stopped. In a batch a job cannot be stopped alone: it runs to its end."""
+        """Request that this run stops. A job in a batch cannot be stopped alone: it runs to its end."""
         if (job, token) not in self.requests:
             if len(self.requests) >= _MOST_REQUESTS:
                 del self.requests[next(iter(self.requests))]
             self.requests[job, token] = now
 
     def next_step(self, slot: Snapshot, now: float) -> Step:
-        """Judge a worker's slot. After INTERRUPT the reason says what to write into the cancel request."""
+        """The next step for a worker's slot. After INTERRUPT, `reason` is the value for the cancel request."""
         current = (slot.job, slot.token)
         if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
             return Step.NOTHING
@@ -68,7 +68,7 @@ class TerminationLadder:
         return None if asked is None or slot.batch > 1 else max(asked, slot.started) + CANCEL_GRACE
 
     def due(self, slot: Snapshot) -> float | None:
-        """When to look again, in monotonic seconds; None while nothing is running or limited."""
+        """When to check again, in monotonic seconds; None while nothing is running or limited."""
         if slot.job == 0:
             return None
         if self.run == (slot.job, slot.token) and self.interrupted_at:

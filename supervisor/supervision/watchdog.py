@@ -1,4 +1,4 @@
-"""Look after running workers: their beats, their jobs' time limits, their memory."""
+"""Monitors running workers: their heartbeats, their jobs' time limits, their memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from supervisor.system import kernel, signals
 from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events
 
-_MEMORY_TICK = 10.0  # seconds between two measurements of a worker that has worked and seems to have its old size
-_GROWN = 1.05  # times as large as at the last one: then it is measured at once
+_MEMORY_TICK = 10.0  # seconds between two measurements of an active worker that does not seem to have grown
+_GROWN = 1.05  # growth since the last measurement after which it is measured immediately
 
 
 def judge_beat(worker: WorkerProcess, now: float) -> None:
-    """Kill what is stopped or stuck; tolerate what is late but working."""
+    """Kill a worker that is stopped or stuck; tolerate one that is late but working."""
     settings, slot = worker.settings, worker.slot.read()
     starting = slot.state is State.STARTING
     if starting and now - worker.asked_at > settings.startup_timeout:
@@ -26,7 +26,7 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
         worker.late = None
         return
     signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.pid))
-    # A set-up may read a model from a slow disk with the interpreter's lock held: no beat, and no CPU used.
+    # A set-up may read a model from a slow disk while it holds the GIL: no heartbeat, and no CPU used.
     worker.late = None if starting else first_late(worker.late, signs)
     verdict = judge(signs, worker.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
@@ -38,9 +38,9 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
 
 
 def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
-    """Stop a job that is over its time or cancelled: interrupt, then kill.
+    """Stop a job that is over its time limit or cancelled: interrupt, then kill.
 
-    Returns when to look again, in monotonic seconds; None while nothing limits it.
+    Returns when to check again, in monotonic seconds; None while there is no limit.
     """
     slot = worker.slot.read()
     ladder = worker.ladder
@@ -70,10 +70,10 @@ def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:
 
 
 def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
-    """Measure a worker that may have grown, and have one beyond max_memory replaced.
+    """Measure a worker that may have grown, and mark it for replacement if it exceeds max_memory.
 
-    One that works is looked at each time, if its pool has a limit at all: the resident size is quick to read, and
-    what counts is measured only when that has grown.
+    If the pool has a limit, an active worker is checked each time: the resident size is quick to read, and the
+    unshared memory is measured only when it has grown.
     """
     slot, memory = worker.slot.read(), worker.memory
     limit = pool.settings.max_memory
@@ -85,7 +85,7 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
         memory.resident = resident if grown else memory.resident
     due = slot.done != memory.done and now - memory.measured_at >= _MEMORY_TICK
     if not (grown or due):
-        return  # it has done nothing since, or cannot have grown much
+        return  # it was idle since, or cannot have grown much
     memory.done, memory.measured_at = slot.done, now
     pool.measure(worker)
     if limit is not None and memory.unique > limit and not worker.stale:

@@ -1,4 +1,4 @@
-"""What a worker's handlers write to stderr: passed on to the log, its end kept, a flood of it bounded."""
+"""A worker's stderr: passed on to the log with a rate limit; its tail is kept for errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from supervisor.telemetry import events
 from supervisor.template.template import BYTES_A_SECOND
 
 TAIL_BYTES = 8192  # kept for job_errors
-STACKS_WITHIN = 6.0  # seconds in which a worker that was asked for its stacks writes them, or is killed
-_AT_ONCE = 1 << 18  # bytes of one look
-_PAUSE = 0.01  # seconds between two looks at a flood
+STACKS_WITHIN = 6.0  # seconds within which a worker writes its requested stacks or is killed
+_AT_ONCE = 1 << 18  # bytes per read
+_PAUSE = 0.01  # seconds between two reads during a flood
 
 Pass = Callable[[bytes], None]
 
@@ -25,9 +25,9 @@ Pass = Callable[[bytes], None]
 class WorkerOutput:
     """The reading end of one worker's stderr. Times are monotonic seconds.
 
-    Nothing here waits for anybody: a flood is read in portions, with pauses in which its writer waits, and only so
-    much of it a second goes on to the log. `run` tells what the worker runs now. The tail begins with that run, as far
-    as can be told: what was read before it was seen is none of its.
+    Nothing here blocks: a flood is read in portions, with pauses in which its writer waits, and only a limited number
+    of bytes per second goes to the log. `run` returns the worker's current run. The tail begins with that run as far
+    as possible: output read before the run was seen is not included.
     """
 
     def __init__(self, descriptor: int, worker: str, log: Outlet, run: Callable[[], Run]) -> None:
@@ -37,20 +37,20 @@ class WorkerOutput:
         self._worker = worker
         self._log = log
         self._run_now = run
-        self._run = NO_RUN  # the latest that was seen
+        self._run = NO_RUN  # the latest run seen
         self._stacks: StackFilter | None = None
         self._stacks_until = 0.0
-        self._second = 0.0  # when the present one began
+        self._second = 0.0  # when the current second began
         self._passed = self._dropped = 0
-        self.resume_at: float | None = None  # when to look again at a flood
+        self.resume_at: float | None = None  # when to read a flood again
 
     @property
     def flooded(self) -> bool:
-        """Whether more than a portion came at once: then it is looked at again at `resume_at`."""
+        """Whether there was more than one portion: then it is read again at `resume_at`."""
         return self.resume_at is not None
 
     def read(self, now: float) -> bool:
-        """Take in what is there now, up to a portion. False when nobody can write any more."""
+        """Read up to one portion. Returns False if no process can write any more."""
         self.resume_at = None
         try:
             data = os.read(self.descriptor, _AT_ONCE)
@@ -58,7 +58,7 @@ class WorkerOutput:
             return True
         if not data:
             return False
-        self._notice_run()  # after reading: whatever came before was written before this run was seen
+        self._notice_run()  # after reading: earlier output was written before this run was seen
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         self._pass_on(data, now)
         if len(data) == _AT_ONCE or self._dropped:
@@ -66,7 +66,7 @@ class WorkerOutput:
         return True
 
     def drain(self, now: float) -> None:
-        """The worker is dead: read what is left, which is no more than the pipe holds."""
+        """The worker is dead: read the rest, at most what the pipe holds."""
         for _ in range(8):
             if not self.read(now) or self.resume_at is None:
                 break
@@ -80,7 +80,7 @@ class WorkerOutput:
             self._run, self.tail = run, b""
 
     def expect_stacks(self, now: float) -> None:
-        """The worker was asked for its stacks: they are kept for its job, and do not go on to the log."""
+        """The worker was asked for its stacks: keep them for its job, but not in the log."""
         self._stacks = self._stacks or StackFilter()
         self._stacks_until = now + STACKS_WITHIN
 
@@ -105,7 +105,7 @@ class WorkerOutput:
             self._log.put(passed)
 
     def tell_dropped(self, now: float) -> None:
-        """One line for all of a second."""
+        """Log dropped output, one line per second."""
         if now - self._second >= 1.0:
             self._tell_dropped()
 
@@ -121,7 +121,7 @@ class WorkerOutput:
 
 
 class Outputs:
-    """All of them, as `every` lists them: read when there is something, floods a little later again."""
+    """All outputs that `every` lists: read when data is available, floods again a little later."""
 
     def __init__(self, reactor: Reactor, every: Callable[[], Iterable[WorkerOutput]]) -> None:
         self._reactor = reactor
@@ -131,12 +131,12 @@ class Outputs:
         self._reactor.watch(output.descriptor, partial(self._read, output))
 
     def _read(self, output: WorkerOutput) -> None:
-        """A flood is looked at again a little later; whoever wrote it waits meanwhile."""
+        """Read once. A flood is read again a little later; its writer waits meanwhile."""
         if not output.read(time.monotonic()) or output.flooded:
             self._reactor.unwatch(output.descriptor)
 
     def floods(self) -> list[float | None]:
-        """When to look at them again."""
+        """When to read the floods again."""
         return [output.resume_at for output in self._every()]
 
     def read_floods(self, now: float) -> None:

@@ -17,27 +17,27 @@ from supervisor.supervision.worker_output import WorkerOutput
 from supervisor.system import ending, signals
 from supervisor.system.slot import Slot, Snapshot, State
 
-STATUS_PATIENCE = 0.2  # seconds to wait for a template's word on how a worker ended
+STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended
 
 
 class Stage(IntEnum):
-    """Where a worker is in its life. Each is reached from one before it, none is left backwards.
+    """The life cycle of a worker. A worker only moves forward.
 
     asked → forked → ready → draining → ended → reported → settled; draining and ended may come at any time.
     """
 
-    ASKED = 1  # its template has been asked for it
+    ASKED = 1  # requested from its template
     FORKED = 2  # it has a process
     READY = 3  # it has been set up
-    DRAINING = 4  # told to leave after its job
-    ENDED = 5  # its process is dead, or will never be
-    REPORTED = 6  # the maintainer has been told what becomes of its jobs
-    SETTLED = 7  # and has done it: the slot is free
+    DRAINING = 4  # asked to leave after its job
+    ENDED = 5  # its process is dead, or was never started
+    REPORTED = 6  # the maintainer has the report about its jobs
+    SETTLED = 7  # the maintainer has settled its jobs: the slot is free
 
 
 @dataclass(slots=True)
 class Memory:
-    """What was last measured of a worker and what it has started; bytes, and monotonic seconds."""
+    """The last measurement of a worker and its child processes; bytes, and monotonic seconds."""
 
     unique: int = 0
     resident: int = 0
@@ -47,10 +47,10 @@ class Memory:
 
 @dataclass(eq=False, slots=True)
 class WorkerProcess:
-    """Made when it is asked for. Times are monotonic seconds.
+    """One worker, created when it is requested. Times are monotonic seconds.
 
-    `settings` are those that it was asked for with: a reload does not change it. `stale` says why a successor is
-    wanted, "" if none is.
+    `settings` are those of its request: a reload does not change them. `stale` says why it should be replaced, ""
+    if it should not.
     """
 
     name: str
@@ -83,12 +83,12 @@ class WorkerProcess:
 
     @property
     def living(self) -> bool:
-        """Whether it is, or will be, as far as we know."""
+        """Whether it is alive, or will be, as far as is known."""
         return self.stage < Stage.ENDED
 
     @property
     def running(self) -> bool:
-        """Whether it has a process that can be looked at."""
+        """Whether it has a running process."""
         return self.pid > 0 and self.stage < Stage.ENDED
 
     @property
@@ -101,7 +101,7 @@ class WorkerProcess:
 
     @property
     def explained_at(self) -> float | None:
-        """When its end must be dealt with although nobody has said how it came; None before its end."""
+        """When its end must be handled even if its cause is not known yet; None before its end."""
         if self.stage is not Stage.ENDED:
             return None
         return self.ended_at if self.status is not None else self.ended_at + STATUS_PATIENCE
@@ -109,7 +109,7 @@ class WorkerProcess:
     # Transitions
 
     def forked(self, pid: int, pidfd: int, output: WorkerOutput, now: float) -> None:
-        """It has a process. Its own start-up begins now: importing may have taken minutes."""
+        """It has a process. Its start-up time begins now: the template's imports may have taken minutes."""
         self.pid, self.pidfd, self.output, self.asked_at = pid, pidfd, output, now
         self.slot.watch()
         if self.stage is Stage.DRAINING:
@@ -120,7 +120,7 @@ class WorkerProcess:
             self.signal(9)
 
     def notice_ready(self, slot: Snapshot) -> bool:
-        """Look whether it has been set up since the last look."""
+        """Check whether it has been set up since the last check."""
         if self.stage is Stage.FORKED and slot.state in (State.IDLE, State.BUSY):
             self.stage = Stage.READY
             return True
@@ -134,7 +134,7 @@ class WorkerProcess:
             self.signal(signals.DRAIN)
 
     def kill(self, reason: str, run: Run | None = None) -> None:
-        """Kill it, for what it is running, or for this run. The first reason counts."""
+        """Kill it because of its current run, or of this run. The first reason counts."""
         if self.killed is None:
             if run is None:
                 slot = self.slot.read()
@@ -143,14 +143,14 @@ class WorkerProcess:
         self.signal(9)
 
     def end(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:
-        """Its process is dead, or there will be none; its wait status may come later."""
+        """Record that its process is dead or was never started; its wait status may come later."""
         if self.stage < Stage.ENDED:
             self.stage, self.ended_at = Stage.ENDED, now
         if status is not None:
             self.status, self.peak_memory = status, peak_memory
 
     def report(self, known: Circumstances, slot: Snapshot) -> tuple[ExitReport, DeathReport]:
-        """Why it ended, and what the maintainer must know of that."""
+        """Why it ended, and the report for the maintainer."""
         self.stage = Stage.REPORTED
         ended = explain(slot, known)
         settings = self.settings
@@ -167,7 +167,7 @@ class WorkerProcess:
         return self.number
 
     def dump_stacks(self, now: float) -> None:
-        """Have it write where all its threads are; that is kept for its job."""
+        """Let it write the stacks of all its threads, which are kept for its job."""
         if self.output is not None:
             self.output.expect_stacks(now)
         self.signal(signals.DUMP_STACKS)

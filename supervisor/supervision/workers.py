@@ -1,4 +1,4 @@
-"""Every worker of this supervisor: asks for them, hears of them, and deals with their ends."""
+"""All workers of this supervisor: requests them, receives their messages, and handles their ends."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from supervisor.system.slot import Cancel
 from supervisor.telemetry import events
 
 _UNFORKED = "no {what} can be forked: {why}"
-_ORPHANED = 5.0  # seconds after a template's death in which what its workers had started comes to us
+_ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
 
 
 class Workers:
-    """Brings templates, slots and workers together. Times are monotonic seconds.
+    """Connects templates, slots and workers. Times are monotonic seconds.
 
-    Each end is reported to the maintainer; a slot is used again only when that was acknowledged. `pools` are the
-    supervisor's; a pool is in it as long as it has a worker.
+    Each end is reported to the maintainer; a slot is reused only after the acknowledgement. `pools` are the
+    supervisor's; a pool stays in it as long as it has a worker.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Workers:
         self._oom = OomCounter()
         self._look_at = 0.0
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._inherited = frozenset(kernel.children(os.getpid()) or ())  # somebody's who became us by exec
+        self._inherited = frozenset(kernel.children(os.getpid()) or ())  # children of a program that became us by exec
         self._orphans_until = 0.0
         self.templates = Templates(supervisor, engine, board, reactor, self._news)
         self.outputs = Outputs(reactor, lambda: [w.output for w in self._workers.values() if w.output is not None])
@@ -79,7 +79,7 @@ class Workers:
         return len(self._workers)
 
     def running(self) -> list[WorkerProcess]:
-        """Those that have a process, as far as we know."""
+        """The workers that have a process, as far as is known."""
         return [worker for worker in self._workers.values() if worker.running]
 
     def find(self, incarnation: str) -> WorkerProcess | None:
@@ -89,10 +89,10 @@ class Workers:
         """Whether some end has not been reported yet."""
         return any(not worker.living for worker in self._workers.values())
 
-    # To ask for them, and to let them go
+    # Starting and draining
 
     def staff(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool]) -> None:
-        """Ask for what a pool lacks, let go what it has too many. `sharing` are the pools with the same image."""
+        """Start missing workers of a pool and drain surplus ones. `sharing` are the pools with the same image."""
         now = time.monotonic()
         if pool.untried and pool.asleep:
             self._try_out(pool, settings, sharing, now)
@@ -114,9 +114,9 @@ class Workers:
             worker.drain()
 
     def _try_out(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> None:
-        """After a reload load the new code of a pool that sleeps: whoever reloads is told whether it can be loaded.
+        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
 
-        The old code goes. There is no worker that it would have to replace until the new one has proved itself.
+        The old code is dropped: the pool has no worker that it would have to replace meanwhile.
         """
         pool.untried = False
         self.templates.forget(pool.name)
@@ -128,7 +128,7 @@ class Workers:
             self._back_off(pool, _UNFORKED.format(what="template", why=error.strerror))
 
     def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
-        """Ask a template for one more worker; False if there is no room for it."""
+        """Request one more worker from a template. Returns False if there is no free slot."""
         if self._slots.full:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
@@ -145,7 +145,7 @@ class Workers:
         return True
 
     def cancel(self, cancels: Iterable[tuple[int, int, str]], now: float) -> None:
-        """Somebody wants these runs stopped, each of a job, by its token, in the worker of an incarnation."""
+        """Request that these runs stop, each given as job, token and the worker's incarnation."""
         for job, token, incarnation in cancels:
             worker = self.find(incarnation)
             if worker is not None:
@@ -153,14 +153,14 @@ class Workers:
                 worker.ladder.cancel(job, token, now)
 
     def drain_all(self) -> None:
-        """Let everybody leave. Whoever is still to be forked from an image that is being loaded is not waited for."""
+        """Drain all workers. Workers that wait for an image that is still loading are dropped."""
         for worker in self:
             worker.drain()
         for incarnation in self.templates.retire_unready():
             self._forget_pending(incarnation)
 
     def renew(self) -> None:
-        """After a reload: every worker gets a successor from a new image. A pool without workers needs no old one."""
+        """After a reload, mark every worker for replacement. A pool without workers needs no old image."""
         for pool in self._pools.values():
             if pool.asleep:
                 self.templates.forget(pool.name)
@@ -169,8 +169,8 @@ class Workers:
             worker.stale = worker.stale or "reload"
 
     def look_around(self, now: float) -> None:
-        """Whether the kernel is short of memory, so that a death then can be told from a kill. Once a second, or a
-        death that is dealt with a moment later would find it forgotten.
+        """Do the periodic checks. The kernel's out-of-memory counter is read only once a second, so that a death that
+        is handled a moment later still sees its change.
         """
         if now >= self._look_at:
             self._look_at = now + 1.0
@@ -180,10 +180,10 @@ class Workers:
         for template in self.templates.stuck(now):
             self.broken(template, template.why_broken)
 
-    # To hear of them
+    # Messages
 
     def hear(self) -> None:
-        """Take in what the templates say."""
+        """Process the templates' messages."""
         for template in self.templates:
             template.hear(self)
             if template.gone:
@@ -191,7 +191,7 @@ class Workers:
 
     def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None:
         worker = self._workers.get(incarnation)
-        if worker is None:  # given up in the meantime
+        if worker is None:  # dropped in the meantime
             ending.send_signal(pidfd, 9)
             os.close(pidfd)
             os.close(stderr)
@@ -207,7 +207,7 @@ class Workers:
             worker.end(time.monotonic(), status, peak_memory)
 
     def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None:
-        """We may open no more descriptors, so its own were lost on the way here; its template kills it."""
+        """We cannot open more descriptors, so the worker's were lost in transit; its template kills it."""
         worker = self._workers.get(incarnation)
         if worker is not None:
             worker.pid = pid
@@ -226,7 +226,7 @@ class Workers:
                 self._back_off(self._pools[name], template.why_broken_for(name))
 
     def reap(self) -> None:
-        """Our own children: maintainers, admin processes and templates, and workers whose template died before them."""
+        """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -242,7 +242,7 @@ class Workers:
                     worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
 
     def _kill_orphans(self) -> None:
-        """Kill what the workers of a dead template had started: they come to us one after another, as our children."""
+        """Kill processes started by the workers of a dead template: they become our children one after another."""
         ours = {process.pid for process in self._supervised} | {worker.pid for worker in self._workers.values()}
         ours.update(self.templates.pids())
         for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
@@ -250,19 +250,21 @@ class Workers:
 
     def _notice_end(self, worker: WorkerProcess) -> None:
         worker.end(time.monotonic())
-        self._reactor.unwatch(worker.pidfd)  # it stays readable for ever; one look is enough
+        self._reactor.unwatch(worker.pidfd)  # it stays readable forever; once is enough
 
     def _take_news(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # whoever has the descriptor, a handler too, may have read it
+        with contextlib.suppress(
+            BlockingIOError
+        ):  # another process with the descriptor, even a handler, may have read it
             os.eventfd_read(self._news)
 
     def _lose_template(self, template: TemplateProcess) -> None:
-        """Its workers die with it. No job is charged, unless the pool is isolated because that happens again and again
-        and one job alone was running.
+        """Its workers die with it. No job is charged, unless the pool is isolated because this happens repeatedly,
+        and only one job was running.
         """
         now = time.monotonic()
         if not (template.ready or template.retired or template.why_broken):
-            # What it was loading has ended it, and may do so again.
+            # The code it was loading has ended it, and may do so again.
             self.reap()
             template.why_broken = f"the template ended while it was loading the handler{template.ending}"
             self.broken(template, template.why_broken)
@@ -277,7 +279,7 @@ class Workers:
                 self._log.warning("pool_isolated", pool=pool.name, deaths=len(pool.template_deaths.at))
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
-                # The kernel kills them with it, and may have done so before we came here.
+                # The kernel kills them with it, and may already have done so.
                 worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
             if worker.pid == 0:
                 worker.end(now)
@@ -294,7 +296,7 @@ class Workers:
         return worker
 
     def _lose_pending(self, incarnation: str, why: str) -> None:
-        """A worker that was asked for never came to be."""
+        """A requested worker could not be started."""
         worker = self._forget_pending(incarnation)
         if worker is not None:
             self._back_off(self._pools[worker.pool], why, worker)
@@ -310,14 +312,14 @@ class Workers:
         if pool.fail(why, time.monotonic(), worker):
             self._log.error("pool_broken", pool=pool.name, problem=why)
 
-    # To deal with their ends
+    # Ends of workers
 
     def ends(self) -> list[float | None]:
-        """When each end must be dealt with although nobody has said how it came."""
+        """When each end must be handled even if its cause is not known yet."""
         return [worker.explained_at for worker in self._workers.values()]
 
     def report_ends(self, now: float) -> None:
-        """Name the cause, have the jobs settled, make room for a successor."""
+        """Find the cause of each end, report it to settle the jobs, and make room for a successor."""
         for worker in list(self._workers.values()):
             if worker.explained_at is not None and now >= worker.explained_at:
                 self._report(worker, now)
@@ -364,6 +366,6 @@ class Workers:
         worker.close()
 
     def free_acknowledged(self) -> None:
-        """Free the slots of those whose end has been settled."""
+        """Free the slots of workers whose end has been settled."""
         for number in [n for n in self._reported if n not in self._maintainer.unacknowledged]:
             self._slots.give_back(self._reported.pop(number).settled())

@@ -19,7 +19,7 @@ from .conftest import CONFIGURATION, Run, command, execute
 
 def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, tmp_path: Path) -> None:
     assert cli("init").code == 0
-    assert cli("check").out == "supervisor.toml: good; pools: greet\n"
+    assert cli("check").out == "supervisor.toml: OK; pools: greet\n"
 
     again = cli("init")
 
@@ -114,7 +114,7 @@ def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Pa
         )
     ran = cli("check")
     sentence = "no pool takes the type gret of the schedule nightly; did you mean greet?"
-    assert (ran.code, ran.out) == (0, "supervisor.toml: good; pools: greet\n")
+    assert (ran.code, ran.out) == (0, "supervisor.toml: OK; pools: greet\n")
     assert ran.err == f"warning: supervisor.toml: {sentence}\n"
     assert cli("check", "--json").document["warnings"] == [sentence]
     run = command("run", "--burst", "--pool", "greet", cwd=project)
@@ -296,7 +296,7 @@ def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
 
 def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
     assert cli("pause", "greet").out == "greet is paused\n"
-    assert cli("pause", "greet").out == "greet was paused already\n"
+    assert cli("pause", "greet").out == "greet was already paused\n"
     assert cli("status", "--json").document["paused"] == ["greet"]
     assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
     assert cli("resume", "greet").out == "greet was not paused\n"
@@ -305,7 +305,7 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
     assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
     assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "greet scales by itself\n"
+    assert cli("scale", "greet", "auto").out == "greet scales automatically\n"
     assert execute(database, "SELECT name FROM job_controls") == []
 
 

@@ -67,15 +67,15 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
         "UPDATE jobs SET status = 'running', locked_by = 'w', locked_at = 1, lock_expires_at = 9e9, claim_token = 1",
     )
 
-    assert told(cli, "leftovers", "did not end properly: 4711")["level"] == "note"
-    assert told(cli, "leftovers", "1 job is running for workers that are gone")["level"] == "note"
+    assert told(cli, "leftovers", "ended unexpectedly: 4711")["level"] == "note"
+    assert told(cli, "leftovers", "1 job is still running in workers that have ended")["level"] == "note"
 
 
 def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) -> None:
     cli("enqueue", "greet")
     change(database, "UPDATE jobs SET status = 'running', locked_by = 'foreign', lock_expires_at = 5, claim_token = 1")
 
-    assert told(cli, "leftovers", "has a claim that ran out")["level"] == "warning"
+    assert told(cli, "leftovers", "has a claim that expired")["level"] == "warning"
     assert not [
         f for f in cli("doctor", "--json").document["findings"] if f["about"] != "file system" and "gone" in f["fact"]
     ]
@@ -100,7 +100,7 @@ def test_jobs_past_retention_and_from_the_future_are_found(cli: Run, project: Pa
     change(database, ends, now + 7200, now + 7200, 3)
 
     told(cli, "leftovers", "1 job is a day past retention")
-    assert told(cli, "clock", "1 job has begun or ended over 60 s in the future")["level"] == "warning"
+    assert told(cli, "clock", "1 job has start or end times over 60 s in the future")["level"] == "warning"
 
 
 def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
     change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1 WHERE type = 'greet'")
     change(database, "INSERT INTO job_controls VALUES ('workers', 'old', 3, 1)")
 
-    assert told(cli, "jobs", "no pool of this configuration takes other")["level"] == "warning"
+    assert told(cli, "jobs", "no pool of this configuration takes: other")["level"] == "warning"
     assert told(cli, "jobs", "1 job is quarantined")["level"] == "warning"
     told(cli, "jobs", "paused: greet")
     told(cli, "jobs", "not in this configuration: old")
@@ -123,7 +123,7 @@ def test_a_living_supervisor_of_another_version_is_told(make_site: Callable[...,
 
     found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
 
-    assert f"supervisor {process.pid} is of version 0.0.1, this is {supervisor.__version__}" in [
+    assert f"supervisor {process.pid} has version 0.0.1, this is {supervisor.__version__}" in [
         one["fact"] for one in found
     ]
     bad = {one["about"] for one in found if one["level"] in ("warning", "fault")}
@@ -155,7 +155,7 @@ def test_copies_and_broken_copies_are_counted(cli: Run, database: Path) -> None:
     (database.parent / ".copy.db.partial-0123abcd").touch()  # of another name: not ours to judge
 
     assert "1 kept beside the database, 2KiB" in told(cli, "copies", "kept")["fact"]
-    assert told(cli, "copies", "broken off")["fact"].endswith(": .jobs.db.restore-0123abcd")
+    assert told(cli, "copies", "incomplete copies")["fact"].endswith(": .jobs.db.restore-0123abcd")
 
 
 def test_a_long_log_is_a_warning(cli: Run, database: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_log_that_is_more_open_than_the_database_is_a_fault(cli: Run, database
     with contextlib.closing(sqlite3.connect(database)) as reader:
         reader.execute("SELECT count(*) FROM jobs").fetchall()
         Path(f"{database}-wal").chmod(0o666)
-        assert told(cli, "permissions", "more open than the database")["level"] == "fault"
+        assert told(cli, "permissions", "its permissions are wider than")["level"] == "fault"
 
 
 def test_a_configuration_that_others_may_write_or_whose_secrets_they_may_read_is_told(
@@ -180,11 +180,11 @@ def test_a_configuration_that_others_may_write_or_whose_secrets_they_may_read_is
 ) -> None:
     file = project / "supervisor.toml"
     file.chmod(0o646)
-    assert told(cli, "permissions", "supervisor.toml: anybody may write to it")["level"] == "fault"
+    assert told(cli, "permissions", "supervisor.toml: any user can write to it")["level"] == "fault"
 
     file.chmod(0o644)
     file.write_text(CONFIGURATION + 'env = { API_TOKEN = "x", COLOUR = "red" }\n')
-    assert told(cli, "permissions", "and so API_TOKEN")["level"] == "warning"
+    assert told(cli, "permissions", "including API_TOKEN")["level"] == "warning"
     file.chmod(0o600)
     assert not [f for f in cli("doctor", "--json").document["findings"] if "API_TOKEN" in f["fact"]]
 
@@ -356,7 +356,7 @@ def test_a_unit_of_another_configuration_is_none_of_our_business(tmp_path: Path)
         ("Restart=no", "warning", "Restart"),
         ("Type=simple", "note", "Type"),
         ("ProcSubset=pid", "fault", "ProcSubset"),
-        ("ReadWritePaths=\nReadWritePaths=/elsewhere", "fault", "may not write"),
+        ("ReadWritePaths=\nReadWritePaths=/elsewhere", "fault", "cannot write in"),
     ],
 )
 def test_each_fault_of_a_unit_is_told_with_its_drop_ins(tmp_path: Path, line: str, level: str, word: str) -> None:
@@ -477,7 +477,7 @@ def test_what_this_user_may_not_see_is_a_finding(tmp_path: Path) -> None:
         os.seteuid(0)
     assert found[0].level == "fault"
     assert found[0].fact == f"token_file: {token}: Permission denied"
-    assert found[0].advice == "run the doctor as the user of the service"
+    assert found[0].advice == "run `supervisor doctor` as the user of the service"
 
 
 def test_the_doctor_finds_what_check_finds(cli: Run, database: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_latest_jobs_come_first_and_the_way_to_older_ones_is_shown(
         ["3", "greet", "done"],
         ["2", "greet", "failed"],
     ]
-    assert listed.out.splitlines()[3] == "older ones: --before 2"
+    assert listed.out.splitlines()[3] == "older jobs: --before 2"
     assert [job["id"] for job in cli("jobs", "list", "--before", "2", "--json").document] == [1]
     assert [job["id"] for job in cli("jobs", "list", "--status", "failed", "--json").document] == [2]
     assert cli("jobs", "list", "--type", "other").out == "no jobs\n"
@@ -105,7 +105,7 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
     assert timeline(shown.out) == [
         "– created",
         "+10s due",
-        "+2s attempt 1 began in greet-1",
+        "+2s attempt 1 started in greet-1",
         "+3.5s attempt 1 ended: exception",
         "+0ms failed",
     ]
@@ -141,10 +141,10 @@ def test_each_attempt_has_its_place_in_the_timeline(
 
     assert timeline(cli("jobs", "show", "1").out) == [
         "– created",
-        "+3s attempt 1 began",
+        "+3s attempt 1 started",
         "+2s attempt 1 ended: timeout",
         "+5s due",
-        "+1s attempt 2 began",
+        "+1s attempt 2 started",
         "+1s done",
     ]
 
@@ -176,7 +176,7 @@ def test_a_job_is_shown_with_what_its_runs_have_used_and_the_end_of_the_last_log
     ]
     heading, *said = shown.partition("\nLog of ")[2].splitlines()
     assert heading.startswith("attempt 3, ")
-    assert heading.endswith(" (31 lines before: --log)")
+    assert heading.endswith(" (31 earlier lines: --log)")
     assert said == [*(f"  line {number}" for number in range(31, 50)), "   100%"]
     assert "tagging" not in shown
 

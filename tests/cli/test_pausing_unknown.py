@@ -23,7 +23,7 @@ def test_a_type_that_nobody_has_is_refused_with_what_may_be_meant(cli: Run, data
 
 def test_force_pauses_what_is_still_to_come(cli: Run, database: Path) -> None:
     assert cli("pause", "gret", "--force").out == "gret is paused\n"
-    assert cli("pause", "gret").out == "gret was paused already\n"
+    assert cli("pause", "gret").out == "gret was already paused\n"
     assert cli("resume", "gret").code == 0
     assert cli("resume", "gret").code == 0
 

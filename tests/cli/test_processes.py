@@ -102,7 +102,7 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     of_job = command("jobs", "show", str(job), cwd=project).stdout
     assert re.search(r"^progress +50% half$", of_job, re.MULTILINE)
     assert re.search(r"^claimed by +greet-1 \(token 1\)$", of_job, re.MULTILINE)
-    assert "attempt 1 began" in of_job
+    assert "attempt 1 started" in of_job
     document = json.loads(command("jobs", "show", str(job), "--json", cwd=project).stdout)
     assert (document["progress"], document["worker"]) == (0.5, "greet-1")
     assert view["beat_age"] < 10
@@ -242,7 +242,7 @@ def unread(pipe: Any) -> int:
 def test_a_python_process_may_be_asked_as_a_module(project: Path) -> None:
     ran = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
 
-    assert ran.stdout == "supervisor.toml: good; pools: greet\n"
+    assert ran.stdout == "supervisor.toml: OK; pools: greet\n"
 
 
 def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
@@ -261,8 +261,9 @@ def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
 
     command("resume", "greet", cwd=project)
     wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs WHERE id = 1") == [("done",)])
-    assert re.search("^waits +no pool that takes its type has what it requires: gpu$", shown(picky), re.MULTILINE)
-    sentence = "no pool that takes greet has what some of its jobs require: gpu"
+    lacking = "^waits +no pool that takes its type has the capabilities it requires: gpu$"
+    assert re.search(lacking, shown(picky), re.MULTILINE)
+    sentence = "no pool that takes greet has the capabilities that some of its jobs require: gpu"
     assert sentence in command("status", cwd=project).stdout
     assert status(project)["unmet"] == [sentence]
     assert "waits" not in shown(waiting["greet"])

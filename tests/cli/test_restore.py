@@ -62,7 +62,7 @@ def test_the_copy_takes_the_place_and_the_database_before_is_kept(cli: Run, data
 def test_it_says_what_it_did(cli: Run, database: Path, copy: Path) -> None:
     first, second = cli("restore", "copy.db").out.splitlines()
     assert first.endswith("jobs.db: 1 job of copy.db")
-    assert "the database before: " in second
+    assert "the old database: " in second
 
 
 def test_the_log_of_the_database_before_never_meets_the_copy(cli: Run, database: Path, copy: Path) -> None:

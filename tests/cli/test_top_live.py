@@ -156,7 +156,7 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
     screen.wait("›broken", "1 failed")
 
     screen.type("p")
-    screen.wait("broken is paused")
+    screen.wait("broken: paused")
     assert site.rows("SELECT name FROM job_controls WHERE kind = 'paused'") == [("broken",)]
 
     screen.type("Tab", "Tab", "r")
@@ -174,7 +174,7 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
     screen.wait("work is set to 3")
     assert site.rows("SELECT value FROM job_controls WHERE kind = 'workers' AND name = 'work'") == [(3,)]
     screen.type("a")
-    screen.wait("work scales by itself")
+    screen.wait("work scales automatically")
 
     screen.type("q")
     restored(screen, tmp_path, 0)

@@ -254,7 +254,7 @@ def test_q_leaves_also_from_the_help() -> None:
     assert after(View(), "?", "q").view.quitting
     assert after(View(), "?").view.help
     assert not after(View(), "?", "x").view.help
-    assert any("once more lets them go on" in line for line in shown(overview(), View(help=True)))
+    assert any("press it again to resume" in line for line in shown(overview(), View(help=True)))
 
 
 @pytest.mark.parametrize(

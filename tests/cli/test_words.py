@@ -52,7 +52,7 @@ def test_a_broken_configuration_does_not_hide_that_the_database_can_be_named(
 
 def test_very_many_workers_are_asked_about(cli: Run, database: Path) -> None:
     ran = cli("scale", "greet", "1000")
-    assert (ran.code, ran.errors()) == (2, ["1000 workers are more than 100"])
+    assert (ran.code, ran.errors()) == (2, ["1000 is more than 100 workers"])
     assert "hint: add --yes" in ran.err
     assert cli("scale", "greet", "1000", "--yes").out == "greet is set to 1000\n"
     assert cli("scale", "greet", "100").code == 0

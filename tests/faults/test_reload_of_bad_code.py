@@ -1,4 +1,4 @@
-"""Code that cannot be loaded: the old one serves on, also when its workers die, and whoever reloads is told."""
+"""Code that cannot be loaded: the old code keeps running on, also when its workers die, and whoever reloads is told."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_the_last_code_that_worked_replaces_workers_until_the_new_one_has_proved
     told = reload(site, "--wait")
     assert told.returncode == 1
     assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stdout
-    assert "the old one serves" in told.stdout
+    assert "the old code keeps running" in told.stdout
     for _ in range(4):  # two kills were an outage
         pid = site.workers("work-")[0].pid
         kill(pid)
         wait_for(lambda gone=pid: _serving(site, without=gone) == 2, "a stand-in of the old code")
     assert site.done(site.queue.enqueue("work")).result == 1
     pool = shown(site)["work"]
-    assert (pool["broken"], "the old one serves" in pool["problem"]) == (False, True)
+    assert (pool["broken"], "the old code keeps running" in pool["problem"]) == (False, True)
 
     code(site, JOBS.replace("VERSION = 1", "VERSION = 2"))
     told = reload(site, "--wait", "--json")

@@ -64,7 +64,7 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
 def test_an_existing_file_is_left_as_it_is_and_nothing_is_written_beside_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
 
-    with pytest.raises(Conflict, match=f"{name} exists already"):
+    with pytest.raises(Conflict, match=f"{name} already exists"):
         write_starter(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -92,4 +92,4 @@ def test_a_place_that_cannot_be_written_is_one_readable_line(tmp_path: Path) -> 
     with pytest.raises(ConfigError) as caught:
         write_starter(tmp_path / "file")
 
-    assert caught.value.problems == [f"{tmp_path}/file: the starter cannot be written: File exists"]
+    assert caught.value.problems == [f"{tmp_path}/file: the starter files cannot be written: File exists"]

@@ -267,7 +267,7 @@ def test_a_wrong_token_is_told_so_and_gives_no_session(door: Door) -> None:
     answer = log_in(door, "<img src=x onerror=alert(1)>", "/there/x")
     assert answer.status == 401
     assert "set-cookie" not in answer.headers
-    assert b"This is not the token" in answer.body
+    assert b"The token is wrong" in answer.body
     assert b"<img" not in answer.body
 
 

@@ -101,13 +101,13 @@ def test_an_empty_system_without_a_supervisor_says_how_to_begin(read: Callable[.
     first = reader.text("/")
     assert "No supervisor is running" in first
     assert "supervisor run" in first
-    assert "No job has been put in yet" in first
+    assert "There are no jobs yet" in first
     assert "supervisor enqueue greet" in first
     assert "INSERT INTO jobs" in first
     assert "There are no jobs yet" in reader.text("/jobs")
     assert "No supervisor is running, so there are no workers" in reader.text("/workers")
     assert "Nothing is scheduled" in reader.text("/schedules")
-    assert "Nothing has failed" in reader.text("/failures")
+    assert "No failures" in reader.text("/failures")
 
 
 def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(read: Callable[..., Reader]) -> None:
@@ -115,7 +115,7 @@ def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(re
 
     for path in ("/nothing", f"/{HOSTILE}", "/jobs/abc", "/jobs/99", "/jobs/99999999999999999999999"):
         page = reader.get(path)
-        assert (page.status_code, "There is nothing here" in page.text) == (404, True), path
+        assert (page.status_code, "Page not found" in page.text) == (404, True), path
         assert "<img" not in page.text
     assert "there is no job 99" in words(reader.get("/jobs/99").text)
     assert reader.get("/nothing", accept="*/*").headers["content-type"] == "application/json"
@@ -145,7 +145,7 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
     async def fails(error: Exception) -> None:
         raise error
 
-    for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "has made a mistake")]:
+    for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "Internal error")]:
         reader.app.state.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)
@@ -174,7 +174,7 @@ def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[...
     for part in ("failed", "Attempt 1", "exception", "cannot open 'cat.jpg'", "Traceback", "CPU"):
         assert part in shown, part
     timeline = shown.partition("Timeline")[2]
-    assert re.search(r"created .* attempt 1 began .* attempt 1 ended: exception .* failed", timeline), timeline
+    assert re.search(r"created .* attempt 1 started .* attempt 1 ended: exception .* failed", timeline), timeline
 
 
 def test_failures_of_one_cause_are_one_line_that_leads_to_their_jobs(queue: Queue, read: Callable[..., Reader]) -> None:

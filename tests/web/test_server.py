@@ -343,12 +343,12 @@ def test_a_token_is_made_once_and_for_its_owner_alone(make_site: MakeSite) -> No
 @pytest.mark.parametrize(
     ("content", "mode", "problem"),
     [
-        ("a-token-of-good-length", 0o644, "is open to every user of this machine; chmod 600 it, and take a new token"),
-        ("", 0o600, "is empty; remove it, and a token is made"),
-        (" \n", 0o600, "is empty; remove it, and a token is made"),
-        ("short", 0o600, "holds a token of 5 characters; it must have 16 at least"),
-        ("two words of a token", 0o600, "holds no token: one word of printable ASCII characters"),
-        ("x" * 5000, 0o600, "holds no token: one word of printable ASCII characters"),
+        ("a-token-of-good-length", 0o644, "is open to every user of this machine; chmod 600 it and use a new token"),
+        ("", 0o600, "is empty; remove it, and a new token is created"),
+        (" \n", 0o600, "is empty; remove it, and a new token is created"),
+        ("short", 0o600, "contains a token of 5 characters; it must have at least 16"),
+        ("two words of a token", 0o600, "does not contain a token: one word of printable ASCII characters"),
+        ("x" * 5000, 0o600, "does not contain a token: one word of printable ASCII characters"),
     ],
 )
 def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode: int, problem: str) -> None:
@@ -373,7 +373,7 @@ def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: 
     assert supervisor.wait(20) == 2
     told = [line for line in site.log.read_text().splitlines() if line.startswith("error: ")]
     line = 1 + site.config.read_text().splitlines().index('token_file = "token"')
-    problem = f"{path} holds a token of 5 characters; it must have 16 at least"
+    problem = f"{path} contains a token of 5 characters; it must have at least 16"
     assert told == [f"error: {site.config}:{line}: admin.token_file: {problem}"]
     assert f":{line}: admin.token_file: {problem}" in site.command("check", code=2).stderr
     assert not site.event("supervisor_started")
@@ -398,7 +398,7 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
         found: str | None = (site.supervisor_status(supervisor)["admin"] or {}).get("problem")
         return found
 
-    assert wait_for(problem, "the problem to be shown").endswith("it must have 16 at least")
+    assert wait_for(problem, "the problem to be shown").endswith("it must have at least 16")
     site.done(site.queue.enqueue("work"))
     Path(f"{site.database}-supervisor/admin-token").write_text(admin.token)
     assert admin_of(site, supervisor, other_than=admin.pid).get(PRIVATE) == 200

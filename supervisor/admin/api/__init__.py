@@ -1,14 +1,14 @@
-"""The JSON API, one file a subject.
+"""The JSON API, one file per subject.
 
 jobs.py       list, enqueue, show, retry, cancel, delete
-bulk.py       the same for all jobs that a filter means
-pools.py      pools and types: look, pause, scale
-workers.py    workers, schedules and everything at once
+bulk.py       the same for all jobs that match a filter
+pools.py      pools and types: show, pause, scale
+workers.py    workers, schedules and the overview
 stats.py      numbers: counts, speeds, failures by cause, the last hour
 stream.py     the state as server-sent events
-health.py     whether this process lives, and whether the system is able to work
-models.py     what is asked and answered, for the routes and for OpenAPI
-documents.py  rows as answers: what may not be shown is taken out
+health.py     whether this process is alive, and whether the system is ready
+models.py     requests and answers, for the routes and for OpenAPI
+documents.py  rows as answers; values that may not be shown are removed
 problems.py   errors as answers
 """
 
@@ -24,20 +24,20 @@ __all__ = ["DESCRIPTION", "install"]
 
 DESCRIPTION = """Jobs, workers, pools and numbers of one database.
 
-Every request but `GET /healthz` needs the admin token as `Authorization: Bearer …`, or, to look only, the read token;
-on a Unix socket the file's permissions decide instead. Whatever changes something sends `Content-Type:
+Every request except `GET /healthz` needs the admin token as `Authorization: Bearer …`, or, for reading, the read token;
+on a Unix socket the file's permissions decide instead. A request that changes something must send `Content-Type:
 application/json` if it has a body, and, without the header `Authorization`, `X-Requested-With: supervisor`.
 Times are Unix seconds, durations seconds, sizes bytes. Errors are `{"error": "one sentence", "hint": "…"}`.
 """
 
-# Documents the token, which the access middleware has checked before.
+# Documents the token, which the access middleware has already checked.
 _TOKEN = Depends(HTTPBearer(auto_error=False, scheme_name="token", description="The admin token, or the read token."))
 
 
 def install(app: FastAPI) -> None:
-    """Add the API, and what its errors look like, to the application."""
+    """Add the API and its error answers to the application."""
     tell_problems(app)
-    # Before jobs: /jobs/retry is no job.
+    # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     app.include_router(health.router)
     for part in (
         health.behind_the_gate,

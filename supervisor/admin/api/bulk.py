@@ -1,4 +1,4 @@
-"""Changes of all jobs that a filter means: first asked which those are, then done to just these."""
+"""Changes of all jobs that match a filter: the first request lists them, the second changes exactly these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.domain.errors import ConfigError
 from supervisor.ops import commands
 from supervisor.store.base import Filter, Operations
 
-ROUND = 1000  # jobs between which other questions get their turn; a transaction is shorter still
+ROUND = 1000  # jobs per database call, so that other calls get their turn; transactions are shorter
 _ALL = 2**62
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
 
 @router.post("/retry", response_model=models.BulkAnswer, responses=changing(409))
 async def retry(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
-    """Put unsuccessful jobs back, due at once, with their counters reset. Without a state: failed and quarantined."""
+    """Return unsuccessful jobs to pending, due now, counters reset. Without a state: failed and quarantined ones."""
     return await _change("retry", state, request)
 
 
@@ -49,7 +49,7 @@ async def delete(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
 @router.api_route("/cancel", methods=["GET", "DELETE"], include_in_schema=False)
 @router.api_route("/delete", methods=["GET", "DELETE"], include_in_schema=False)
 async def no_job() -> None:
-    """None of these words is an id."""
+    """These words are not ids of jobs."""
     raise HTTPException(405)
 
 
@@ -62,7 +62,7 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
         ids = state.snapshots.take(what, request.snapshot)
         if ids is None:
             return await _confirm(
-                what, state, which, "what was confirmed is not known any more; nothing was changed", 409
+                what, state, which, "the snapshot is unknown or has expired; nothing was changed", 409
             )
         changed = 0
         for start in range(0, len(ids), ROUND):
@@ -86,17 +86,17 @@ def _change_of(what: commands.Change, ids: list[int]) -> Callable[[Operations], 
 async def _confirm(
     what: commands.Change, state: AppState, which: Filter, refusal: str = "", status: int = 200
 ) -> JSONResponse:
-    """How many are meant now, with the name of just these."""
+    """Answer how many jobs match now, with a snapshot of them."""
     ids = await _meant(state.executor, which)
     name = state.snapshots.keep(what, ids)
     if not refusal:
         return answer({"matching": len(ids), "changed": 0, "skipped": 0, "snapshot": name})
-    hint = "look again, and send the new snapshot if they are meant"
+    hint = "check the jobs that match now, and send the new snapshot to change them"
     return problem(status, refusal, hint=hint, matching=len(ids), snapshot=name)
 
 
 async def _meant(executor: StoreExecutor, which: Filter) -> array[int]:
-    """The ids of those that are meant, the latest first, and no more than a snapshot holds."""
+    """The ids of the matching jobs, newest first, no more than a snapshot holds."""
     found: array[int] = array("q")
     before: int | None = None
     while len(found) < MOST_IDS:
@@ -119,7 +119,7 @@ class _Round(NamedTuple):
 
 
 async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int]:
-    """Returns how many were meant, and how many of them were changed."""
+    """Returns how many jobs matched, and how many of them were changed."""
     taken = changed = 0
     before: int | None = None
     while taken < most:

@@ -1,4 +1,4 @@
-"""Rows as answers. They may come from any program, so nothing is taken for granted but the table's own rules."""
+"""Rows as answers. Any program may have written them, so only the table's constraints are assumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may ho
 
 
 class Everything(NamedTuple):
-    """One job with all that is known of it; `worker` is the name of the one that has claimed it."""
+    """One job with everything that is known about it; `worker` is the name of the worker that has claimed it."""
 
     job: Job
     errors: Sequence[Attempt]
@@ -29,12 +29,12 @@ class Everything(NamedTuple):
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
-    """A value as JSON that every parser takes."""
+    """A value as JSON that every parser accepts."""
     return JSONResponse(json_safe(value), status, headers)
 
 
 def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:
-    """Of a running job its worker knows how far it is."""
+    """The row of a job; the progress of a running job comes from its worker."""
     doing = running.get(job.id) if job.status is Status.RUNNING else None
     known = {} if doing is None or doing.progress is None else {"progress": doing.progress}
     return _row(job, JobSummary.model_fields, _STORED) | known
@@ -56,7 +56,7 @@ def document(found: Everything, *, show: bool) -> dict[str, Any]:
 
 
 def timeline(job: Job) -> list[dict[str, Any]]:
-    """What happened to a job, as far as its row tells, in the order of time."""
+    """The events of a job that its row records, in order of time."""
     moments = [(job.created_at, "created")]
     if not _is_time(job.created_at) or job.scheduled_at > job.created_at + 0.001:
         moments.append((job.scheduled_at, "due"))
@@ -64,13 +64,13 @@ def timeline(job: Job) -> list[dict[str, Any]]:
     moments.append((job.cancel_requested_at, "asked to stop"))
     moments.append((job.completed_at, str(job.status)))
     known = [(at, event) for at, event in moments if _is_time(at)]
-    if _is_time(job.completed_at):  # what it was due for, and has not come to, is no moment of its life
+    if _is_time(job.completed_at):  # leave out a due time after the end
         known = [(at, event) for at, event in known if at <= job.completed_at]
     return [{"at": at, "event": event} for at, event in sorted(known, key=lambda moment: moment[0])]
 
 
 def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """These fields of a row. Infinite numbers are none, except where a text may stand as well."""
+    """These fields of a row. Infinite numbers become None, except in columns that may hold text."""
     return {name: getattr(row, name) if name in stored else _finite(getattr(row, name)) for name in names}
 
 

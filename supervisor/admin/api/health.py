@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether the whole is really able to work."""
+"""Whether this process is alive, and whether the system is ready."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ behind_the_gate = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=Health)
 async def healthz() -> JSONResponse:
-    """This process answers. It asks nobody, so it says nothing about the database or the workers."""
+    """This process answers. It checks nothing else, so it says nothing about the database or the workers."""
     return answer({"status": "alive", "version": supervisor.__version__})
 
 
 @behind_the_gate.get(
     "/readyz",
     response_model=Ready,
-    responses={**reading(), 503: {"model": NotReady, "description": "Not able to work; `reasons` say why."}},
+    responses={**reading(), 503: {"model": NotReady, "description": "Not ready; `reasons` say why."}},
 )
 async def readyz(state: TheOffice) -> JSONResponse:
-    """Jobs can be stored, and somebody runs them: the database can be read and written, a supervisor lives and has
-    recovered what an earlier one left, and no pool is broken.
+    """Jobs can be stored and are run: the database can be read and written, a supervisor is running and has
+    recovered the jobs of earlier ones, and no pool is broken.
     """
     try:
         seen = await state.watch.overview()
@@ -49,7 +49,7 @@ def _not_ready(reasons: list[str]) -> JSONResponse:
 
 
 def hindrances(seen: Overview) -> Iterator[str]:
-    """What keeps jobs from being run, one sentence each."""
+    """What prevents jobs from running, one sentence each."""
     living = [one for one in seen.supervisors if one.alive is not False]
     visible = [one for one in living if one.visible]
     if not visible:
@@ -63,4 +63,4 @@ def hindrances(seen: Overview) -> Iterator[str]:
         if pool.broken:
             yield f"pool {pool.name}: {pool.problem}"
         elif pool.why == "starting":
-            yield f"pool {pool.name} has not been started yet: recovery is not done"
+            yield f"pool {pool.name} has not been started yet: recovery is not complete"

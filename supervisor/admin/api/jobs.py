@@ -1,4 +1,4 @@
-"""Jobs: list them, put one in, look at one, change the fate of one."""
+"""Jobs: list, enqueue, show, retry, cancel and delete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def filter_of(which: models.JobFilter) -> Filter:
     "", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type", "tag")]
 )
 async def list_jobs(state: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
-    """The latest jobs first, a page at a time. All filters may be combined.
+    """List jobs, newest first, one page at a time. All filters may be combined.
 
     `status`, `type` and `tag` may be repeated.
     """
@@ -123,7 +123,7 @@ async def delete(state: TheOffice, job_id: JobId) -> JSONResponse:
 
 @router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
 async def retry(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
-    """Put a failed, quarantined or cancelled job back, due at once, with its counters reset."""
+    """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset."""
 
     def act(operations: Operations) -> None:
         commands.check_retry(operations, [job_id])
@@ -135,7 +135,7 @@ async def retry(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONRes
 
 @router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
 async def cancel(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
-    """Cancel a pending job, or ask a running one to stop: it stays `running` until it has."""
+    """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
     def act(operations: Operations) -> Any:
         commands.check_cancel(operations, [job_id])

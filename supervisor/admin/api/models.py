@@ -1,4 +1,4 @@
-"""What is asked and answered. Requests are strict: an unknown field, or a value of another type, is refused.
+"""Requests and answers. Requests are strict: an unknown field or a value of another type is refused.
 
 All times in answers are Unix seconds, all durations seconds, all sizes bytes.
 """
@@ -21,13 +21,13 @@ from supervisor.ops.commands import MOST_WORKERS
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
-LARGEST_DELAY = 5e10  # seconds; with it even a job of the year 3000 is due in time
+LARGEST_DELAY = 5e10  # seconds; the due time stays in range even for a job of the year 3000
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def _moment(value: float | str) -> float:
-    """Unix seconds of a time as it may be written. Raises ValueError."""
+    """The Unix seconds of a time in any accepted form. Raises ValueError."""
     if isinstance(value, str):
         if _NUMBER.fullmatch(value):
             value = float(value)
@@ -43,7 +43,7 @@ def _moment(value: float | str) -> float:
 
 def _delay(value: float | str) -> float | str:
     if seconds(value) > LARGEST_DELAY:
-        raise ValueError("it is longer than anybody can wait")
+        raise ValueError("it is too long")
     return value
 
 
@@ -69,14 +69,14 @@ _ONE_TIME: JsonDict = {"anyOf": [{"properties": {"delay": {"type": "null"}}}, {"
 Moment = Annotated[float | str, AfterValidator(_moment), WithJsonSchema(_TIME)]
 """Unix seconds, or ISO 8601 with a time zone."""
 
-# What this may be is for `domain.intake` to say, as for every other way in.
+# `domain.intake` validates these values, as for every other way to enqueue.
 At = Annotated[float | str, WithJsonSchema(_TIME)]
 Delay = Annotated[float | str, AfterValidator(_delay), WithJsonSchema(_SPAN)]
 Capability = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
 
 
 def _state(value: Any) -> Any:
-    """Strict models take no text for a member of an enumeration."""
+    """Strict models do not accept text for a member of an enumeration."""
     return Status(value) if isinstance(value, str) and value in set(Status) else value
 
 
@@ -93,22 +93,24 @@ class Request(BaseModel):
 
 
 class Empty(Request):
-    """Nothing more is to say; the body may be left out."""
+    """No fields; the body may be omitted."""
 
 
 class JobFilter(Request):
-    """Which jobs are meant: those to which everything given applies."""
+    """Selects the jobs that match all given fields."""
 
     status: list[State] = Field(
-        default_factory=list, max_length=len(Status), strict=False, description="In one of these states; none: in any."
+        default_factory=list, max_length=len(Status), strict=False, description="In one of these states; empty: in any."
     )
     type: list[JobType] = Field(
-        default_factory=list, max_length=100, description="Of one of these types; none: of any."
+        default_factory=list, max_length=100, description="Of one of these types; empty: of any."
     )
-    error: str = Field(default="", max_length=500, description="A part of the last error's message, in any case.")
+    error: str = Field(
+        default="", max_length=500, description="A part of the last error's message; case does not matter."
+    )
     key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY, description="Its unique key.")
     requires: str | None = Field(
-        default=None, max_length=100, description="A capability that it requires; empty: it requires none."
+        default=None, max_length=100, description="A capability that it requires; empty: requires none."
     )
     priority: Priority | None = None
     tag: list[Annotated[str, Field(max_length=200)]] = Field(
@@ -124,27 +126,27 @@ class JobQuery(JobFilter):
     model_config = ConfigDict(extra="forbid", strict=False)
 
     before: int | None = Field(
-        default=None, ge=1, le=LARGEST_ID, description="Go on below this id: the last page's `next`."
+        default=None, ge=1, le=LARGEST_ID, description="Continue below this id: the `next` of the previous page."
     )
-    limit: int = Field(default=50, ge=1, le=500, description="So many jobs at most.")
+    limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs.")
 
 
 class NewJob(Request):
-    """A job to be, as `Queue.enqueue` takes it."""
+    """A new job, with the fields of `Queue.enqueue`."""
 
     model_config = ConfigDict(json_schema_extra=_ONE_TIME)
 
     type: JobType
-    payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; without it `{}`.")
+    payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; default `{}`.")
     priority: Priority = Field(default=0, description="Higher ones run first.")
     delay: Delay | None = Field(
-        default=None, description='Due after so long: `"10s"`, `"5m"`, or seconds; without `at`.'
+        default=None, description='Due after this delay: `"10s"`, `"5m"`, or seconds; not with `at`.'
     )
-    at: At | None = Field(default=None, description="Due then: Unix seconds, or ISO 8601 with a time zone.")
+    at: At | None = Field(default=None, description="Due at this time: Unix seconds, or ISO 8601 with a time zone.")
     requires: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")] = Field(
         default_factory=list, description="Capabilities that the worker must have: a list, or one text."
     )
-    max_attempts: Attempts | None = Field(default=None, description="Without it, the pool's policy.")
+    max_attempts: Attempts | None = Field(default=None, description="Default: the pool's policy.")
     unique_key: str | None = Field(
         default=None, min_length=1, max_length=MAX_KEY, description="At most one unfinished job of the type has it."
     )
@@ -176,8 +178,8 @@ class JobSummary(BaseModel):
     unique_key: str | None
     progress: float | None
     last_error: str | None
-    created_at: float | str | None = Field(description="Whatever another program may have stored.")
-    updated_at: float | str | None = Field(description="Whatever another program may have stored.")
+    created_at: float | str | None = Field(description="May be any text if another program stored it.")
+    updated_at: float | str | None = Field(description="May be any text if another program stored it.")
     started_at: float | None
     completed_at: float | None
 
@@ -186,12 +188,12 @@ class Attempt(BaseModel):
     """A run that did not succeed."""
 
     attempt: int
-    kind: str = Field(description="What it was: exception, timeout, crash, out_of_memory and so on.")
+    kind: str = Field(description="The kind of failure: exception, timeout, crash, out_of_memory and so on.")
     message: str
     traceback: str | None
     exit_code: int | None
     signal: str | None
-    stderr: str | None = Field(description="The end of what the worker or program wrote.")
+    stderr: str | None = Field(description="The end of the standard error of the worker or program.")
     peak_memory: int | None
     worker: str | None
     duration: float | None
@@ -199,7 +201,7 @@ class Attempt(BaseModel):
 
 
 class Run(BaseModel):
-    """A run that took a while, said something, or did not succeed."""
+    """A run that took some time, logged something, or did not succeed."""
 
     attempt: int
     token: int
@@ -213,100 +215,100 @@ class Run(BaseModel):
 
 
 class TimelineEntry(BaseModel):
-    """Something that happened to the job."""
+    """An event in the life of the job."""
 
     at: float
     event: str = Field(description="created, due, started, asked to stop, or the state in which it ended.")
 
 
 class JobDocument(JobSummary):
-    """One job with all that is known of it."""
+    """One job with everything that is known about it."""
 
-    worker: str | None = Field(description="The name of the worker that has claimed it, where that is known.")
+    worker: str | None = Field(description="The name of the worker that has claimed it, if known.")
     payload: Any = Field(description="JSON; null if it is redacted.")
     result: Any = Field(description="JSON; null if it is redacted.")
-    meta: Any = Field(description="JSON: what the user keeps with it; never redacted.")
-    redacted: bool = Field(description="Payload and result are not shown: `show_payloads` of `[admin]` opens them.")
+    meta: Any = Field(description="JSON: the user's own data; never redacted.")
+    redacted: bool = Field(description="Payload and result are hidden; `show_payloads` of `[admin]` shows them.")
     errors: list[Attempt]
     runs: list[Run]
     timeline: list[TimelineEntry]
 
 
 class JobPage(BaseModel):
-    """Some jobs, the latest first."""
+    """A page of jobs, newest first."""
 
     jobs: list[JobSummary]
     next: int | None = Field(
-        description="Ask for `before` this to go on; null: that was all. A page may be short, even empty, and yet have "
-        "one: a look goes through a bounded number of rows."
+        description="The `before` of the next page; null: this was the last one. A page may be short, even empty, and "
+        "still have a next one: each request reads a bounded number of rows."
     )
 
 
 class Changed(BaseModel):
     id: int
-    status: str = Field(description="The job's state from now on, or `deleted`. A running one is asked to stop.")
+    status: str = Field(description="The job's new state, or `deleted`. A running job is asked to stop.")
 
 
 class BulkRequest(Request):
-    """A change of all jobs that a filter means."""
+    """A change of all jobs that match a filter."""
 
     filter: JobFilter
     count: Count | None = Field(
         default=None,
-        description="How many are expected at most. Without it and `snapshot` nothing is changed: the answer says how "
-        "many match.",
+        description="The maximum number of jobs expected. Without it and `snapshot` nothing is changed: the answer "
+        "says how many match.",
     )
     snapshot: str | None = Field(
         default=None,
         max_length=100,
-        description="What an answer that changed nothing has named: just those jobs are "
-        "changed, whatever `count` says. It is kept for ten minutes.",
+        description="The `snapshot` of an earlier answer: exactly those jobs are changed, "
+        "whatever `count` is. A snapshot is kept for ten minutes.",
     )
 
 
 class BulkAnswer(BaseModel):
     matching: int
     changed: int
-    skipped: int = Field(description="Left as they were: changed meanwhile, or their unique key is taken.")
+    skipped: int = Field(description="Not changed: their state has changed, or their unique key is in use.")
     snapshot: str | None = Field(
         default=None,
-        description="Of a request without `count`: the name of the jobs that match; send it to change them.",
+        description="For a request without `count`: identifies the matching jobs; send it to change them.",
     )
 
 
 class PoolChange(Request):
-    """What is not named stays as it is."""
+    """Fields that are left out stay unchanged."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
 
     workers: Workers | None = Field(
-        default=None, description="So many workers from now on; null gives it back to scaling."
+        default=None, description="The number of workers; null returns the pool to automatic scaling."
     )
-    paused: bool = Field(default=False, description="Start no more jobs of any of its types, or start them again.")
+    paused: bool = Field(default=False, description="Whether to stop starting jobs of all its types.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> PoolChange:
+    def _not_empty(self) -> PoolChange:
         if not self.model_fields_set:
-            raise ValueError("name workers or paused, or both")
+            raise ValueError("give workers, paused, or both")
         return self
 
 
 class PoolAnswer(BaseModel):
     name: str
-    workers: int | None = Field(description="The number that is set; null: scaling decides.")
+    workers: int | None = Field(description="The number that is set; null: automatic scaling.")
     types: list[str]
     paused: list[str] = Field(description="Those of its types that are paused.")
 
 
 class TypeChange(Request):
-    paused: bool = Field(description="Start no more jobs of this type, or start them again.")
+    paused: bool = Field(description="Whether to stop starting jobs of this type.")
     force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
 
 
 class TypeAnswer(BaseModel):
     type: str
     paused: bool
-    changed: bool = Field(description="Whether it was otherwise before.")
+    changed: bool = Field(description="Whether this was a change.")
 
 
 class Health(BaseModel):
@@ -319,7 +321,7 @@ class Ready(BaseModel):
 
 
 class NotReady(BaseModel):
-    """Something keeps the system from working, or may soon do so."""
+    """Why the system is not ready."""
 
     error: str
     reasons: list[str]

@@ -1,4 +1,4 @@
-"""Pools and types: how many workers there are, what waits, and what is paused."""
+"""Pools and types: their workers, waiting jobs, and what is paused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Types(BaseModel):
 
 @router.get("/pools", response_model=Pools, responses=reading())
 async def list_pools(state: TheOffice) -> JSONResponse:
-    """Each pool: its size, its target and why, what is due, the oldest, the rate, what is wrong."""
+    """List pools: size, target and reason, due jobs, oldest due job, rate, problems."""
     seen = await state.watch.overview()
     return answer(
         {
@@ -49,7 +49,7 @@ async def list_pools(state: TheOffice) -> JSONResponse:
 async def change_pool(
     state: TheOffice, name: Annotated[str, Path(min_length=1, max_length=100)], change: models.PoolChange
 ) -> JSONResponse:
-    """Set the number of a pool's workers, or pause all its types; obeyed within a second."""
+    """Set a pool's number of workers, or pause or resume all its types. Takes effect within a second."""
 
     def act(operations: Operations) -> dict[str, Any]:
         now = time.time()
@@ -73,7 +73,7 @@ async def change_pool(
 
 @router.get("/types", response_model=Types, responses=reading())
 async def list_types(state: TheOffice) -> JSONResponse:
-    """Each type: its jobs by state, whether it is paused, what is due, what failed, how long it takes."""
+    """List types: jobs by state, whether paused, due jobs, failures, run times."""
     seen = await state.watch.overview()
     return answer({"types": [asdict(type_) for type_ in seen.types], "unhandled": seen.unhandled})
 
@@ -82,7 +82,7 @@ async def list_types(state: TheOffice) -> JSONResponse:
 async def change_type(
     state: TheOffice, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:
-    """Start no more jobs of a type, or start them again; obeyed at once."""
+    """Pause or resume a type. Takes effect immediately."""
 
     def act(operations: Operations) -> bool:
         return commands.pause(operations, type, change.paused, time.time(), force=change.force)

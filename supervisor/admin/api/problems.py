@@ -1,4 +1,4 @@
-"""Errors as answers: always the same shape, one sentence that its reader can act on."""
+"""Errors as answers: always the same shape, with one sentence that the user can act on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFo
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownType
 
-RETRY_AFTER = 2  # seconds after which another try is promising
+RETRY_AFTER = 2  # seconds after which a retry may succeed
 
-# The first that fits counts.
+# The first match counts.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
@@ -37,28 +37,28 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 
 class Problem(BaseModel):
-    """Why a request was refused. Nothing was changed, unless it says so."""
+    """Why a request was refused. Nothing was changed unless the error says so."""
 
     error: str = Field(description="One sentence for people.")
     hint: str | None = Field(default=None, description="What to do about it.")
-    field: str | None = Field(default=None, description="The field of the request that is at fault.")
-    matching: int | None = Field(default=None, description="Of a change of many jobs: how many match now.")
+    field: str | None = Field(default=None, description="The invalid field of the request.")
+    matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
-        default=None, description="Of a change of many jobs: the name of those that match now."
+        default=None, description="For a change of many jobs: the snapshot of those that match now."
     )
 
 
 _MEANINGS = {
     400: "The body is not valid JSON.",
     401: "No token, or a wrong one.",
-    403: "The token may only look, the header `X-Requested-With: supervisor` is missing, or another site asks.",
-    404: "There is no such thing.",
-    409: "The present state does not allow it.",
+    403: "The token is read-only, `X-Requested-With: supervisor` is missing, or another site sent the request.",
+    404: "Not found.",
+    409: "The current state does not allow it.",
     413: "The body is too large.",
     415: "The body must be `application/json`.",
-    421: "This server has another name; see `hosts` of `[admin]`.",
-    422: "The request says something that cannot be meant.",
-    503: "The database cannot be used just now, or too many are asking.",
+    421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
+    422: "The request is invalid.",
+    503: "The database cannot be used at the moment, or there are too many requests.",
 }
 _SENTENCES = {"extra_forbidden": "there is no such field", "missing": "it is required"}
 _OF_READING = (401, 421, 503)
@@ -86,7 +86,7 @@ def problem(status: int, error: str, *, headers: Mapping[str, str] | None = None
 
 
 def each_once(*repeatable: str) -> Any:
-    """A dependency: what may be said once is not said twice, for nobody could tell which is meant."""
+    """A dependency that refuses repeated query parameters, except `repeatable` ones: it is unclear which one counts."""
 
     def check(request: Request) -> None:
         counted = Counter(name for name, _ in request.query_params.multi_items())
@@ -116,12 +116,12 @@ async def _of_queue(request: Request, error: Exception) -> JSONResponse:
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses: unknown addresses and methods, bodies that are not JSON."""
+    """Requests refused by the framework: unknown addresses and methods, bodies that are not JSON."""
     assert isinstance(error, HTTPException)
     sentences = {
         400: "the body is not valid JSON",
         404: f"there is nothing at {request.url.path}",
-        405: f"{request.method} is nothing to do with {request.url.path}",
+        405: f"{request.method} is not allowed for {request.url.path}",
     }
     standard = HTTPStatus(error.status_code).phrase
     own = error.detail not in (standard, "There was an error parsing the body")
@@ -133,7 +133,7 @@ async def of_http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> set[str]:
-    """What may be done at this address: each route of it knows its own methods only."""
+    """The methods allowed at this address: each of its routes knows only its own."""
     path, paths = request.url.path, request.app.openapi()["paths"]
     known = [path] if path in paths else paths
     fitting = [template for template in known if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)]

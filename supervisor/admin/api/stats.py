@@ -1,4 +1,4 @@
-"""Numbers: counts, ages and speeds, failures by cause, the last hour in minutes."""
+"""Statistics: counts, ages and run times, failures by cause, the last hour by minute."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ router = APIRouter(prefix="/api/admin", tags=["numbers"])
 
 
 class Stats(BaseModel):
-    """The table in numbers."""
+    """Statistics of the jobs table."""
 
     time: float
-    jobs: dict[str, int] = Field(description="By state. In a large table, done and cancelled ones are a little old.")
+    jobs: dict[str, int] = Field(
+        description="By state. In a large table, the counts of finished jobs may be slightly out of date."
+    )
     pending: int
-    due: int = Field(description="Pending ones whose time has come; those of a type are counted up to 10,000.")
-    oldest_age: float | None = Field(description="For how long the first of them has been due.")
+    due: int = Field(description="Pending jobs that are due; at most 10,000 of each type are counted.")
+    oldest_age: float | None = Field(description="How long the oldest of them has been due.")
     failed_last_hour: int = Field(description="Attempts that failed in the last hour.")
     types: list[TypeView]
 
@@ -38,12 +40,12 @@ class Stats(BaseModel):
 class FailuresQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    since: Moment | None = Field(default=None, description="From then on; without it, in the last 24 hours.")
-    limit: int = Field(default=100, ge=1, le=1000, description="So many groups at most.")
+    since: Moment | None = Field(default=None, description="Failures since this time; default: the last 24 hours.")
+    limit: int = Field(default=100, ge=1, le=1000, description="The maximum number of groups.")
 
 
 class Failures(BaseModel):
-    """Failed attempts, put together by what they have in common; the latest 10,000 are looked at."""
+    """Failed attempts, grouped by similar messages; only the latest 10,000 are read."""
 
     since: float
     groups: list[ErrorGroup]
@@ -52,11 +54,11 @@ class Failures(BaseModel):
 class HistoryQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    since: Moment | None = Field(default=None, description="From then on; without it, the last hour.")
+    since: Moment | None = Field(default=None, description="Minutes since this time; default: the last hour.")
 
 
 class History(BaseModel):
-    """What the maintainer keeps for charts: a row for each type and minute."""
+    """The maintainer's history for charts: one row per type and minute."""
 
     since: float
     minutes: list[Minute]
@@ -64,7 +66,7 @@ class History(BaseModel):
 
 @router.get("/stats", response_model=Stats, responses=reading())
 async def stats(state: TheOffice) -> JSONResponse:
-    """How many jobs there are in each state, how many wait for how long, failures, and how long each type takes."""
+    """Jobs by state, waiting jobs and their ages, failures, and the run times of each type."""
     seen = await state.watch.overview()
     ages = [type_.oldest_age for type_ in seen.types if type_.oldest_age is not None]
     return answer(
@@ -82,7 +84,7 @@ async def stats(state: TheOffice) -> JSONResponse:
 
 @router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
 async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
-    """What fails and how often: messages that differ in numbers and names only are one group."""
+    """Failures and their frequency: messages that differ only in numbers and names are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
     groups = await state.executor.ask(lambda operations: operations.error_groups(since, query.limit))
     return answer({"since": since, "groups": [asdict(group) for group in groups]})
@@ -90,7 +92,7 @@ async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -
 
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
 async def history(state: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
-    """Done, failed, waiting and running jobs of each type, minute by minute."""
+    """Done, failed, waiting and running jobs of each type, by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
     minutes = await state.executor.ask(lambda operations: operations.history(since))
     return answer({"since": since, "minutes": [minute._asdict() for minute in minutes]})

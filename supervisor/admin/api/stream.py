@@ -1,4 +1,4 @@
-"""The state as server-sent events, for pages and programs that want to see it change."""
+"""The state as server-sent events, for pages and programs that follow changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ router = APIRouter(prefix="/api/admin", tags=["state"])
 
 JSON = "application/json"
 _EVENTS = (
-    "`event: overview` with the overview as JSON, at once and whenever more than the time has changed, at most once a "
-    "second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
+    "`event: overview` with the overview as JSON, immediately and whenever more than the time has changed, at most "
+    "once a second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
 )
 
 
@@ -27,7 +27,7 @@ _EVENT = {
 
 
 class EventStream(StreamingResponse):
-    """Goes on until the client has gone away; then nothing of it is left."""
+    """Runs until the client disconnects, then removes its listener."""
 
     media_type = "text/event-stream"
 
@@ -50,5 +50,5 @@ class EventStream(StreamingResponse):
     responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}, **reading()},
 )
 async def events(state: TheOffice) -> Response:
-    """The overview whenever it has changed. At most 50 may listen."""
+    """The overview whenever it has changed. At most 50 clients may listen."""
     return EventStream(state.watch, state.watch.join())

@@ -1,4 +1,4 @@
-"""Workers, schedules, and everything at once."""
+"""Workers, schedules and the overview."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Schedules(BaseModel):
 
 @router.get("/overview", response_model=Overview, responses=reading())
 async def overview(state: TheOffice) -> JSONResponse:
-    """Everything at one moment, at most a second old: what `supervisor status --json` prints."""
+    """The complete state, at most a second old; the same as `supervisor status --json`."""
     return answer((await state.watch.overview()).as_json())
 
 
 @router.get("/workers", response_model=Workers, responses=reading())
 async def list_workers(state: TheOffice) -> JSONResponse:
-    """Each worker: its process, its state, its job, its memory and when it last gave a sign of life."""
+    """List workers: process, state, job, memory and age of the last heartbeat."""
     seen = await state.watch.overview()
     return answer({"workers": [asdict(worker) for worker in seen.workers]})
 
 
 @router.get("/schedules", response_model=Schedules, responses=reading())
 async def list_schedules(state: TheOffice) -> JSONResponse:
-    """Each schedule: when it fires next, and what it last did."""
+    """List schedules: when each fires next, and when it last did."""
     seen = await state.watch.overview()
     return answer({"schedules": [asdict(schedule) for schedule in seen.schedules]})

@@ -1,10 +1,10 @@
 """The dashboard: pages for people, rendered from what the API answers.
 
-overview.py  everything at once, and what is wrong
-jobs.py      the list with its filters (asked.py), and one job
+overview.py  the overview, with current problems
+jobs.py      the list with its filters (job_query.py), and one job
 failures.py  failed attempts, grouped by what went wrong
 tables.py    workers and schedules
-route.py     what every page has, and what it says when it cannot be made
+route.py     what every page shares, and the error pages
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["install"]
 
 
 def install(app: FastAPI) -> None:
-    """Add the pages, and what they need, to the application."""
+    """Add the pages and their static files to the application."""
     for part in (overview, jobs, failures, tables):
         app.include_router(part.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -33,20 +33,20 @@ def install(app: FastAPI) -> None:
     for_programs = app.exception_handlers[Exception]
 
     def mistake(request: Request, error: Exception) -> Any:
-        """For what nobody has foreseen; the access middleware logs it."""
+        """For unexpected errors; the access middleware logs them."""
         if not _wants_page(request):
             return for_programs(request, error)
-        return problem(request, 500, "The admin process has made a mistake", "Its log says more.")
+        return problem(request, 500, "Internal error of the admin process", "See its log.")
 
     app.add_exception_handler(Exception, mistake)
 
 
 async def _nothing(request: Request, error: Exception) -> Response:
-    """For an address that no route has."""
+    """The answer for an unknown address."""
     return not_found(request) if _wants_page(request) else await of_http(request, error)
 
 
 def _wants_page(request: Request) -> bool:
-    """Whether a person is asking, with a browser."""
+    """Whether a browser requests a page."""
     html = "text/html" in request.headers.get("accept", "")
     return html and request.method == "GET" and not request.url.path.startswith(DATA)

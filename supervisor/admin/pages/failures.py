@@ -1,4 +1,4 @@
-"""Failed attempts, grouped by what went wrong: one cause is one line, however many jobs it has hit."""
+"""Failed attempts, grouped by cause: one line per cause, however many jobs it affected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = route.router()
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One group with the way to its jobs, and the API's filter for them."""
+    """One group with the address of its jobs, and the API filter for them."""
 
     group: ErrorGroup
     address: str

@@ -1,4 +1,4 @@
-"""Which jobs the address of a page means, and how to write that as an address again."""
+"""Parses the filters in a page's address, and writes them as an address again."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ FINISHED = {
     "older-7d": "over a week ago",
     "older-30d": "over 30 days ago",
 }
-"""What the form offers; any other duration can be written into the address."""
+"""The choices of the form; any other duration can be written into the address."""
 
 _OLDER = "older-"
-_MOST = 2**62  # ids and priorities beyond it are none, and SQLite could not take them
+_MOST = 2**62  # larger ids and priorities are invalid, and SQLite could not store them
 
 
 @dataclass(frozen=True, slots=True)
 class JobQueryForm:
-    """A list of jobs as it was asked for. `problems` say what could not be understood: then nothing is meant."""
+    """The requested filters. `problems` lists what could not be parsed; then no job is selected."""
 
     statuses: tuple[Status, ...] = ()
     types: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class JobQueryForm:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether something beside the state was asked for."""
+        """Whether it filters by anything other than the state."""
         return replace(self, statuses=(), before=None) != JobQueryForm()
 
     def which(self, now: float) -> Filter:
@@ -62,7 +62,7 @@ class JobQueryForm:
         )
 
     def as_filter(self, now: float, statuses: Sequence[Status]) -> dict[str, Any]:
-        """The same for the API, confined to some states."""
+        """The same as an API filter, restricted to some states."""
         after, before = self._times(now)
         return {
             "status": [status.value for status in statuses],
@@ -99,7 +99,7 @@ class JobQueryForm:
 
 
 def read(query: QueryParams) -> JobQueryForm:
-    """What an address asks for. Unknown fields are nobody's business."""
+    """Parse the query of an address. Unknown fields are ignored."""
     problems: list[str] = []
     return JobQueryForm(
         statuses=_statuses(query.getlist("status"), problems),

@@ -1,4 +1,4 @@
-"""The jobs that an address means, a page at a time, and one job with all that is known of it."""
+"""The list of jobs, one page at a time, and the page of one job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
-MOST_ATTEMPTS = 50  # shown of one job; a poisoned one may have thousands
+MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
 router = route.router()
 
@@ -52,7 +52,7 @@ async def jobs(request: Request, state: TheOffice) -> Response:
 
 
 def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> Page:
-    """A look goes through a bounded number of rows; an empty page is looked beyond a few times."""
+    """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
     found = operations.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
         if found.jobs or found.next is None:
@@ -62,7 +62,7 @@ def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> 
 
 
 def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
-    """What may be done to all jobs that are meant, each with the API's filter; only to some states, each."""
+    """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
     actions = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
     chosen = {
         name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in actions.items()
@@ -71,7 +71,7 @@ def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]
 
 
 def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
-    """How many jobs each state has, of the types that are asked for. Other filters would have to look at all."""
+    """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
     if query.address(statuses=(), types=()) != "/jobs":
         return None
     if not query.types:
@@ -112,5 +112,5 @@ def _everything(operations: Operations, job_id: int) -> tuple[Job, list[Attempt]
 
 
 def progress(found: Job, worker: WorkerView | None) -> float | None:
-    """How far a job is; its worker knows best."""
+    """The progress of a job, from its worker if possible."""
     return worker.progress if worker is not None and worker.progress is not None else found.progress

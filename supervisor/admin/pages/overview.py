@@ -1,4 +1,4 @@
-"""The first page: every pool, the last hour, and what is wrong."""
+"""The overview page: pools, the last hour, and current problems."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from supervisor.domain import history
 from supervisor.domain.history import KEPT, minute_of
 from supervisor.ops.status import Overview, PoolView, SupervisorView
 
-LATE = 60.0  # seconds after which a schedule's time has passed unnoticed
-MOST_NAMED = 3  # types that no pool takes and that get a line each
+LATE = 60.0  # seconds after which a schedule counts as late
+MOST_NAMED = 3  # types without a pool that get a line each
 
 router = route.router()
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that a person should know. `level` is fault, warning or note; `advice` what to do."""
+    """A problem to show. `level` is fault, warning or note; `advice` says what to do."""
 
     level: str
     fact: str
@@ -34,11 +34,11 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PoolCard:
-    """One pool with what its workers and types add."""
+    """One pool with data of its workers and types."""
 
     view: PoolView
     busy: int
-    due: int  # those of paused types, too, which the pool itself does not count
+    due: int  # includes jobs of paused types, which the pool itself does not count
     oldest: float | None
     sums: history.Hour
     runs: Series
@@ -78,29 +78,31 @@ def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
 
 
 def troubles(shown: Overview) -> Iterator[Trouble]:
-    """What is wrong, or not as it usually is."""
+    """Current problems and unusual states."""
     if not shown.running:
         waits = formatting.counted(shown.jobs["pending"], "job")
-        yield Trouble("fault", "No supervisor is running.", f"{waits} will wait until one does: supervisor run")
+        yield Trouble("fault", "No supervisor is running.", f"{waits} will wait until one is started: supervisor run")
     for supervisor in shown.supervisors:
         yield from _of_supervisor(supervisor)
     for pool in shown.pools:
         if pool.problem and pool.broken:
-            yield Trouble("fault", f"The pool {pool.name} is broken: {pool.problem}", "It is tried again by itself.")
+            yield Trouble("fault", f"The pool {pool.name} is broken: {pool.problem}", "It is retried automatically.")
         elif pool.problem:
-            yield Trouble("warning", f"The pool {pool.name} works, but: {pool.problem}", "It is tried again by itself.")
+            yield Trouble("warning", f"The pool {pool.name} works, but: {pool.problem}", "It is retried automatically.")
     yield from _of_types(shown)
     for schedule in shown.schedules:
         if schedule.next_in < -LATE:
             late = formatting.span(-schedule.next_in)
-            yield Trouble("warning", f"The schedule {schedule.name} is {late} late.", "No running supervisor has it.")
+            yield Trouble(
+                "warning", f"The schedule {schedule.name} is {late} late.", "No running supervisor has this schedule."
+            )
 
 
 def _of_types(shown: Overview) -> Iterator[Trouble]:
     pending = {view.type: view.jobs.get("pending", 0) for view in shown.types}
     waits = {type_: formatting.counted(pending.get(type_, 0), "job waits", "jobs wait") for type_ in pending}
     if len(shown.unhandled) > MOST_NAMED:
-        # The others that are added up are without a pool: those with one come first.
+        # The types that are summed up have no pool: those with one come first.
         more = 0 if shown.other_types is None else shown.other_types.jobs.get("pending", 0)
         waiting = more + sum(pending[view.type] for view in shown.types if not view.handled)
         many = formatting.counted(waiting, "job waits", "jobs wait")
@@ -118,15 +120,15 @@ def _of_types(shown: Overview) -> Iterator[Trouble]:
 def _of_supervisor(supervisor: SupervisorView) -> Iterator[Trouble]:
     who = f"The supervisor {supervisor.pid} on {supervisor.host}"
     if supervisor.alive is False:
-        yield Trouble("note", f"{who} has ended without a word.", "The next one to start gives its jobs back.")
+        yield Trouble("note", f"{who} has ended unexpectedly.", "The next supervisor to start recovers its jobs.")
         return
     if supervisor.trouble:
-        yield Trouble("fault", f"{who} is in trouble: {supervisor.trouble}")
+        yield Trouble("fault", f"{who} has a problem: {supervisor.trouble}")
     for duty in supervisor.duties:
-        yield Trouble("fault", f"{who}: {duty.name} fails: {duty.error}", "It is tried again automatically.")
+        yield Trouble("fault", f"{who}: {duty.name} fails: {duty.error}", "It is retried automatically.")
     if supervisor.stopping:
         yield Trouble("note", f"{who} is stopping: {supervisor.stopping}")
     if supervisor.admin is not None and supervisor.admin.problem:
-        yield Trouble("warning", f"{who} has trouble with its admin process: {supervisor.admin.problem}")
+        yield Trouble("warning", f"{who} has a problem with its admin process: {supervisor.admin.problem}")
     if not supervisor.visible:
-        yield Trouble("warning", f"{who} cannot be seen from here.", "Its pools and workers are unknown.")
+        yield Trouble("warning", f"{who}: its scoreboard cannot be read.", "Its pools and workers are unknown.")

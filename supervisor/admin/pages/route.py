@@ -1,4 +1,4 @@
-"""What every page has: the state of everything at its edge, and a page of ours when something is wrong."""
+"""What every page shares: the overview in its frame, and error pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages as well."""
+    """A route whose errors are also pages."""
 
     def get_route_handler(self) -> Handler:
         make = super().get_route_handler()
@@ -66,7 +66,7 @@ async def page(request: Request, template: str, overview: Overview | None = None
 
 
 def fitting(row: Row, *long: str) -> Row:
-    """A row for a page: its texts are of a bounded length, those that are not `long` like names."""
+    """A row with its texts cut for a page: those in `long` to LONG characters, the others to NAME."""
     texts = {
         name: text_of(value, LONG if name in long else NAME)
         for name in (field.name for field in fields(row))  # type: ignore[arg-type]  # a dataclass, as all rows are
@@ -76,8 +76,8 @@ def fitting(row: Row, *long: str) -> Row:
 
 
 def not_found(request: Request, why: str = "") -> HTMLResponse:
-    """The page for an address under which there is nothing."""
-    return problem(request, 404, "There is nothing here", f"{why}." if why else "No page has this address.")
+    """The page for an unknown address."""
+    return problem(request, 404, "Page not found", f"{why}." if why else "No page has this address.")
 
 
 def problem(request: Request, status: int, title: str, text: str) -> HTMLResponse:
@@ -86,5 +86,5 @@ def problem(request: Request, status: int, title: str, text: str) -> HTMLRespons
 
 
 def own_address(path: str) -> str:
-    """A path as an address on this site: `//host` and `/\\host` would be another one's."""
+    """A path as an address on this site: `//host` and `/\\host` would lead to another site."""
     return "/" + quote(path.lstrip("/\\"), safe="/")

@@ -1,4 +1,4 @@
-"""Workers and schedules: a table each."""
+"""Workers and schedules, one table each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.admin.state import TheOffice
 from supervisor.ops.status import MOST_SCHEDULES
 from supervisor.store.base import Planned
 
-LATE_BEAT = 10.0  # seconds; workers stamp their slot every one
+LATE_BEAT = 10.0  # seconds; workers send a heartbeat every second
 
 router = route.router()
 

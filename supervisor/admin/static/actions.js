@@ -1,4 +1,4 @@
-// Buttons that change something: ask in a dialog, call the API, say what was done.
+// Buttons that change something: confirm in a dialog, call the API, show the result.
 "use strict";
 
 (() => {
@@ -16,7 +16,7 @@
 
   const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 
-  // The words of a button, with the number of jobs or workers put in.
+  // The text of a button, with the number of jobs or workers inserted.
   function filled(text, values) {
     return text
       .replaceAll("{jobs}", counted(values.jobs ?? 0, "job"))
@@ -37,7 +37,7 @@
   function reason({ status, answer }) {
     const told = typeof answer.error === "string" ? answer.error : `the server answered ${status}`;
     const hint = typeof answer.hint === "string" ? ` – ${answer.hint}` : "";
-    return `That did not work: ${told}${hint}`;
+    return `Failed: ${told}${hint}`;
   }
 
   function announce(text) {
@@ -62,18 +62,18 @@
     field.hidden = given === undefined;
     number.required = given !== undefined;
     if (given !== undefined) number.value = given;
-    title.textContent = bulk ? `${verb} all that match?` : asked;
+    title.textContent = bulk ? `${verb} all matching jobs?` : asked;
     say.textContent = bulk ? "Counting…" : what;
     dialog.showModal();
     if (given !== undefined) number.select();
     if (bulk) await count();
   }
 
-  // Which are meant now: just these are confirmed, and no others are ever touched.
+  // Which jobs match now: only these are confirmed, and no other job is ever changed.
   async function count() {
     const mine = asking;
     const outcome = await call(mine.button, mine.body).catch(() => null);
-    if (mine !== asking) return; // closed meanwhile
+    if (mine !== asking) return; // the dialog was closed or used for another action
     if (!outcome || !outcome.ok) {
       say.textContent = "";
       problem.textContent = outcome ? reason(outcome) : "The server cannot be reached.";
@@ -86,7 +86,7 @@
     const { title: asked, say: what } = asking.button.dataset;
     asking.snapshot = snapshot ?? null;
     title.textContent = filled(asked, { jobs: matching });
-    say.textContent = matching ? filled(what, { jobs: matching }) : "No job is in a state in which that can be done.";
+    say.textContent = matching ? filled(what, { jobs: matching }) : "No matching job is in a state that allows this.";
     yes.disabled = !matching;
   }
 
@@ -98,7 +98,7 @@
     yes.setAttribute("aria-busy", "true");
     const outcome = await call(button, wanted).catch(() => null);
     yes.removeAttribute("aria-busy");
-    if (!outcome) return void (problem.textContent = "The server cannot be reached; nothing is known to have changed.");
+    if (!outcome) return void (problem.textContent = "The server cannot be reached. It is unknown whether anything was changed.");
     if (!outcome.ok) {
       problem.textContent = reason(outcome);
       if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer);
@@ -110,9 +110,9 @@
   function tell(button, answer, workers) {
     const { done, then } = button.dataset;
     let text = filled(done, { jobs: answer.changed, number: workers });
-    if (answer.skipped) text += ` Left as they are: ${counted(answer.skipped, "job")}.`;
+    if (answer.skipped) text += ` Skipped: ${counted(answer.skipped, "job")}.`;
     if (then) {
-      // The dialog stays open: meanwhile the page is not refreshed, and would find that what it shows is gone.
+      // The dialog stays open, which prevents a refresh: the page would find that its job is gone.
       sessionStorage.setItem("said", text);
       location.assign(then);
       return;
@@ -133,9 +133,9 @@
   no.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => (asking = null));
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close(); // beside it
+    if (event.target === dialog) dialog.close(); // a click on the backdrop
   });
-  // The button that was pressed may be gone with what it did: what was said is the place to go on from.
+  // The pressed button may be gone after a refresh: move the focus to the message.
   document.addEventListener("looked", () => {
     if (document.activeElement === document.body && said.hasChildNodes()) said.focus({ preventScroll: true });
   });

@@ -1,12 +1,12 @@
-// Keeps a page as fresh as the server: whenever the state of everything has changed, the page is fetched again,
-// and of its parts that are marked `data-live` only what differs is changed. So focus, open <details>, scrolled
-// boxes and what one is typing stay as they are. Without it, or without a stream, the page is a page.
+// Keeps a page up to date: when the server reports a change, the page is fetched again, and in the parts marked
+// `data-live` only the differences are applied. This keeps the focus, open <details>, scroll positions and typed
+// text. Without this script or the event stream, the page is static.
 "use strict";
 
 (() => {
-  const AGAIN = 10000; // milliseconds until a stream that was refused is tried again
-  const OFTEN = 1000; // the shortest time between two looks
-  const SELDOM = 30000; // the longest one: ages grow even when nothing happens
+  const AGAIN = 10000; // milliseconds until a refused stream is tried again
+  const OFTEN = 1000; // milliseconds; the shortest time between two refreshes
+  const SELDOM = 30000; // milliseconds; the longest time: ages grow even when nothing happens
 
   const light = document.getElementById("live");
   const words = document.getElementById("live-words");
@@ -23,14 +23,14 @@
 
   function lost() {
     const at = new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-    if (!light.classList.contains("is-lost")) show("lost", `Not live since ${at}`);
+    if (!light.classList.contains("is-lost")) show("lost", `Disconnected since ${at}`);
   }
 
-  // The new page, or null when there is none to be had now.
+  // The new page, or null if it is unavailable.
   async function fetched() {
     const response = await fetch(location.href, { cache: "no-store", headers: { Accept: "text/html" } });
     if (new URL(response.url).pathname !== location.pathname) {
-      location.reload(); // to the login: the session has ended
+      location.reload(); // redirected to the login: the session has ended
       return null;
     }
     if (response.status >= 500) return null;
@@ -42,7 +42,7 @@
     looked = performance.now();
     if (page === null) return lost();
     if (!page.querySelector("[data-live]")) {
-      if (!disturbs()) location.reload(); // a page that is gone says so itself
+      if (!disturbs()) location.reload(); // shows the error page
       return;
     }
     const here = document.querySelectorAll("[data-live]");
@@ -55,12 +55,12 @@
     document.dispatchEvent(new Event("looked"));
   }
 
-  // Parts have come or gone: their order is the new page's.
+  // Parts were added or removed: take their order from the new page.
   function replaceAll(page) {
     adapt(document.getElementById("main"), page.getElementById("main"));
   }
 
-  // Look now, or once more after the look that is under way.
+  // Refresh now, or once more after the refresh in progress.
   function refresh() {
     if (fetching) {
       wanted = true;
@@ -78,7 +78,7 @@
     return fetching;
   }
 
-  // Whoever marks text to copy it, presses a button or answers a question is not disturbed.
+  // Do not refresh while the user selects text, presses a button or answers a dialog.
   function disturbs() {
     const marked = getSelection();
     return document.hidden || pressed || document.querySelector("dialog[open]") || (marked && !marked.isCollapsed);
@@ -101,13 +101,13 @@
     );
   }
 
-  // Make `old` like `fresh`, touching only what differs. Children with an id are known by it, others by their place.
+  // Make `old` like `fresh`, changing only what differs. Children are matched by id, or by position if they have none.
   function adapt(old, fresh) {
     if (old.isEqualNode(fresh) || old.hasAttribute("data-keep")) return;
     adaptAttributes(old, fresh);
     const named = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
     const stays = new Set([...fresh.children].map((child) => child.id));
-    for (const [id, child] of named) if (!stays.has(id)) child.remove(); // first, so that what stays need not move
+    for (const [id, child] of named) if (!stays.has(id)) child.remove(); // first, so that the others need not move
     let next = old.firstChild;
     for (const child of [...fresh.childNodes]) {
       let match = child.id ? named.get(child.id) : next;
@@ -144,7 +144,7 @@
     let first = true;
     stream.addEventListener("overview", () => {
       show("live", "Live");
-      // The first one tells the state that the page was made from, unless the page is older than a moment.
+      // The first event repeats the state that the page was made from, unless the page is older.
       if (!first || performance.now() - looked > OFTEN) soon();
       first = false;
     });
@@ -163,7 +163,7 @@
     stream = null;
   }
 
-  // Nobody looks: nothing is asked.
+  // A hidden page requests nothing.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return quiet();
     listen();

@@ -1,12 +1,12 @@
 """`supervisor top`: what `status` shows, live, with keys to pause, scale, retry and cancel.
 
 command.py    the command
-loop.py       keys, signals and looks, one after another
-terminal.py   the alternate screen, taken and given back whatever happens
-keys.py       what a terminal sends, as names of keys
-poller.py     a thread that looks at the database and does what was asked of it
-actions.py      what keys may ask of the database
-view.py       what is selected and what a key means; pure
+loop.py       the main loop: keys, signals and refreshes
+terminal.py   the alternate screen; always restored at the end
+keys.py       terminal input as names of keys
+poller.py     a thread that reads the database and performs actions
+actions.py    changes to the database that keys can request
+view.py       the selection, and what each key does; pure
 panes.py      pools, workers and types as rows; pure
-frame.py      everything put together for a width and a height; pure
+frame.py      the whole screen for a width and a height; pure
 """

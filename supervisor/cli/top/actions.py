@@ -1,4 +1,4 @@
-"""What keys may ask of the database. The rules are those of the other commands, in `operating`."""
+"""Changes to the database that keys can request. The rules are those of the other commands, in `ops.commands`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.store.base import Filter, Operations
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Pause all of these types, or let them go on."""
+    """Pause all of these types, or resume them."""
 
     types: tuple[str, ...]
     paused: bool
@@ -22,24 +22,24 @@ class Pause:
             else:
                 operations.resume(type_)
         names = ", ".join(self.types)
-        return f"{names} {_are(self.types)} paused" if self.paused else f"{names} {_go(self.types)} on"
+        return f"{names}: {'paused' if self.paused else 'resumed'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Fix a pool's size; None gives it back to the supervisor."""
+    """Fix a pool's size; None returns it to automatic scaling."""
 
     pool: str
     workers: int | None
 
     def perform(self, operations: Operations, now: float) -> str:
         commands.scale(operations, self.pool, self.workers, (), now)
-        return f"{self.pool} scales by itself" if self.workers is None else f"{self.pool} is set to {self.workers}"
+        return f"{self.pool} scales automatically" if self.workers is None else f"{self.pool} is set to {self.workers}"
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Put the unsuccessful jobs of these types back, unless there are more than somebody has agreed to."""
+    """Retry the unsuccessful jobs of these types, unless there are more now than the user agreed to."""
 
     types: tuple[str, ...]
     agreed: int
@@ -47,7 +47,7 @@ class Retry:
     def perform(self, operations: Operations, now: float) -> str:
         ids = operations.ids(Filter(commands.UNSUCCESSFUL, self.types))
         if len(ids) > self.agreed:
-            return f"nothing was changed: {len(ids)} jobs have failed by now"
+            return f"nothing was changed: now {len(ids)} jobs have failed"
         retried = operations.retry(ids, now)
         skipped = len(ids) - retried
         return counted(retried, "pending again") + (f", {skipped} skipped" if skipped else "")
@@ -68,11 +68,3 @@ Action = Pause | Scale | Retry | Cancel
 
 def counted(number: int, what: str) -> str:
     return f"{number} {'job' if number == 1 else 'jobs'} {what}".rstrip()
-
-
-def _are(names: tuple[str, ...]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _go(names: tuple[str, ...]) -> str:
-    return "goes" if len(names) == 1 else "go"

@@ -21,14 +21,14 @@ def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl
     from supervisor.domain.errors import StoreBusy
 
     if not _on_terminal():
-        raise wrong_usage("top needs a terminal", "`supervisor status`, or `status --json`, prints the same once")
+        raise wrong_usage("top needs a terminal", "`supervisor status` or `status --json` prints the same once")
     engine = Target.of(context, config, database).engine()
-    # What is wrong with the database from the start is a line and an exit code, as with every other command.
+    # If the database cannot be used at the start, report it in a line with an exit code, as every other command does.
     with suppress(StoreBusy):
         engine.operations().close()
     from supervisor.cli.top.loop import run
 
-    gc.enable()  # the command line starts without
+    gc.enable()  # the command line starts with it disabled
     raise typer.Exit(run(engine))
 
 

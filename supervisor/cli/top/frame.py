@@ -1,4 +1,4 @@
-"""Everything put together for a width and a height: lines, none of them wider, never more of them."""
+"""The whole screen as lines that fit a given width and height."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from supervisor.domain.printable import CELL, clean
 from supervisor.ops.status import Overview, SupervisorView
 
 NARROWEST, LOWEST = 40, 10
-STALE = 3.0  # seconds after which a look counts as old
+STALE = 3.0  # seconds after which what is shown counts as old
 _NAME_WIDTH = 20  # cells of a name; capabilities and handlers may be longer
 _KEYS = "q quit  ? help  Tab pane  ↑↓ select  p pause  +-a size  r retry  c cancel"
 _HELP = """\
 up down, j k      select a row
-Tab, Shift-Tab    the next pane, the one before
+Tab, Shift-Tab    next pane, previous pane
 p                 pause the selected pool's types, or the selected type;
-                  once more lets them go on
+                  press it again to resume
 + -               one worker more or less for the selected pool
-7 Enter           so many workers for it
-a                 its size back to the supervisor: automatic
-r                 retry what has failed of the selected type or pool; asks
+7 Enter           set its number of workers, here 7
+a                 return it to automatic scaling
+r                 retry the failed jobs of the selected type or pool; asks
 c                 cancel the job of the selected worker; asks
-q, Ctrl-C         leave
+q, Ctrl-C         quit
 
-Where there is no room for every row, the most interesting are shown: what is
-broken or paused, has waited or run for longest, or fails.
+If there is no room for every row, the most important are shown: those that
+are broken or paused, have waited or run longest, or fail.
 
-Any key goes back."""
+Press any key to close this help."""
 
 
 def lines(seen: Seen, view: View, width: int, height: int, now: float) -> list[str]:
     """The screen as ANSI text, one a line. `now` is monotonic seconds."""
     if width < NARROWEST or height < LOWEST:
-        return _rendered([Text(f"too small: {NARROWEST} × {LOWEST} at least")], width, height)
+        return _rendered([Text(f"too small: at least {NARROWEST} × {LOWEST} needed")], width, height)
     top = _head(seen, now)
     bottom = [_line(_last(view), "bold" if view.question or view.typed else ""), _line(_KEYS, "dim")]
     body: list[RenderableType] = []
@@ -58,7 +58,7 @@ def lines(seen: Seen, view: View, width: int, height: int, now: float) -> list[s
 def _head(seen: Seen, now: float) -> list[Text]:
     overview = seen.overview
     if overview is None:
-        return [_line("job-supervisor", "bold"), _line(seen.trouble or "looking …", "red" if seen.trouble else "")]
+        return [_line("job-supervisor", "bold"), _line(seen.trouble or "loading …", "red" if seen.trouble else "")]
     found = [_summary(overview), _supervisors(overview)]
     old = now - seen.at
     if seen.trouble or old > STALE:
@@ -98,11 +98,11 @@ def _supervisor(one: SupervisorView, now: float) -> str:
     up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
     if one.admin is not None and one.admin.problem:
         return f"{up}; admin process unavailable: {one.admin.problem}"
-    return up if one.visible else f"{up}, its workers not to be seen by this user"
+    return up if one.visible else f"{up}, its workers are not visible to this user"
 
 
 def _body(found: Panes, view: View, room: int) -> list[RenderableType]:
-    """Each pane is an empty line, its columns and rows, and a line for what is left out."""
+    """Each pane is an empty line, its column names and rows, and a line that counts the rows left out."""
     shares = share([len(found[name].rows) for name in NAMES], room - 2 * len(NAMES))
     body: list[RenderableType] = []
     for name, lines_ in zip(NAMES, shares, strict=True):
@@ -112,7 +112,7 @@ def _body(found: Panes, view: View, room: int) -> list[RenderableType]:
 
 
 def share(wants: list[int], room: int) -> list[int]:
-    """Give each what it wants, or an equal part of what there is; what one does not need goes to the others."""
+    """Give each what it wants, or an equal share of the room; what one does not need goes to the others."""
     given = [0] * len(wants)
     while room > 0 and given != wants:
         hungry = [index for index, want in enumerate(wants) if given[index] < want]
@@ -148,7 +148,7 @@ def _last(view: View) -> str:
     if view.question is not None:
         return f"{view.question.text} y/n"
     if view.typed:
-        return f"workers: {view.typed}▏ Enter sets it, Escape does not"
+        return f"workers: {view.typed}▏ Enter confirms, Escape cancels"
     return view.message
 
 
@@ -162,12 +162,12 @@ def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[
         file=buffer, force_terminal=True, width=width, markup=False, highlight=False, emoji=False, legacy_windows=False
     )
     for part in parts:
-        if isinstance(part, Text) and part.no_wrap:  # which printing would forget
+        if isinstance(part, Text) and part.no_wrap:  # printing would not cut it
             part.truncate(width, overflow="ellipsis")
         console.print(part)
     return buffer.getvalue().splitlines()[:height]
 
 
 def answered(view: View, seen: Seen, before: Seen) -> View:
-    """The view after a action was done."""
+    """The view with the result of an action that has been performed."""
     return view if seen.answers == before.answers else replace(view, message=seen.answer)

@@ -1,4 +1,4 @@
-"""What a terminal sends, as names of keys."""
+"""Terminal input as names of keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY = re.compile(r"\x1b[\[O][0-9;]*(?P<sequence>[A-Za-z~])|(?P<single>.)", re.D
 
 
 def decode(sent: bytes) -> list[str]:
-    """The keys in what was read at once. Printable ones are themselves; sequences that mean nothing are left out."""
+    """The keys in one read. Printable keys stand for themselves; unknown sequences are left out."""
     found = []
     for match in _KEY.finditer(sent.decode("utf-8", "ignore")):
         if match["sequence"]:

@@ -1,4 +1,4 @@
-"""Keys, signals and looks, one after another, until somebody has had enough."""
+"""The main loop: handles keys, signals and new data until the user quits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from supervisor.cli.top.terminal import Terminal
 from supervisor.cli.top.view import Panes, View, press
 from supervisor.store.base import Engine
 
-EVERY = 1.0  # seconds: ages go on also when nothing is heard of the database
+EVERY = 1.0  # seconds; ages keep growing even if the database does not answer
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _HEARD = (*_ENDING, signal.SIGINT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _NOTHING: Panes = {name: Pane(name, (), ()) for name in NAMES}
 
 
 def run(engine: Engine) -> int:
-    """Returns the exit code. The terminal is as it was before, whatever happens."""
+    """Returns the exit code. The terminal is always restored."""
     with _signals() as heard, Terminal() as terminal:
         poller = Poller(engine, heard[1])
         poller.start()
         try:
             return _Loop(terminal, poller, heard[0]).run()
         except OSError:
-            return 128 + signal.SIGHUP  # the terminal has gone
+            return 128 + signal.SIGHUP  # the terminal is gone
         finally:
             poller.stop()
 
@@ -69,7 +69,7 @@ class _Loop:
         self._terminal.show(frame.lines(self._seen, self._view, width, height, time.monotonic()))
 
     def _hear(self, numbers: bytes) -> None:
-        """A byte is a signal's number, or 0 from the poller."""
+        """Each byte is the number of a signal, or 0 from the poller."""
         for number in numbers:
             if number in _ENDING:
                 self._ended = 128 + number
@@ -81,7 +81,7 @@ class _Loop:
                 self._rest()
 
     def _rest(self) -> None:
-        """Ctrl-Z: the shell gets its terminal back until it lets us go on."""
+        """Ctrl-Z: restore the terminal for the shell until it continues this process."""
         self._terminal.give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._terminal.take()
@@ -98,7 +98,7 @@ class _Loop:
 
 @contextmanager
 def _signals() -> Iterator[tuple[int, int]]:
-    """A pipe that gets the number of each signal; its handlers do nothing."""
+    """A pipe that receives the number of each signal; the signal handlers do nothing."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda *_: None) for number in _HEARD}

@@ -1,4 +1,4 @@
-"""Pools, workers and types as rows: what stands in them, which are the most interesting."""
+"""Pools, workers and types as rows: their cells, and which rows are the most important."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`key` stays with what the row shows, `interest` is higher for what somebody should see first.
+    """`key` identifies what the row shows. `interest` is higher for rows that should be seen first.
 
-    `types` are those that keys act upon here; `pool` and `job` likewise, if there is one.
+    `types` are those that keys act on in this row; `pool` and `job` likewise, if there is one.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """Columns as `tables.table` takes them, and every row in the order in which they are shown."""
+    """Columns as `tables.table` takes them, and all rows in display order."""
 
     name: Name
     columns: tuple[str, ...]
@@ -52,7 +52,7 @@ def panes(overview: Overview, failures: Mapping[str, str]) -> dict[Name, Pane]:
 
 
 def most_interesting(rows: tuple[Row, ...], room: int, selected: str) -> tuple[Row, ...]:
-    """At most so many of the rows, in their order; the selected one is always among them."""
+    """At most `room` of the rows, in their order. The selected row is always among them."""
     if len(rows) <= room:
         return rows
     ranked = sorted(range(len(rows)), key=lambda index: (rows[index].key != selected, _descending(rows[index]), index))
@@ -91,7 +91,7 @@ def _workers(overview: Overview) -> Pane:
 
 
 def _by_time(worker: WorkerView) -> tuple[float, float, str, int]:
-    """The busy first, and of these the longest at work."""
+    """Busy workers first, those that have run longest at the top."""
     return _ORDER.get(worker.state, 9), -(worker.running_for or 0.0), worker.pool, len(worker.name)
 
 
@@ -129,17 +129,17 @@ def _type(view: TypeView, failure: str) -> Row:
     counts = (pending, running, failed, view.failures_last_hour)
     return Row(
         key=view.type,
-        cells=(view.type, *map(str, counts), span(view.mean_seconds), _remark(view, failure)),
+        cells=(view.type, *map(str, counts), span(view.mean_seconds), _details(view, failure)),
         interest=(view.failures_last_hour > 0, failed > 0, running, pending, failed),
         style="yellow" if view.paused else "red" if view.failures_last_hour else "",
         types=(view.type,),
     )
 
 
-def _remark(view: TypeView, failure: str) -> str:
-    """What keeps its jobs from being done, and the latest failure."""
-    hindrance = "paused" if view.paused else "" if view.handled or not view.jobs.get("pending") else "no pool takes it"
-    return "; ".join(filter(None, (hindrance, failure)))
+def _details(view: TypeView, failure: str) -> str:
+    """What prevents its jobs from running, and the latest failure."""
+    obstacle = "paused" if view.paused else "" if view.handled or not view.jobs.get("pending") else "no pool takes it"
+    return "; ".join(filter(None, (obstacle, failure)))
 
 
 def unsuccessful(view: TypeView) -> int:
@@ -147,7 +147,7 @@ def unsuccessful(view: TypeView) -> int:
 
 
 def _unique(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows with clean cells, each key once: two dead supervisors may have had one pid."""
+    """Rows with clean cells, each key once: two dead supervisors may have had the same pid."""
     found: dict[str, Row] = {}
     for row in rows:
         if all(math.isfinite(part) for part in row.interest):

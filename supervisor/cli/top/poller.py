@@ -1,6 +1,6 @@
-"""A thread that looks at the database once a second and does what was asked of it.
+"""A thread that reads the database once a second and performs the requested actions.
 
-A database that is busy or gone keeps this thread waiting, and never the keys.
+If the database is busy or gone, only this thread waits; keys still work.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from supervisor.ops import commands
 from supervisor.ops.status import Costs, Overview, gather
 from supervisor.store.base import Engine, Operations
 
-EVERY = 1.0  # seconds between two looks
+EVERY = 1.0  # seconds between two reads
 RECENT = 50  # unsuccessful jobs of each kind that are looked through for the latest failures
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known: the last look that succeeded, its time (monotonic seconds), and what hinders another.
+    """What is known: the last successful read, its time (monotonic seconds), and why newer reads fail.
 
-    `failures` is the latest message of each type, of `RECENT` unsuccessful jobs; `answer` is what the last action has
-    brought about, `answers` counts them.
+    `failures` is the latest message of each type, from `RECENT` unsuccessful jobs. `answer` is the result of the last
+    action; `answers` counts the actions.
     """
 
     overview: Overview | None = None
@@ -45,7 +45,7 @@ class Poller:
         self.seen = Seen()
         self._engine = engine
         self._wake = wake
-        self._deeds: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._operations: Operations | None = None
         self._file: tuple[int, int] | None = None
         self._costs = Costs()
@@ -55,18 +55,18 @@ class Poller:
         self._thread.start()
 
     def ask(self, action: Action) -> None:
-        self._deeds.put(action)
+        self._actions.put(action)
 
     def stop(self) -> None:
-        """Does not wait long: a look at a busy database may take seconds, and writes nothing."""
-        self._deeds.put(None)
+        """Does not wait long: reading a busy database may take seconds, and writes nothing."""
+        self._actions.put(None)
         self._thread.join(0.2)
 
     def _work(self) -> None:
         while True:
             self._look()
             try:
-                action = self._deeds.get(timeout=EVERY)
+                action = self._actions.get(timeout=EVERY)
             except queue.Empty:
                 continue
             if action is None:
@@ -80,36 +80,36 @@ class Poller:
             overview = gather(self._engine, operations, costs=self._costs)
             failures = _failures(operations)
         except (StoreError, OSError) as error:
-            self._hindered(error)
+            self._failed(error)
         else:
-            self._tell(replace(self.seen, overview=overview, failures=failures, at=time.monotonic(), trouble=""))
+            self._publish(replace(self.seen, overview=overview, failures=failures, at=time.monotonic(), trouble=""))
 
     def _perform(self, action: Action) -> None:
         try:
             answer = action.perform(self._open(), time.time())
         except (QueueError, OSError) as error:
             if isinstance(error, (StoreError, OSError)):
-                self._hindered(error)
+                self._failed(error)
             answer = f"not done: {self._brief(error)}"
-        self._tell(replace(self.seen, answer=answer, answers=self.seen.answers + 1))
+        self._publish(replace(self.seen, answer=answer, answers=self.seen.answers + 1))
 
-    def _hindered(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         if not isinstance(error, StoreBusy):
-            self._forget()  # the file may be another by now
-        self._tell(replace(self.seen, trouble=self._brief(error)))
+            self._forget()  # the file may have been replaced
+        self._publish(replace(self.seen, trouble=self._brief(error)))
 
     def _brief(self, error: Exception) -> str:
-        """What is wrong, in a line that has no room for a path."""
+        """The error in one line, with the file's name instead of its path."""
         path = self._engine.url.partition("///")[2]
         return str(error).replace(path, path.rpartition("/")[2]) if path else str(error)
 
     def _open(self) -> Operations:
-        """Of the file that has the database's name now: one that was moved away could still be read."""
+        """Open the file that has the database's name now: an open file that was moved away can still be read."""
         file = _identity(self._engine)
         if self._operations is None or file != self._file:
             self._forget()
             self._operations, self._file = self._engine.operations(), file
-            self._costs = Costs()  # what they remember was of another file
+            self._costs = Costs()  # they hold results from another file
         return self._operations
 
     def _forget(self) -> None:
@@ -117,7 +117,7 @@ class Poller:
         if operations is not None:
             operations.close()
 
-    def _tell(self, seen: Seen) -> None:
+    def _publish(self, seen: Seen) -> None:
         self.seen = seen
         os.write(self._wake, b"\0")
 

@@ -1,4 +1,4 @@
-"""The terminal: its alternate screen, its keys one by one, and its size. It is always given back as it was."""
+"""The terminal: its alternate screen, its input and its size. It is always restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FALLBACK = (80, 24)
 
 
 class Terminal:
-    """A context: the terminal is ours inside, and as it was afterwards, whatever ended it."""
+    """A context manager: takes the terminal, and always restores it at the end."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno()
@@ -43,7 +43,7 @@ class Terminal:
         self._write(_TAKE)
 
     def give_back(self) -> None:
-        """Also to a terminal that is gone, which has no use for it."""
+        """Restore the terminal. Does nothing if the terminal is gone."""
         with suppress(OSError):
             self._write(_GIVE_BACK)
         with suppress(termios.error):
@@ -54,7 +54,7 @@ class Terminal:
         return self._input
 
     def read(self) -> bytes:
-        """What was typed; nothing at its end, when the terminal has gone."""
+        """The input. It is empty if the terminal is gone."""
         try:
             return os.read(self._input, 1024)
         except OSError:
@@ -69,12 +69,12 @@ class Terminal:
         return (columns, lines) if columns and lines else _FALLBACK
 
     def resized(self) -> None:
-        """What a terminal shows after a change of its size is its own affair: draw everything anew."""
+        """Redraw everything: what a terminal shows after its size has changed is not defined."""
         self._shown = []
         self._write("\x1b[2J")
 
     def show(self, lines: list[str]) -> None:
-        """Draw the lines that differ from those shown: nothing flickers, and a slow connection is spared."""
+        """Draw only the lines that changed, to avoid flicker and to save bandwidth on slow connections."""
         changed = [
             f"\x1b[{number + 1};1H{line}\x1b[0m\x1b[K"
             for number, line in enumerate(lines)
@@ -86,7 +86,7 @@ class Terminal:
         self._write("".join(changed))
 
     def _write(self, text: str) -> None:
-        """Raises OSError when the terminal is gone."""
+        """Raises OSError if the terminal is gone."""
         data = text.encode("utf-8", "replace")
         while data:
             data = data[os.write(self._output, data) :]

@@ -1,4 +1,4 @@
-"""What is selected, what is being asked, and what a key means. No input or output: a key gives another view."""
+"""The selection, the open question, and what each key does. No input or output: a key produces a new view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Done when it is answered with y, and nothing else."""
+    """The action is performed only if the answer is y."""
 
     text: str
     action: Action
@@ -24,7 +24,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`typed` are the digits of a pool's new size, `message` is what was last done or why not."""
+    """`typed` holds the digits of a pool's new size, `message` the result of the last action."""
 
     pane: Name = "pools"
     selected: Mapping[Name, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class View:
     quitting: bool = False
 
     def row(self, panes: Panes, pane: Name | None = None) -> Row | None:
-        """The selected row: the first, if what was selected is no more."""
+        """The selected row, or the first one if the selected row is gone."""
         name = pane or self.pane
         rows = panes[name].rows
         return panes[name].row(self.selected.get(name, "")) or (rows[0] if rows else None)
@@ -43,14 +43,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """What a key has led to."""
+    """The result of a key press."""
 
     view: View
     action: Action | None = None
 
 
 def press(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
-    """What becomes of the view, and what is to be done."""
+    """The new view, and the action to perform, if any."""
     if view.question is not None:
         return _answered(view, view.question, key)
     if view.typed:
@@ -86,7 +86,7 @@ def _asked(view: View, key: str, panes: Panes, overview: Overview | None) -> Pre
     if key not in _MEANINGS and not key.isdecimal():
         return Pressed(view)
     if row is None or overview is None:
-        return _refused(view, "there is nothing here to act upon; Tab changes the pane")
+        return _refused(view, "nothing is selected here; Tab changes the pane")
     if key.isdecimal():
         return Pressed(replace(view, typed=key)) if row.pool else _refused(view, _NO_POOL)
     return _MEANINGS[key](view, row, overview)
@@ -100,11 +100,11 @@ def _refused(view: View, why: str) -> Pressed:
 
 
 def _pause(view: View, row: Row, overview: Overview) -> Pressed:
-    """All of them, unless all are paused already."""
+    """Pause all types, or resume them if all are already paused."""
     if not row.types:
-        return _refused(view, "this pool's types are not known")
-    going = [type_ for type_ in row.types if type_ not in overview.paused]
-    return Pressed(view, Pause(tuple(going) or row.types, paused=bool(going)))
+        return _refused(view, "this pool's types are unknown")
+    active = [type_ for type_ in row.types if type_ not in overview.paused]
+    return Pressed(view, Pause(tuple(active) or row.types, paused=bool(active)))
 
 
 def _larger(view: View, row: Row, overview: Overview) -> Pressed:
@@ -161,7 +161,7 @@ def _answered(view: View, question: Question, key: str) -> Pressed:
 
 
 def _sized(view: View, key: str, panes: Panes) -> Pressed:
-    """Digits go on, Enter takes the number, Escape and anything else does not."""
+    """More digits extend the number, Enter applies it, any other key cancels."""
     if key.isdecimal() and len(view.typed) < _DIGITS:
         return Pressed(replace(view, typed=view.typed + key))
     if key == "backspace":

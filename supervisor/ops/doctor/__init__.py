@@ -1,7 +1,7 @@
-"""What `doctor` and `check` find, a file a subject: the environment, the clock, memory, GPUs, limits, the systemd
-unit, `[admin]`, the database's place, what was left there, and the handlers.
+"""The checks of `doctor` and `check`, one file per subject: the environment, the clock, memory, GPUs, limits, the
+systemd unit, `[admin]`, the database's location, leftovers there, and the handlers.
 
-A finding says what is so and, unless all is well, what to do about it.
+A finding states a fact and, unless it is OK, what to do about it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Finding", "examine", "fault", "good", "note", "warning"]
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
-    """Every finding, in the order of the checks. A check that cannot be made is a finding, never an error."""
+    """Every finding, in the order of the checks. A check that cannot run is a finding, never an error."""
     from supervisor.config import load, locate
     from supervisor.ops.doctor import clock, environment, place
 
@@ -41,12 +41,14 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
         try:
             found += place.examine(url, settings)
         except (QueueError, OSError) as error:
-            found.append(fault("database", str(error), "mend this first; `supervisor doctor` then sees more"))
+            found.append(
+                fault("database", str(error), "fix this first, then run `supervisor doctor` again for the other checks")
+            )
     return found
 
 
 def _configured(settings: Settings, database: str | None) -> list[Finding]:
-    """What only a configuration tells to look at."""
+    """The checks that need a configuration."""
     from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
 
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
@@ -62,13 +64,13 @@ def _configured(settings: Settings, database: str | None) -> list[Finding]:
 
 
 def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What a look finds. What this user may not see is a finding as well."""
+    """The findings of a check. If this user lacks a permission, that is also a finding."""
     try:
         return list(look())
     except OSError as error:
         what = error.strerror or str(error)
         fact = f"{error.filename}: {what}" if error.filename is not None else what
-        return [fault(about, fact, "run the doctor as the user of the service")]
+        return [fault(about, fact, "run `supervisor doctor` as the user of the service")]
 
 
 def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
@@ -78,15 +80,15 @@ def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
 
     problems = problems_of_pools(settings.path, database)
     for problem in problems:
-        yield fault("handlers", problem, "correct it, then `supervisor reload`")
+        yield fault("handlers", problem, "fix it, then run `supervisor reload`")
     if not problems:
-        yield good("handlers", f"those of {', '.join(settings.pools)} can be used")
+        yield good("handlers", f"the handlers of {', '.join(settings.pools)} can be used")
     for problem in untaken(settings).values():
-        yield warning("schedules", problem, "correct the type, or add a pool; another configuration may have one")
+        yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
 
 
 def _unloadable(error: ConfigError) -> Finding:
     if len(error.problems) == 1:
-        return fault("configuration", error.problems[0], "`supervisor check` looks at its handlers as well")
+        return fault("configuration", error.problems[0], "`supervisor check` also checks the handlers")
     first = f"{len(error.problems)} faults, the first: {error.problems[0]}"
     return fault("configuration", first, "`supervisor check` lists them all")

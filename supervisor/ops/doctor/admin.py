@@ -1,4 +1,4 @@
-"""`[admin]`: whether it can be served, who may come in, and whether it answers."""
+"""`[admin]`: libraries, access, and whether the server answers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PATIENCE = 2.0  # seconds for an answer
 
 
 def admin(settings: Settings) -> list[Finding]:
-    """Nothing for a configuration without."""
+    """No findings without `[admin]`."""
     if settings.admin is None:
         return []
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         advice = "pip install './job-supervisor[admin]'"
-        return [fault("admin", f"[admin] is configured, and {', '.join(missing)} cannot be imported", advice)]
+        return [fault("admin", f"[admin] is configured, but {', '.join(missing)} cannot be imported", advice)]
     found = [*_remote(settings.admin), *_tokens(settings, settings.admin), *_socket(settings.admin)]
     return [*found, _answer(settings, settings.admin)]
 
@@ -42,19 +42,19 @@ def _remote(admin: AdminSettings) -> Iterator[Finding]:
     if not ipaddress.ip_address(address[0]).is_loopback:
         yield warning(
             "admin",
-            f"it listens on {admin.listen}, which others can reach, and its token crosses the network as it is",
-            "listen on 127.0.0.1 or a Unix socket, with TLS by a reverse proxy (deploy/caddy, deploy/nginx)",
+            f"it listens on {admin.listen}, which other machines can reach, and the token is sent unencrypted",
+            "listen on 127.0.0.1 or a Unix socket, behind a reverse proxy with TLS (deploy/caddy, deploy/nginx)",
         )
 
 
 def _tokens(settings: Settings, admin: AdminSettings) -> Iterator[Finding]:
-    """A file that is missing is made by `run`; by the usual name, if none is given."""
+    """`run` creates a missing file, with the default name if none is configured."""
     if admin.token_file is None and admin.unix_path is None:
         usual = open_engine(settings.database).folder / tokens.DEFAULT_NAME
         settings = settings._replace(admin=admin._replace(token_file=usual))
     for key, problem in tokens.problems(settings).items():
         refused = problem.endswith(os.strerror(errno.EACCES))
-        advice = "run the doctor as the user of the service" if refused else "mend the file, then `supervisor reload`"
+        advice = "run `supervisor doctor` as the user of the service" if refused else "fix the file, then reload"
         yield fault("admin", f"{key}: {problem}", advice)
 
 
@@ -63,15 +63,15 @@ def _socket(admin: AdminSettings) -> Iterator[Finding]:
     if path is None:
         return
     if not path.parent.is_dir():
-        advice = "make it, or let systemd do so: RuntimeDirectory= in the unit"
-        yield warning("admin", f"{path.parent}: there is no such folder for the socket", advice)
+        advice = "create it, or let systemd create it: RuntimeDirectory= in the unit"
+        yield warning("admin", f"{path.parent}: the folder for the socket does not exist", advice)
     elif path.exists() and path.stat().st_mode & 0o007:
-        fact = f"{path}: every user of this machine may use the socket, which asks for no token"
+        fact = f"{path}: every user of this machine can use the socket, which requires no token"
         yield fault("admin", fact, f"chmod o= {path}")
 
 
 def _answer(settings: Settings, admin: AdminSettings) -> Finding:
-    """Whether somebody answers on /healthz, and whether it is ours."""
+    """Whether /healthz answers, and whether it is our admin process."""
     try:
         with contextlib.closing(_connected(admin)) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -80,25 +80,27 @@ def _answer(settings: Settings, admin: AdminSettings) -> Finding:
         return note(
             "admin",
             f"{admin.listen} does not answer: {error.strerror or error}",
-            "nothing, if no supervisor is running with this configuration; else see its log for admin",
+            "if a supervisor is running with this configuration, search its log for admin",
         )
     if status != [b"200"]:
-        return warning("admin", f"{admin.listen}: something answers, but not as it should", "see who listens there")
+        return warning(
+            "admin", f"{admin.listen}: the answer is not from an admin process", "check which program listens there"
+        )
     if not _served(settings):
-        advice = "see who listens there, or choose another address: listen in [admin]"
+        advice = "check which program listens there, or set another address: listen in [admin]"
         return warning("admin", f"{admin.listen} answers, but no supervisor of this database listens there", advice)
     return good("admin", f"{admin.listen} answers")
 
 
 def _served(settings: Settings) -> bool:
-    """Whether a living supervisor of this database has an admin process; also where this user may not see it."""
+    """Whether a running supervisor of this database has, or may have, an admin process."""
     engine = open_engine(settings.database)
     if not engine.exists():
         return False
     try:
         operations = engine.operations()
     except StoreError:
-        return True  # told elsewhere
+        return True  # reported by another check
     try:
         boards = [Scoreboard.open(Path(record.scoreboard)) for record in living(operations)]
     finally:

@@ -1,4 +1,4 @@
-"""The clock: jobs are due by it, and nothing else is decided by it."""
+"""The clock. It decides when jobs are due, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 
 from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
 
-_RELEASED = 1_760_000_000.0  # Unix seconds; no clock that is right shows less
-_TIMEX_BYTES = 256  # of the kernel's struct timex, and some more
-_TIMEX_STATUS = 40  # where its status stands, behind modes, offset, freq, maxerror and esterror
+_RELEASED = 1_760_000_000.0  # Unix seconds; a correct clock is later
+_TIMEX_BYTES = 256  # at least the size of the kernel's struct timex
+_TIMEX_STATUS = 40  # offset of its status, after modes, offset, freq, maxerror and esterror
 _STA_UNSYNC = 0x40
 
 
@@ -18,19 +18,19 @@ def shown() -> Finding:
     now = time.time()
     text = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
     if now < _RELEASED:
-        return fault("clock", f"it shows {text}", "set the clock: jobs are due by it")
+        return fault("clock", f"it shows {text}", "set the clock: it decides when jobs are due")
     if synchronised() is False:
         return note(
             "clock",
-            f"it shows {text}, and nothing keeps it right",
-            "install chrony or systemd-timesyncd, unless the machine below this one does it",
+            f"it shows {text} and is not synchronized",
+            "install chrony or systemd-timesyncd, unless the host of this virtual machine does it",
         )
     return good("clock", text)
 
 
 def synchronised() -> bool | None:
-    """Whether the kernel's clock is kept right, as adjtimex(2) says; None where that cannot be asked."""
-    buffer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: a question
+    """Whether the kernel's clock is synchronized, as adjtimex(2) reports; None if it is unavailable."""
+    buffer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: only read
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
     except AttributeError:
@@ -41,13 +41,13 @@ def synchronised() -> bool | None:
 
 
 def went_back(jobs: int, seconds: float) -> Finding | None:
-    """What it means that so many jobs began or ended more than so many seconds from now."""
+    """The finding if this many jobs started or ended more than this many seconds in the future."""
     if not jobs:
         return None
     count = "1 job has" if jobs == 1 else f"{jobs} jobs have"
     return warning(
         "clock",
-        f"{count} begun or ended over {seconds:.0f} s in the future: the clock has been set back, or another program "
+        f"{count} start or end times over {seconds:.0f} s in the future: the clock was set back, or another program "
         "wrote a wrong time",
         "set the clock; no lock depends on it, but delays and retention do",
     )

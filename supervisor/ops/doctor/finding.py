@@ -1,4 +1,4 @@
-"""One thing that the doctor has looked at."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "note", "warning", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fact` says what is so, `advice` what to do about it; a fault keeps the supervisor from working well."""
+    """`fact` is what was found, `advice` what to do about it. A fault prevents the supervisor from working properly."""
 
     level: Level
     about: str

@@ -1,4 +1,4 @@
-"""Whether the devices that pools are given by `gpus` are here, and may be used."""
+"""Whether the devices in the pools' `gpus` exist and can be used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
 
 
 def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:
-    """Nothing for a configuration without. NVIDIA's devices alone are known by name."""
+    """No findings without `gpus`. Only NVIDIA's devices are checked."""
     wanted = sorted({gpu for pool in settings.pools.values() for gpu in pool.gpus})
     if not wanted:
         return []
@@ -22,7 +22,7 @@ def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("
             warning(
                 "gpus",
                 f"the configuration names {', '.join(wanted)}, but NVIDIA's driver is not loaded",
-                "install the driver, or, in a container, pass the devices on; other makers' devices are not looked at",
+                "install the driver or pass the devices to the container; other vendors' devices are not checked",
             )
         )
     if not any(finding.level in ("fault", "warning") for finding in found):
@@ -34,20 +34,22 @@ def _missing(settings: Settings, devices: Path) -> Iterator[Finding]:
     for pool in settings.pools.values():
         for gpu in pool.gpus:
             if not gpu.isdecimal():
-                fact = f"{pool.name}: whether there is a device {gpu} is for its handler to find out"
+                fact = (
+                    f"{pool.name}: the device {gpu} cannot be checked here; only its handler can tell whether it exists"
+                )
                 yield note("gpus", fact, "`nvidia-smi -L` lists the devices")
                 continue
             device = devices / f"nvidia{gpu}"
             if not device.exists():
                 advice = "`nvidia-smi -L` lists the devices; correct `gpus`"
-                yield fault("gpus", f"{pool.name}: there is no {device}", advice)
+                yield fault("gpus", f"{pool.name}: {device} does not exist", advice)
             elif not os.access(device, os.R_OK | os.W_OK):
                 advice = "run as a user of its group (often video), or see deploy/systemd/gpu.conf"
-                yield fault("gpus", f"{pool.name}: this user may not use {device}", advice)
+                yield fault("gpus", f"{pool.name}: this user has no access to {device}", advice)
     for name in ("nvidiactl", "nvidia-uvm"):
         device = devices / name
         if device.exists() and not os.access(device, os.R_OK | os.W_OK):
-            yield fault("gpus", f"this user may not use {device}", "give it permission: every CUDA program opens it")
+            yield fault("gpus", f"this user has no access to {device}", "grant access: every CUDA program opens it")
 
 
 def _version(driver: Path) -> str | None:

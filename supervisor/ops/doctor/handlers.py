@@ -1,5 +1,5 @@
-"""Whether the configuration is right, every handler can be imported, each tried in a child of its own, and
-every program is there. Programs are not started: they would load their models."""
+"""Whether the configuration is valid, every handler can be imported (each in a separate child process), and
+every program exists. Programs are not started, because they would load their models."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from supervisor.config.reader import Survey
 
 Faults = list[tuple[tuple[str, ...], str]]
-"""Keys of a pool's table, as paths, and what is wrong there."""
+"""Paths of keys in a pool's table, each with a problem."""
 
 _TAIL = 300  # characters of what a child wrote before it died
 
 
 def check_configuration(path: Path, database: str | None) -> Settings:
-    """The settings, if nothing at all is wrong. Raises ConfigError with every fault, in the file's order."""
+    """The settings, if there are no problems. Raises ConfigError with every problem, in the file's order."""
     from supervisor.config import admin
     from supervisor.config.reader import survey
     from supervisor.ops import tokens
@@ -45,7 +45,7 @@ def check_configuration(path: Path, database: str | None) -> Settings:
 
 
 def problems_of_pools(path: Path, database: str | None) -> list[str]:
-    """The faults of the pools' handlers and programs, of a file that can be loaded."""
+    """The problems of the pools' handlers and programs, in a file that can be loaded."""
     from supervisor.config.reader import survey
 
     found = survey(path, database)
@@ -65,7 +65,7 @@ def _look_at_pools(found: Survey) -> None:
 
 
 def broken_handlers(settings: Settings) -> dict[str, Faults]:
-    """What is wrong with the handlers, by pool. Pools that share handler, options and environment share one try."""
+    """The problems of the handlers, by pool. Pools with the same handler, options and environment are checked once."""
     tried: dict[str, Faults] = {}
     problems = {}
     for name, pool in settings.pools.items():
@@ -80,8 +80,8 @@ def broken_handlers(settings: Settings) -> dict[str, Faults]:
 
 
 def _try(pool: PoolSettings, folder: Path) -> Faults:
-    """Import one handler as a worker would, and have it look at the pool's options."""
-    # Files, not pipes: a process that the module leaves behind would hold a pipe open.
+    """Import one handler as a worker would, and let it check the pool's options."""
+    # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as options:
         module, how = "supervisor.ops.doctor.probe", "batch" if pool.batch_size > 1 else "one"
         pickle.dump(dict(pool.options), options)

@@ -1,4 +1,4 @@
-"""What dead programs, the clock and time have left: in the database and beside it."""
+"""Leftovers of dead processes, clock changes and old jobs, in the database and beside it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from supervisor.ops.views import SENTENCE
 from supervisor.store.base import Engine, Operations, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
 
-_LATE = 60.0  # seconds after which an expired claim should have been taken back, and clocks should agree
+_LATE = 60.0  # seconds after which an expired claim should have been reclaimed; also the tolerance for clocks
 _MOST_NAMED = 20  # types and pools that a finding names
-_SLACK = 86400.0  # seconds past retention after which the pruner must have come by
+_SLACK = 86400.0  # seconds past retention after which the pruner must have run
 
 
 def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
     try:
         operations = engine.operations()
     except StoreError as error:
-        yield fault("database", str(error), "see the message; nothing was changed")
+        yield fault("database", str(error), "see the error; nothing was changed")
         return
     try:
         counts = _counts(operations)
@@ -59,16 +59,16 @@ def _supervisors(
         pids = ", ".join(str(record.pid) for record in dead)
         yield note(
             "leftovers",
-            f"supervisors that did not end properly: {pids}",
-            "nothing to do: the next supervisor that runs takes their jobs back",
+            f"supervisors that ended unexpectedly: {pids}",
+            "no action needed: the next supervisor to run recovers their jobs",
         )
     ours = [Path(path).name for record in supervisors for path in (record.owner_lock, record.scoreboard)]
-    # Beside a scoreboard lie others of its name, with something behind it.
+    # Other files of a scoreboard have its name with a suffix.
     stray = [path for path in _stray_files(engine.folder) if not path.name.startswith(tuple(ours))]
     if stray:
         yield note(
             "leftovers",
-            f"files of supervisors that are gone: {_named(stray)}",
+            f"files of supervisors that have ended: {_named(stray)}",
             f"delete them from {engine.folder} while no supervisor is starting",
         )
     for record in living.values():
@@ -79,27 +79,29 @@ def _living(record: SupervisorRecord) -> Iterator[Finding]:
     if record.version != supervisor.__version__:
         yield note(
             "supervisors",
-            f"supervisor {record.pid} is of version {text_of(record.version)}, this is {supervisor.__version__}",
-            "restart it when it suits you: running jobs may finish",
+            f"supervisor {record.pid} has version {text_of(record.version)}, this is {supervisor.__version__}",
+            "restart it at a convenient time: running jobs can finish",
         )
     board = Scoreboard.open(Path(record.scoreboard))
     if board is None:
-        advice = "run this, and `status`, as the user of the service"
-        yield note("supervisors", f"supervisor {record.pid} runs, but this user may not see its workers", advice)
+        advice = "run `supervisor doctor` and `supervisor status` as the user of the service"
+        yield note(
+            "supervisors", f"supervisor {record.pid} is running, but its workers are not visible to this user", advice
+        )
     else:
         yield from _pools(record.pid, board.supervisor_status().get("pools", {}))
 
 
 def _pools(supervisor: int, pools: Mapping[str, Any]) -> Iterator[Finding]:
-    """Those of a living supervisor that cannot do their work."""
+    """The pools of a running supervisor that have problems."""
     for name, news in pools.items():
         problem = text_of(news["problem"] or "", SENTENCE)
         if problem and news.get("broken", True):
             fact = f"{name} of supervisor {supervisor} cannot start its workers: {problem}"
-            yield fault("pools", fact, "correct it, then `supervisor reload`; until then its jobs wait")
+            yield fault("pools", fact, "fix it, then run `supervisor reload`; until then its jobs wait")
         elif problem:
             yield warning(
-                "pools", f"{name} of supervisor {supervisor}: {problem}", "correct it, then `supervisor reload`"
+                "pools", f"{name} of supervisor {supervisor}: {problem}", "fix it, then run `supervisor reload`"
             )
 
 
@@ -111,37 +113,37 @@ def _rows(operations: Operations, settings: Settings | None, living: dict[str, S
     now = time.time()
     found = operations.remains(now, _LATE, *_retention(settings, now))
     abandoned = sum(count for owner, count in found.held.items() if owner not in living)
-    nobody = "" if living else "start a supervisor: "
+    start = "" if living else "start a supervisor: "
     if abandoned:
         yield note(
             "leftovers",
-            f"{_jobs_that(abandoned, 'is', 'are')} running for workers that are gone",
-            f"{nobody}the next one to start takes them back at once, a living one within its lock_time",
+            f"{_jobs_that(abandoned, 'is', 'are')} still running in workers that have ended",
+            f"{start}a supervisor that starts recovers them immediately, a running one within its lock_time",
         )
     if found.expired:
         yield warning(
             "leftovers",
-            f"{_jobs_that(found.expired, 'has a claim', 'have claims')} that ran out over {_LATE:.0f} s ago",
-            f"{nobody}it takes them back; if one runs, `supervisor status` says what hinders it",
+            f"{_jobs_that(found.expired, 'has a claim', 'have claims')} that expired over {_LATE:.0f} s ago",
+            f"{start}it reclaims them; if one is running, see `supervisor status` for its problem",
         )
     if found.orphans:
         yield note(
             "leftovers",
             f"{found.orphans} rows in job_errors or job_runs without their job, deleted with foreign keys off",
-            "nothing to do: a running supervisor deletes them in time",
+            "no action needed: a running supervisor deletes them eventually",
         )
     if found.overdue:
         yield note(
             "leftovers",
             f"{_jobs_that(found.overdue, 'is', 'are')} a day past retention",
-            f"{nobody}it deletes them bit by bit; `supervisor purge --older-than …` does it at once",
+            f"{start}it deletes them in small steps; `supervisor purge --older-than …` deletes them immediately",
         )
     if (back := clock.went_back(found.future, _LATE)) is not None:
         yield back
 
 
 def _retention(settings: Settings | None, now: float) -> tuple[float, float]:
-    """Before when done and failed jobs should be gone; 0 where nobody can tell, or they are kept for ever."""
+    """Times before which done and failed jobs should have been deleted; 0 if unknown or if they are kept."""
     if settings is None:
         return 0.0, 0.0
     done, failed = (
@@ -154,12 +156,12 @@ def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status
     if counts[Status.QUARANTINED]:
         yield warning(
             "jobs",
-            f"{_jobs_that(counts[Status.QUARANTINED], 'is', 'are')} quarantined: their workers died again and again",
-            "`supervisor jobs list --status quarantined` and `jobs show ID` say how; `jobs retry ID` tries again",
+            f"{_jobs_that(counts[Status.QUARANTINED], 'is', 'are')} quarantined: their workers died repeatedly",
+            "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one",
         )
     controls = operations.controls()
     if controls.paused:
-        yield note("jobs", f"paused: {_some(controls.paused)}", "`supervisor resume TYPE` lets them go on")
+        yield note("jobs", f"paused: {_some(controls.paused)}", "`supervisor resume TYPE` resumes a type")
     if settings is None:
         return
     handled = {type_ for pool in settings.pools.values() for type_ in pool.types}
@@ -167,20 +169,20 @@ def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status
     if unhandled:
         yield warning(
             "jobs",
-            f"no pool of this configuration takes {_some(unhandled)}, of which jobs are pending",
-            "add a pool, or cancel them; another configuration's supervisor may take them",
+            f"jobs are pending for types that no pool of this configuration takes: {_some(unhandled)}",
+            "add a pool or cancel the jobs, unless a supervisor with another configuration takes them",
         )
-    strangers = set(controls.sizes) - set(settings.pools)
-    if strangers:
+    unknown = set(controls.sizes) - set(settings.pools)
+    if unknown:
         yield note(
             "jobs",
-            f"sizes are set for pools that are not in this configuration: {_some(strangers)}",
-            "`supervisor scale POOL auto` forgets one",
+            f"sizes are set for pools that are not in this configuration: {_some(unknown)}",
+            "`supervisor scale POOL auto` removes one",
         )
 
 
 def _some(names: Iterable[object]) -> str:
-    """The first of these names, which rows may hold in any number and of any length."""
+    """The first of these names. Rows may hold any number of names of any length."""
     known = sorted({text_of(name) for name in names})
     return ", ".join(known[:_MOST_NAMED]) + (
         f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
@@ -192,21 +194,23 @@ def _jobs_that(count: int, one: str, more: str) -> str:
 
 
 def copies(database: Path) -> Iterator[Finding]:
-    """Copies that upgrades, adoptions and restores have kept, and halves of those that were killed."""
+    """Copies kept by upgrades, adoptions and restores, and incomplete copies of interrupted ones."""
     kept = sorted(database.parent.glob(f"{_literal(database.name)}.before-*"))
     if kept:
         size = human_size(sum(path.stat().st_size for path in kept))
-        yield note("copies", f"{len(kept)} kept beside the database, {size}: {_named(kept)}", "delete those not needed")
+        yield note(
+            "copies", f"{len(kept)} kept beside the database, {size}: {_named(kept)}", "delete those you do not need"
+        )
     partial = f".*{_literal(database.name)}*.partial-*", f".{_literal(database.name)}.restore-*"
     halves = sorted(path for pattern in partial for path in database.parent.glob(pattern))
     if halves:
-        advice = "delete them while no backup, migration or restore runs"
-        yield note("copies", f"of copies that were broken off: {_named(halves)}", advice)
+        advice = "delete them while no backup, migration or restore is running"
+        yield note("copies", f"incomplete copies: {_named(halves)}", advice)
 
 
 def _literal(name: str) -> str:
-    """A name in which no sign is a pattern."""
-    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
+    """The name with pattern characters escaped."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 
 
 def _named(paths: list[Path]) -> str:

@@ -1,4 +1,4 @@
-"""Limits of the system on one process, one user, one machine, against what the configured pools may need."""
+"""System limits per process, user and machine, compared with what the configured pools may need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.ops.commands import MOST_WORKERS
 from supervisor.ops.doctor.finding import Finding, fault, good, warning
 
 _FILES_OF_OURS = 64  # descriptors of a supervisor without workers
-_FILES_OF_A_WORKER = 8  # that the supervisor holds for each: a pidfd, a channel, a run log and some in passing
+_FILES_OF_A_WORKER = 8  # descriptors per worker in the supervisor: a pidfd, a channel, a run log and temporary ones
 _TASKS_OF_A_WORKER = 4  # the worker, its threads, and the program of a pool with a command
 _INOTIFY = Path("/proc/sys/fs/inotify")
 
@@ -20,9 +20,9 @@ def limits(settings: Settings, inotify: Path = _INOTIFY) -> list[Finding]:
     workers = sum(pool.max_workers for pool in settings.pools.values())
     found = [*_descriptors(workers), *_processes(workers), *_inotify(inotify)]
     if workers > MOST_WORKERS:
-        fact = f"the pools may have {workers} workers, and a supervisor has room for {MOST_WORKERS}"
-        found.append(fault("limits", fact, "lower max_workers, or share the pools among several supervisors"))
-    return found or [good("limits", f"descriptors, processes and watches suffice for {workers} workers")]
+        fact = f"the pools may have {workers} workers, but a supervisor can have at most {MOST_WORKERS}"
+        found.append(fault("limits", fact, "lower max_workers, or divide the pools among several supervisors"))
+    return found or [good("limits", f"descriptors, processes and watches are sufficient for {workers} workers")]
 
 
 def _descriptors(workers: int) -> Iterator[Finding]:
@@ -31,9 +31,9 @@ def _descriptors(workers: int) -> Iterator[Finding]:
     if soft != resource.RLIM_INFINITY and soft < needed:
         yield warning(
             "limits",
-            f"{soft} open files a process, and {workers} workers may need {needed}",
+            f"the limit is {soft} open files per process, but {workers} workers may need {needed}",
             f"LimitNOFILE={max(16384, needed)} in the unit, or `ulimit -n {needed}`"
-            + ("" if hard == resource.RLIM_INFINITY or hard >= needed else "; the hard limit must be raised, too"),
+            + ("" if hard == resource.RLIM_INFINITY or hard >= needed else "; the hard limit must also be raised"),
         )
 
 
@@ -43,23 +43,23 @@ def _processes(workers: int) -> Iterator[Finding]:
     if soft != resource.RLIM_INFINITY and soft < needed:
         yield warning(
             "limits",
-            f"{soft} processes and threads for this user, and {workers} workers may need {needed} beside the others",
+            f"the limit is {soft} processes and threads for this user, but {workers} workers may need {needed} of them",
             f"LimitNPROC={max(4096, 2 * needed)} in the unit, or `ulimit -u`",
         )
 
 
 def _inotify(folder: Path) -> Iterator[Finding]:
-    """A supervisor needs one instance and one watch; they are counted for all programs of a user."""
+    """A supervisor needs one instance and one watch; the limits apply to all programs of a user."""
     for name in ("max_user_instances", "max_user_watches"):
         try:
             allowed = int((folder / name).read_text(encoding="ascii"))
         except (OSError, ValueError):
             yield warning(
                 "limits",
-                "inotify does not work here, so new jobs are found by a look a second",
-                "nothing needs to be done unless a second is too long",
+                "inotify does not work here, so new jobs are found by polling once a second",
+                "no action needed, unless a second is too long",
             )
             return
         if allowed < 16:
-            advice = f"sysctl fs.inotify.{name}=128: without it new jobs are found by a look a second"
+            advice = f"sysctl fs.inotify.{name}=128: without it, new jobs are found by polling once a second"
             yield warning("limits", f"fs.inotify.{name} is {allowed} for all programs of a user", advice)

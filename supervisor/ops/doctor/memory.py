@@ -1,4 +1,4 @@
-"""Whether every pool at its largest fits into what this machine, or the container, allows."""
+"""Whether all pools at their largest size fit into the memory of this machine or container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.domain.duration import human_size
 from supervisor.ops.doctor.finding import Finding, good, note, warning
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 for no limit
+_UNLIMITED = 1 << 60  # cgroup version 1 writes a number near 2^63 for no limit
 
 
 def memory(settings: Settings) -> Finding:
@@ -31,13 +31,13 @@ def memory(settings: Settings) -> Finding:
         return note(
             "memory",
             f"{fact}; no limit is set for {', '.join(unlimited)}",
-            "max_memory replaces a worker that has grown, memory_budget holds back the whole pool",
+            "max_memory replaces a worker that has grown, memory_budget limits the whole pool",
         )
     return good("memory", f"{fact}; the pools use {human_size(wanted)} at most")
 
 
 def need(pool: PoolSettings) -> int | None:
-    """Bytes of the pool at its largest; None where nothing limits it."""
+    """Bytes of the pool at its largest size; None if it has no limit."""
     most = pool.max_workers * pool.max_memory if pool.max_memory is not None else None
     if pool.memory_budget is None:
         return most
@@ -45,7 +45,7 @@ def need(pool: PoolSettings) -> int | None:
 
 
 def limit(total: int, cgroups: str, root: Path) -> int:
-    """Bytes that may be used: of the machine's total and of every cgroup above us the least.
+    """Bytes that may be used: the minimum of the machine's total and the limits of our cgroup and its parents.
 
     `cgroups` is the text of /proc/self/cgroup, `root` where they are mounted.
     """

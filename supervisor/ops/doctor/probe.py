@@ -1,7 +1,7 @@
-"""The child that tries one handler: `python -P -m supervisor.ops.doctor.probe FD FOLDER HANDLER one|batch`.
+"""The child process that checks one handler: `python -P -m supervisor.ops.doctor.probe FD FOLDER HANDLER one|batch`.
 
-The pool's options come pickled on standard input. It answers on a descriptor of its own, because what the handler's
-module prints is not ours.
+The pool's options are pickled on standard input. The answer goes to a separate descriptor, because the handler's
+module may print anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> int:
     answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     batches = sys.argv[4] == "batch"
     sys.path.insert(0, folder)
-    table = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent has written it
+    table = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
     problem = ""
     options: list[tuple[list[str], str]] = []
     try:
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Threads and exit handlers of the module must not keep us: the answer has been given.
+    # Do not wait for threads and exit handlers of the module: the answer is complete.
     code = main()
     sys.stdout.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The systemd unit that runs this configuration, if there is one: what a supervisor relies on stands in it."""
+"""The systemd unit that runs this configuration, if any: whether it has the settings a supervisor needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Service = Mapping[str, str]
 
 
 def service(settings: Settings, folders: tuple[Path, ...] = FOLDERS) -> list[Finding]:
-    """Nothing where no unit runs this configuration."""
+    """No findings if no unit runs this configuration."""
     found: list[Finding] = []
     for unit in _units(folders):
         keys = read(unit, folders)
@@ -30,7 +30,7 @@ def service(settings: Settings, folders: tuple[Path, ...] = FOLDERS) -> list[Fin
             found += [
                 Finding(problem.level, problem.about, f"{unit.name}: {problem.fact}", problem.advice)
                 for problem in problems
-            ] or [good("systemd", f"{unit} suits this configuration")]
+            ] or [good("systemd", f"{unit} fits this configuration")]
     return found
 
 
@@ -44,7 +44,7 @@ def _units(folders: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def read(unit: Path, folders: tuple[Path, ...]) -> Service:
-    """The keys of [Service] with those of its drop-ins: the last one counts, lists are joined by spaces."""
+    """The keys of [Service], including drop-ins: the last value counts, lists are joined by spaces."""
     values: dict[str, list[str]] = defaultdict(list)
     drop_ins = {path.name: path for folder in reversed(folders) for path in (folder / f"{unit.name}.d").glob("*.conf")}
     for path in (unit, *(drop_ins[name] for name in sorted(drop_ins))):
@@ -55,7 +55,7 @@ def read(unit: Path, folders: tuple[Path, ...]) -> Service:
             elif section == "[Service]" and "=" in line:
                 key, _, value = line.partition("=")
                 if not value.strip():
-                    values.pop(key.strip(), None)  # an empty value forgets those before
+                    values.pop(key.strip(), None)  # an empty value resets the list
                 else:
                     values[key.strip()].append(value.strip())
     return {
@@ -73,7 +73,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _is_ours(keys: Service, settings: Settings) -> bool:
-    """Whether it runs `supervisor run` with this very file."""
+    """Whether it runs `supervisor run` with this configuration file."""
     try:
         words = shlex.split(keys.get("ExecStart", ""))
     except ValueError:
@@ -94,21 +94,21 @@ def _ending(keys: Service, settings: Settings) -> Iterator[Finding]:
     if keys.get("KillMode", "control-group") != "mixed":
         yield warning(
             "systemd",
-            f"KillMode is {keys.get('KillMode', 'control-group')}, so a stop also hits programs that handlers started",
-            "KillMode=mixed: TERM goes to the supervisor alone, which drains its workers",
+            f"KillMode is {keys.get('KillMode', 'control-group')}, so a stop also signals programs started by handlers",
+            "KillMode=mixed: only the supervisor gets SIGTERM, and it drains its workers",
         )
     grace = max((pool.shutdown_grace for pool in settings.pools.values()), default=0.0)
     allowed = seconds(keys.get("TimeoutStopSec", keys.get("TimeoutSec", "90")))
     if allowed < grace + _MARGIN:
         yield fault(
             "systemd",
-            f"TimeoutStopSec is {allowed:g} s, and running jobs may have {grace:g} s (shutdown_grace)",
+            f"TimeoutStopSec is {allowed:g} s, but running jobs may take {grace:g} s (shutdown_grace)",
             f"TimeoutStopSec={grace + 15:g}, or a shorter shutdown_grace",
         )
     if keys.get("OOMPolicy", "stop") != "continue":
         yield warning(
             "systemd",
-            "OOMPolicy is not continue: one worker that the kernel kills for want of memory ends the whole service",
+            "OOMPolicy is not continue: if the kernel kills one worker for lack of memory, the whole service ends",
             "OOMPolicy=continue",
         )
 
@@ -117,21 +117,21 @@ def _keeping(keys: Service) -> Iterator[Finding]:
     if keys.get("RuntimeDirectory") and keys.get("RuntimeDirectoryPreserve", "no") == "no":
         yield warning(
             "systemd",
-            "RuntimeDirectoryPreserve is not set, so after a kill the next start cannot tell which jobs had begun",
+            "RuntimeDirectoryPreserve is not set, so after a kill the next start cannot tell which jobs had started",
             "RuntimeDirectoryPreserve=yes",
         )
     if keys.get("Restart", "no") == "no":
-        yield warning("systemd", "Restart is not set: a supervisor that dies stays dead", "Restart=always")
+        yield warning("systemd", "Restart is not set: a supervisor that dies is not restarted", "Restart=always")
     if keys.get("Type") != "notify":
-        advice = "Type=notify: the supervisor says when it is ready, and with WatchdogSec= that it lives"
+        advice = "Type=notify: the supervisor reports when it is ready and, with WatchdogSec=, that it is alive"
         yield note("systemd", f"Type is {keys.get('Type', 'simple')}", advice)
     if "none" in keys.get("ProcSubset", "") or keys.get("ProcSubset") == "pid":
-        advice = "drop it: supervisors know each other's boot by /proc/sys/kernel/random/boot_id"
-        yield fault("systemd", "ProcSubset=pid hides what recovery needs", advice)
+        advice = "remove it: supervisors compare /proc/sys/kernel/random/boot_id"
+        yield fault("systemd", "ProcSubset=pid hides a file that recovery needs", advice)
 
 
 def _writing(keys: Service, settings: Settings) -> Iterator[Finding]:
-    """Whether the database's folder is among what may be written, under ProtectSystem=strict."""
+    """Whether the database's folder is writable under ProtectSystem=strict."""
     folder = Path(settings.database.partition("///")[2]).parent
     if keys.get("ProtectSystem") != "strict" or not settings.database.startswith("sqlite:"):
         return
@@ -139,13 +139,13 @@ def _writing(keys: Service, settings: Settings) -> Iterator[Finding]:
     if not any(folder == path or path in folder.parents for path in writable):
         yield fault(
             "systemd",
-            f"the service may not write in {folder}, where the database lies",
+            f"the service cannot write in {folder}, the database's folder",
             f"ReadWritePaths={folder}",
         )
 
 
 def seconds(text: str) -> float:
-    """A span as systemd writes it: `45`, `1min 30s`, `infinity`. Raises nothing; what it does not know counts as 0."""
+    """A time span in systemd's format: `45`, `1min 30s`, `infinity`. Raises nothing; unknown text counts as 0."""
     if text.strip() == "infinity":
         return float("inf")
     total = 0.0

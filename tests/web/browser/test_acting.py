@@ -40,7 +40,7 @@ def test_a_failed_job_is_retried(common: Site, kind: str, visit: Visit) -> None:
 
     page = visitor.open(f"/jobs/{job}")
     dialog = visitor.press("Retry")
-    expect(dialog).to_contain_text("with attempts and crashes counted anew")
+    expect(dialog).to_contain_text("and its attempts and crashes are reset")
     assert visitor.confirm("Retry") == f"Job {job} is pending again."
 
     expect(page.locator(".heading .badge")).to_have_text("pending")
@@ -52,7 +52,7 @@ def test_saying_no_changes_nothing_and_returns_to_the_button(common: Site, kind:
     visitor = visit(common)
 
     page = visitor.open(f"/jobs/{job}")
-    visitor.press("Delete…").get_by_role("button", name="Leave it").click()
+    visitor.press("Delete…").get_by_role("button", name="Go back").click()
     expect(page.locator("#delete")).to_be_focused()
     visitor.press("Delete…")
     page.keyboard.press("Escape")
@@ -69,10 +69,10 @@ def test_all_that_match_are_retried_after_their_number_was_confirmed(common: Sit
     cause = f".cause:has(a:text-is('{kind}'))"
     dialog = visitor.press("Retry all…", within=cause)
     expect(dialog.get_by_role("heading")).to_have_text("Retry 7 jobs?")
-    assert visitor.confirm("Retry") == "Put 7 jobs back to pending."
+    assert visitor.confirm("Retry") == "Returned 7 jobs to pending."
 
     assert {common.job(job).status for job in jobs} == {"pending"}
-    expect(page.locator(cause)).to_contain_text("no job given up")
+    expect(page.locator(cause)).to_contain_text("no failed job")
 
 
 def test_no_others_are_touched_than_were_confirmed(common: Site, kind: str, visit: Visit) -> None:
@@ -110,7 +110,7 @@ def test_a_running_job_is_cancelled(common: Site, visit: Visit) -> None:
     page.get_by_role("link", name=f"#{job}").click()
     expect(page.get_by_role("heading", name=f"Job {job}")).to_be_visible()
     visitor.press("Cancel…")
-    assert visitor.confirm("Cancel it") == f"Job {job} is asked to stop."
+    assert visitor.confirm("Cancel job") == f"Job {job} is asked to stop."
 
     expect(page.locator(".heading .badge")).to_have_text("cancelled", timeout=15_000)
     assert common.job(job).status == "cancelled"
@@ -125,7 +125,7 @@ def test_a_type_is_paused_and_resumed(common: Site, kind: str, visit: Visit) -> 
     assert controls(common, kind) == ["paused"]
     page.get_by_role("button", name="Close this message").click()
     visitor.press("Resume", within=f".trouble:has-text('{kind} is paused')")
-    assert visitor.confirm("Resume") == f"The type {kind} goes on."
+    assert visitor.confirm("Resume") == f"The type {kind} is resumed."
 
     assert controls(common, kind) == []
     expect(page.locator("#troubles").get_by_text(f"{kind} is paused")).to_have_count(0)
@@ -143,7 +143,7 @@ def test_a_paused_pool_lets_its_jobs_wait_until_it_is_resumed(common: Site, visi
     assert common.job(job).status == "pending"
     page.get_by_role("button", name="Close this message").click()
     visitor.press("Resume", within=pool("work"))
-    assert visitor.confirm("Resume") == "The pool work goes on."
+    assert visitor.confirm("Resume") == "The pool work is resumed."
 
     common.done(job)
 
@@ -154,12 +154,12 @@ def test_a_pool_is_scaled_and_given_back(common: Site, visit: Visit) -> None:
     page = visitor.open("/")
     dialog = visitor.press("Scale…", within=pool("elastic"))
     dialog.get_by_label("Workers").fill("2")
-    assert visitor.confirm("Scale") == "The pool elastic is to have 2 workers."
+    assert visitor.confirm("Scale") == "The pool elastic is set to 2 workers."
     wait_for(lambda: len(common.workers("elastic")) == 2, "two workers")
     expect(page.locator(f"{pool('elastic')} .size strong")).to_have_text("2")
     page.get_by_role("button", name="Close this message").click()
     visitor.press("Automatic", within=pool("elastic"))
-    assert visitor.confirm("Give back") == "The pool elastic scales by itself again."
+    assert visitor.confirm("Return") == "The pool elastic scales automatically again."
 
     assert controls(common, "elastic") == []
     expect(page.locator(pool("elastic")).get_by_role("button", name="Automatic")).to_have_count(0)
@@ -192,7 +192,7 @@ def test_a_job_is_retried_with_the_keyboard_alone(common: Site, kind: str, visit
     expect(page.locator("#retry")).to_be_focused()
     outline = page.locator("#retry").evaluate("button => getComputedStyle(button).outlineStyle")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Leave it")).to_be_focused()
+    expect(page.get_by_role("button", name="Go back")).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
 

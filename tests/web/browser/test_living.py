@@ -70,7 +70,7 @@ def test_nothing_moves_while_a_question_is_open(common: Site, visit: Callable[..
     common.rows("INSERT INTO jobs (type) VALUES ('nobody')")
     page.evaluate(HEARD)  # the change has been heard of, and the page had its second to look
     assert page.get_by_text("No pool takes the type nobody").count() == 0
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_role("button", name="Go back").click()
 
     expect(page.get_by_text("No pool takes the type nobody")).to_be_visible()
 
@@ -87,7 +87,7 @@ def test_a_page_says_when_it_is_no_longer_live_and_when_it_is_again(
     psutil.Process(pid).send_signal(signal.SIGSTOP)
     psutil.Process(pid).kill()
 
-    expect(page.locator("#live.is-lost")).to_contain_text("Not live since")
+    expect(page.locator("#live.is-lost")).to_contain_text("Disconnected since")
     expect(page.locator("#live.is-live")).to_be_visible(timeout=20_000)
     job = common.queue.enqueue("work")
     expect(page.locator(f"#job-{job} .badge")).to_have_text("done")
