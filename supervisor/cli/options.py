@@ -113,12 +113,12 @@ class Target:
 
         engine = open_engine(self.url())
         try:
-            exists = engine.exists()
+            exists = engine.database.exists()
         except OSError as error:
             raise Stop(f"{engine.url}: it cannot be reached: {error.strerror}", code=DATABASE) from None
         if exists or (create and self.database is None):
             return engine
-        if pids := engine.holders():
+        if pids := engine.ownership.holders():
             who = f"supervisor {', '.join(map(str, pids))} still has the file open that was there"
             hint = f"{who}; put it back, with the files beside it, or stop the supervisor"
         elif self.database is None:
@@ -148,7 +148,7 @@ def confirm(what: str, count: int, *, yes: bool) -> None:
 
 def warn_if_nobody_runs(operations: Operations) -> None:
     """Waiting for a job that nobody runs would take for ever, silently."""
-    if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
+    if not any(operations.registry.owner_lives(record) is not False for record in operations.registry.supervisors()):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.store.base import ChangeFeed
 
 _BUSY_PAUSE = 0.005  # seconds without listening when there is nobody to wake

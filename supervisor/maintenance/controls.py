@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.messages import chunks, clipped
-from supervisor.store.base import Chores
+from supervisor.store.base import Backlog, Controls
 from supervisor.system.channel import Message
 
 _REST = 0.2  # seconds between two looks while the database is changing
@@ -30,14 +30,14 @@ class ControlPoller(Duty):
     rest = _REST
     quiet = True
 
-    def __init__(self, chores: Chores, pools: Collection[str], send: Callable[[Message], None]) -> None:
-        self._chores = chores
+    def __init__(self, controls: Controls, pools: Collection[str], send: Callable[[Message], None]) -> None:
+        self._controls = controls
         self._pools = pools
         self._send = send
         self._told: Message = {}
 
     def run(self, now: float) -> Told:
-        found = self._chores.controls()
+        found = self._controls.current()
         sizes = {name: workers for name, workers in found.sizes.items() if name in self._pools}
         message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
         if message == self._told:
@@ -55,14 +55,14 @@ class UnhandledTypes(Duty):
     rest = _REST
     quiet = True
 
-    def __init__(self, chores: Chores, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
-        self._chores = chores
+    def __init__(self, backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
+        self._backlog = backlog
         self._types = types
         self._send = send
         self._told: list[str] = []
 
     def run(self, now: float) -> Told:
-        types = [clipped(str(type_), _TYPE) for type_ in self._chores.unhandled(self._types)]
+        types = [clipped(str(type_), _TYPE) for type_ in self._backlog.unhandled(self._types)]
         if types == self._told:
             return Told()
         self._send({"unhandled": types})
@@ -78,14 +78,14 @@ class CancelPoller(Duty):
     rest = _REST
     quiet = True
 
-    def __init__(self, chores: Chores, own: str, send: Callable[[Message], None]) -> None:
-        self._chores = chores
+    def __init__(self, controls: Controls, own: str, send: Callable[[Message], None]) -> None:
+        self._controls = controls
         self._own = own
         self._send = send
         self._told: list[tuple[int, int, str]] = []
 
     def run(self, now: float) -> Told:
-        cancels = self._chores.cancels(self._own, _MOST_CANCELS)
+        cancels = self._controls.cancels(self._own, _MOST_CANCELS)
         news = cancels if cancels != self._told else []
         for part in chunks(news, _CANCELS):
             self._send({"cancels": [list(cancel) for cancel in part]})

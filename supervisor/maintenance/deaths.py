@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim
 from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores
+from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log
 from supervisor.system.channel import Message
 
@@ -65,12 +65,12 @@ class Deaths(Duty):
 
     def __init__(
         self,
-        chores: Chores,
+        locks: ClaimLocks,
         run_logs: Path | None = None,
         counter: Counter | None = None,
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
-        self._claims = DeadClaims(chores, counter or Counter())
+        self._claims = DeadClaims(locks, counter or Counter())
         self._tapes = run_logs
         self._send = send
         self._reports: dict[int, Mapping[str, Any]] = {}

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.messages import chunks
-from supervisor.store.base import Chores, Depth, JobSelector
+from supervisor.store.base import Backlog, Depth, JobSelector
 from supervisor.system.channel import Message
 
 COUNT_LIMIT = 10_000  # due jobs counted a pool: more makes no difference to any decision
@@ -35,8 +35,8 @@ class DepthGauge(Duty):
     rest = 0.1
     quiet = True
 
-    def __init__(self, chores: Chores, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
-        self._chores = chores
+    def __init__(self, backlog: Backlog, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
+        self._backlog = backlog
         self._pools = pools
         self._send = send
         self._depths: dict[str, Depth] = {}
@@ -55,7 +55,7 @@ class DepthGauge(Duty):
             if self._failing.ready(name):
                 with self._failing.attempt(name):
                     looked = time.monotonic()  # before: what is claimed while this counts may still count as due
-                    measured[name] = self._chores.depth(wanted, now, COUNT_LIMIT)
+                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT)
                     self._looked[name] = looked
         changed = measured != self._depths
         # What is due is told anew though it is as much as before: an old measure counts for less and less.

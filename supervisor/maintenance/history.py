@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
-from supervisor.maintenance.duty import Duty, Needs, Result
-from supervisor.store.base import Chores
+from supervisor.store.base import Backlog, History
 from supervisor.system import counters
 
 _SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a minute for an hour after the last job
@@ -32,8 +32,9 @@ class HistoryRecorder(Duty):
     every = MINUTE
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, supervisor: str, path: Path) -> None:
-        self._chores = chores
+    def __init__(self, history: History, backlog: Backlog, supervisor: str, path: Path) -> None:
+        self._history = history
+        self._backlog = backlog
         self._supervisor = supervisor
         self._path = path
         self._minute: float | None = None
@@ -47,7 +48,7 @@ class HistoryRecorder(Duty):
         if self._minute is not None and minute > self._minute:
             written = self._write(minute - MINUTE, now)
             self._minute = minute
-            return Recorded(written, self._chores.forget_history(now - KEPT - (0.0 if written else _SLACK)))
+            return Recorded(written, self._history.forget(now - KEPT - (0.0 if written else _SLACK)))
         self._minute = minute  # at the start, or after the clock was put back
         return Recorded()
 
@@ -56,14 +57,14 @@ class HistoryRecorder(Duty):
         return Recorded(self._write(minute_of(now), now))
 
     def _write(self, minute: float, now: float) -> int:
-        before = self._chores.counted(self._supervisor)
+        before = self._history.counted(self._supervisor)
         counted = decoded(before)
         sums = {
             name: Sums(counters.done, counters.failed, counters.run_seconds, counters.wait_seconds)
             for name, counters in counters.read(self._path).types.items()
         }
-        minutes = recorded(minute, sums, counted, self._chores.queue_sizes(now))
-        if not minutes or not self._chores.record_minutes(self._supervisor, before, encoded(sums), minutes):
+        minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
+        if not minutes or not self._history.record(self._supervisor, before, encoded(sums), minutes):
             return 0
         return len(minutes)
 

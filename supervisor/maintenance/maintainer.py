@@ -13,18 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.burst import BurstWatch
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.checkpointer import Checkpointer
 from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
-from supervisor.maintenance.duty import Duty
-from supervisor.maintenance.file_check import FileCheck
-from supervisor.maintenance.foreign_writers import ForeignWriterMonitor
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.messages import failing_duties, trouble_of
 from supervisor.maintenance.pruner import Pruner
@@ -33,7 +30,7 @@ from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.redriver import RedrivePolicy, Redriver
 from supervisor.maintenance.renewer import LockTimes, Renewer
 from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
-from supervisor.maintenance.schedules import Connected, FireSchedule
+from supervisor.maintenance.schedules import FireSchedule
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.start import StartUp
 from supervisor.maintenance.waker import Waker
@@ -86,24 +83,23 @@ class Maintainer:
         self._told_trouble = trouble_of(None)
         self._told_failing: dict[str, Failing] | None = None
         self._leaving = False
-        self._chores = engine.chores()
+        self._store = store = engine.maintenance()
         self._feed = engine.changes()
-        self._timetable = Connected(engine.timetable)
         self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
         self._watch = CommitWatch(self._feed)
-        self._deaths = Deaths(self._chores, board.run_logs, self._counter, channel.send)
+        self._deaths = Deaths(store.locks, board.run_logs, self._counter, channel.send)
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
-        self._waker = Waker(self._chores, self._slots, wakes, self._watch)
-        self._recovery = Recovery(self._chores, orders.record.id, self._counter)
-        self._history = HistoryRecorder(self._chores, orders.record.id, board.counters)
-        self._start_up = StartUp(self._chores, orders.record, self._recovery, channel.send)
+        self._waker = Waker(store.backlog, self._slots, wakes, self._watch)
+        self._recovery = Recovery(store.registry, store.locks, orders.record.id, self._counter)
+        self._history = HistoryRecorder(store.history, store.backlog, orders.record.id, board.counters)
+        self._start_up = StartUp(store.registry, orders.record, self._recovery, channel.send)
         self._starting = self._scheduler(self._start_up)
         self._scheduler_of_duties = self._scheduler(*self._duties())
 
     def _duties(self) -> Iterator[Duty]:
         """All of them, in the order in which they run when several are due."""
-        orders, chores, send = self._orders, self._chores, self._channel.send
+        orders, store, send = self._orders, self._store, self._channel.send
         slots = self._slots
         pool_infos = orders.pool_infos
         wanted = {name: info.wanted for name, info in pool_infos.items()}
@@ -111,31 +107,32 @@ class Maintainer:
         locks = {name: info.locks for name, info in pool_infos.items()}
         chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
 
+        engines = store.duties(self._log)
+
         yield self._deaths
-        yield FileCheck(chores)
+        yield from (duty for duty in engines if duty.needs is Needs.NOTHING)  # is the database there?
         yield self._watch
         yield self._waker
-        yield DepthGauge(chores, wanted, send)
-        renewer = Renewer(chores, slots, locks | dict(orders.leaving))
+        yield DepthGauge(store.backlog, wanted, send)
+        renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
-        yield ControlPoller(chores, wanted, send)
-        yield CancelPoller(chores, orders.record.id, send)
-        yield UnhandledTypes(chores, types, send)
-        yield ForeignWriterMonitor(chores)
+        yield ControlPoller(store.controls, wanted, send)
+        yield CancelPoller(store.controls, orders.record.id, send)
+        yield UnhandledTypes(store.backlog, types, send)
         if orders.burst:  # it ends when nothing is left to do
             pools = tuple(wanted.values())
-            yield BurstWatch(chores, slots, pools, orders.record.id, orders.since, send)
+            yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)
         else:
             for schedule in orders.schedules:
-                yield FireSchedule(self._timetable, schedule)
+                yield FireSchedule(store.schedules, schedule)
             if chances:
-                yield Redriver(chores, chances)
+                yield Redriver(store.finished, chances)
         yield self._recovery
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
-        yield Reclaimer(chores, shortest, counter=self._counter, tended=lambda: renewer.tended)
+        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, tended=lambda: renewer.tended)
         yield self._history
-        yield Checkpointer(chores)
-        yield Pruner(chores, orders.keep_done, orders.keep_failed)
+        yield from (duty for duty in engines if duty.needs is not Needs.NOTHING)
+        yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
 
     def _scheduler(self, *duties: Duty) -> Scheduler:
         return Scheduler(duties, between=self._slot.beat, failed=self._count)
@@ -231,8 +228,8 @@ class Maintainer:
             return  # it died: recovery needs the registry
         if self._attempt(self._settle_the_rest):
             self._attempt(self._strike)
-        self._attempt(self._chores.checkpoint)
-        for close in (self._timetable.close, self._feed.close, self._chores.close):
+        self._attempt(self._store.flush)
+        for close in (self._feed.close, self._store.close):
             self._attempt(close)
 
     def _settle_the_rest(self) -> None:
@@ -240,13 +237,13 @@ class Maintainer:
         self._scheduler_of_duties.finish(self._deaths)
         if self._deaths.unsettled:
             raise StoreError(f"{self._deaths.unsettled} deaths could not be settled; the next supervisor recovers them")
-        for record in self._chores.workers_of(self._orders.record.id):
+        for record in self._store.registry.workers_of(self._orders.record.id):
             report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
             self._deaths.settle(report, time.time())
 
     def _strike(self) -> None:
         self._history.close(time.time())
-        self._chores.forget_supervisor(self._orders.record.id)
+        self._store.registry.forget(self._orders.record.id)
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         try:

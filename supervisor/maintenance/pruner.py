@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Needs, Result
-from supervisor.store.base import Chores
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.store.base import FinishedJobs
 
 _STRETCH = 2000  # rows looked at a pass
 _NEVER = 0.0
@@ -24,8 +24,8 @@ class Pruner(Duty):
     every = 30.0
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, done: float | None, failed: float | None) -> None:
-        self._chores = chores
+    def __init__(self, finished: FinishedJobs, done: float | None, failed: float | None) -> None:
+        self._finished = finished
         self._done = done
         self._failed = failed
         self._reached = 0
@@ -34,7 +34,7 @@ class Pruner(Duty):
         """`now` is Unix seconds."""
         if self._done is None and self._failed is None:
             return Pruned()
-        deleted, self._reached = self._chores.prune(
+        deleted, self._reached = self._finished.prune(
             self._reached,
             _STRETCH,
             _NEVER if self._done is None else now - self._done,

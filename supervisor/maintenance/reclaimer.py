@@ -8,14 +8,14 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from supervisor.domain.clocks import Clocks
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim
 from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores, Expired
+from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.telemetry import events
 
 _ROWS = 500  # a pass
@@ -45,7 +45,8 @@ class Reclaimer(Duty):
 
     def __init__(
         self,
-        chores: Chores,
+        locks: ClaimLocks,
+        registry: Registry,
         lock_time: float,
         clock: Callable[[], float] = time.monotonic,
         counter: Counter | None = None,
@@ -54,7 +55,8 @@ class Reclaimer(Duty):
         """`tended` are owners who live, as this supervisor knows: that their locks could not be renewed is its own
         failure, and nobody else's.
         """
-        self._chores = chores
+        self._locks = locks
+        self._registry = registry
         self._counter = counter or Counter()
         self._tended = tended
         self._clock = clock
@@ -70,7 +72,7 @@ class Reclaimer(Duty):
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
         # So many more as fail: they must not stand in the way of those behind them.
-        found = self._chores.expired(now, _ROWS + len(self._failing))
+        found = self._locks.expired(now, _ROWS + len(self._failing))
         self._failing.keep({row.job_id for row in found})
         tended = self._tended()
         rows = [
@@ -98,7 +100,7 @@ class Reclaimer(Duty):
     def _can_write(self) -> bool:
         """Whether owners could, too: at once, or nearly so."""
         began = self._clock()
-        return self._chores.writable() and self._clock() - began <= _PROMPT
+        return self._locks.writable() and self._clock() - began <= _PROMPT
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
         """An owner with longer locks than ours renews them less often."""
@@ -111,12 +113,12 @@ class Reclaimer(Duty):
             settlements.append(settle_expired(claim, owner, policy, random.random()))
             return settlements[-1]
 
-        taken = self._chores.reclaim(row, settle, now)
+        taken = self._locks.reclaim(row, settle, now)
         if taken:
             self._counter.reclaimed(settlements, now)
             self._log.warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
         return taken
 
     def _policy_of(self, owner: str) -> JobPolicy:
-        record = self._chores.worker(owner) if owner else None
+        record = self._registry.worker(owner) if owner else None
         return JobPolicy.decode(record.policy) if record else self._nobodys

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores, Cursor, JobSelector
+from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
 
 _STRETCH = 500  # failed jobs looked at a pass and pool
@@ -41,8 +41,8 @@ class Redriver(Duty):
     name = "retries of failed jobs"
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, chances: Iterable[RedrivePolicy]) -> None:
-        self._chores = chores
+    def __init__(self, finished: FinishedJobs, chances: Iterable[RedrivePolicy]) -> None:
+        self._finished = finished
         self._reached = dict.fromkeys(chances, _START)
         self._failing: Items[RedrivePolicy] = Items("types")
         self._log = events(process="maintainer")
@@ -62,7 +62,7 @@ class Redriver(Duty):
         rested, reached = now - chance.every, self._reached[chance]
         if reached.failed_at > rested:
             reached = _START  # the clock was put back: what fails now stands before what we have seen
-        revived, self._reached[chance] = self._chores.revive(
+        revived, self._reached[chance] = self._finished.redrive(
             chance.wanted, chance.times, reached, rested, _STRETCH, now
         )
         if revived:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.lease import renewal_interval
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of
-from supervisor.store.base import Chores
+from supervisor.store.base import ClaimLocks
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.slot import Snapshot
 
@@ -41,8 +41,8 @@ class Renewer(Duty):
     needs = Needs.WRITING
     quiet = True
 
-    def __init__(self, chores: Chores, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
-        self._chores = chores
+    def __init__(self, locks: ClaimLocks, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
+        self._locks = locks
         self._slots = slots
         self._pools = pools
         self._late: dict[str, Signs] = {}
@@ -71,7 +71,7 @@ class Renewer(Duty):
         times = now + lock_time * 2 / 3, now + lock_time
         sound = [worker for worker in workers if not self._failing.fails(worker.incarnation)]
         try:
-            locks = self._chores.renew([worker.incarnation for worker in sound], *times) if sound else 0
+            locks = self._locks.renew([worker.incarnation for worker in sound], *times) if sound else 0
         except StoreUnavailable:
             raise
         except StoreError:
@@ -79,7 +79,7 @@ class Renewer(Duty):
         for worker in workers:
             if worker not in sound and self._failing.ready(worker.incarnation):
                 with self._failing.attempt(worker.incarnation, worker.name):
-                    locks += self._chores.renew([worker.incarnation], *times)
+                    locks += self._locks.renew([worker.incarnation], *times)
         return locks
 
     def _verdict(self, worker: Snapshot, heartbeat_timeout: float) -> Verdict:

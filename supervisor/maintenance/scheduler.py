@@ -11,8 +11,8 @@ from dataclasses import astuple, dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.telemetry import events
 
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row

@@ -85,7 +85,7 @@ class Cursor(NamedTuple):
     job_id: int
 
 
-class Controls(NamedTuple):
+class ControlState(NamedTuple):
     """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
 
     paused: frozenset[str]

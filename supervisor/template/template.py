@@ -200,8 +200,7 @@ class Template:
             self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
 
     def _database(self) -> Path | None:
-        folder = self._engine.watched
-        return None if folder is None else folder / self._engine.watch_prefix
+        return self._engine.database.file
 
 
 def prepare(spec: TemplateSpec, board: Scoreboard) -> None:

@@ -39,9 +39,7 @@ class SqliteChanges:
         return self._watch is not None and self._watch.seen()
 
     def version(self) -> int:
-        """Changes whenever anybody has committed. Costs microseconds."""
-        row = self._connection.row("PRAGMA data_version")
-        return int(row[0]) if row else 0
+        return self._connection.version()
 
     def pause(self) -> None:
         """No hints for a while: they cost whoever writes."""

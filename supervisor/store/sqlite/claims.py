@@ -17,7 +17,7 @@ from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.isolation import IGNORED, set_aside
+from supervisor.store.sqlite.isolation import IGNORED, quarantine
 from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 
 _ROUNDS = 20  # of looking for claims, while nothing but refused rows is found
@@ -188,7 +188,7 @@ class SqliteClaims:
                 _refuse_impossible(rows, len(rows))
             return [Claim._make(row) for row in rows]
         except RowRefused as error:
-            if set_aside(self._connection, job_id, str(error), mark["now"], token=token):
+            if quarantine(self._connection, job_id, str(error), mark["now"], token=token):
                 refused.append((job_id, str(error)))
             elif len(self._stuck) < _MOST_STUCK:
                 self._stuck[job_id] = monotonic() + _STUCK_FOR

@@ -164,6 +164,11 @@ class Connection:
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
         self.patience = BUSY_TIMEOUT
 
+    def version(self) -> int:
+        """Changes whenever another connection has committed. Costs microseconds."""
+        row = self.row("PRAGMA data_version")
+        return int(row[0]) if row else 0
+
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
         raw = self.raw

@@ -34,7 +34,7 @@ def one_by_one(
     return changed, refused
 
 
-def set_aside(
+def quarantine(
     connection: Connection,
     job_id: int,
     why: str,

@@ -67,6 +67,27 @@ class OwnerFile:
         os.close(self._descriptor)
 
 
+class SqliteOwnership:
+    """Implements `store.base.Ownership`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def machine_id(self) -> str:
+        return machine_id()
+
+    @property
+    def boot_id(self) -> str:
+        return boot_id()
+
+    def claim(self, supervisor: str) -> OwnerFile:
+        return OwnerFile(self._place, supervisor)
+
+    def holders(self) -> list[int]:
+        return holders(self._place)
+
+
 def lives(owner: SupervisorRecord, place: Place) -> bool | None:
     """Whether a supervisor lives: True, False, or None where nothing here can tell.
 

@@ -32,6 +32,13 @@ class Place:
         """Whether the file, and the log beside it, may be written as far as permissions go."""
         return all(os.access(path, os.W_OK) for path in (self.database, self.database.parent))
 
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        try:
+            return os.stat(f"{self._name}-wal").st_size  # noqa: PTH116 - no Path per look
+        except OSError:
+            return 0
+
     def gone(self) -> StoreGone:
         """What to raise when the file that was opened has lost its name."""
         if self.identity() is None:

@@ -12,7 +12,7 @@ from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlem
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import insert_children, with_room
-from supervisor.store.sqlite.isolation import set_aside
+from supervisor.store.sqlite.isolation import quarantine
 
 Refused = tuple[int, str]  # (a job, why)
 _Row = tuple[Any, ...]  # the parameters of settle_done
@@ -100,7 +100,7 @@ class Singly:
             try:
                 settled = self._settle(owner, s, now, worker)
             except RowRefused as error:
-                aside = set_aside(self._connection, s.job_id, str(error), now, token=s.token, owner=owner)
+                aside = quarantine(self._connection, s.job_id, str(error), now, token=s.token, owner=owner)
                 (refused if aside else stuck).append((s.job_id, str(error)))
                 settled = aside
             if not settled:
