@@ -19,7 +19,7 @@ from supervisor.store.base import Engine, Operations
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     made = open_engine(f"sqlite:///{tmp_path}/jobs.db")
-    made.migrate()
+    made.database.migrate()
     return made
 
 
