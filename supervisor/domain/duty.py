@@ -1,4 +1,4 @@
-"""One duty of the maintainer: what it is called, when it wants to run, what it does."""
+"""A duty of the maintainer: its name, when it runs, what it does."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from enum import IntEnum
 
 
 class Needs(IntEnum):
-    """What a duty cannot do without. Each of these includes those above it."""
+    """What a duty depends on. Each of these includes those above it."""
 
     NOTHING = 0
-    FILE = 1  # the database is there
-    WRITING = 2  # and nobody keeps us from writing
+    FILE = 1  # the database exists
+    WRITING = 2  # and can be written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one run has done. `problem` says what of it failed while the rest was done; `more` that it stopped at its
-    bound and has more to do.
+    """The result of one run. `problem` describes what failed although the rest was done; `more` means that the run
+    reached its limit and there is more to do.
     """
 
     problem: str = ""
@@ -26,15 +26,15 @@ class Result:
 
     @property
     def news(self) -> bool:
-        """Whether there is something new for the other duties to look at."""
+        """Whether the run changed something that other duties should process."""
         return False
 
 
 class Duty(ABC):
-    """Bounded in rows and time. It remembers nothing about when it runs: the scheduler does.
+    """Each run is bounded in rows and time. When it runs next is the scheduler's business.
 
-    `every` is how many seconds may pass between two runs, `rest` how many must when the database keeps changing;
-    None: changes do not concern it. Results of a `quiet` one are not logged.
+    `every` is the longest time between two runs, in seconds; `rest` the shortest while the database keeps changing
+    (None: changes do not matter to it). Results of a `quiet` duty are not logged.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Duty(ABC):
     quiet: bool = False
 
     def next_at(self, now: float) -> float | None:
-        """When it must run, whatever else happens; None: no certain time. Both are Unix seconds."""
+        """A time at which it must run; None: no particular time. Both are Unix seconds."""
         return None
 
     def on_change(self) -> float | None:
-        """How many seconds after its last run a change makes it run again; None: it does not concern it."""
+        """Seconds after the last run at which a change makes it run again; None: changes do not matter to it."""
         return self.rest
 
     @abstractmethod
     def run(self, now: float) -> Result:
-        """`now` is Unix seconds. May raise anything: that costs nobody but this duty."""
+        """`now` is Unix seconds. May raise any exception: it affects no other duty."""

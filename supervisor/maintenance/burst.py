@@ -1,4 +1,4 @@
-"""Tell how far a burst is, and when it is over."""
+"""Reports the progress of a burst, and when it is over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.store.base import Backlog, ClaimLocks, JobSelector
 from supervisor.system.channel import Message
 
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class BurstWatch(Duty):
         rest, done = self._slots.at_rest()
         over = rest and not any(self._backlog.unfinished(wanted, now) for wanted in self._pools)
         over = over and not self._locks.has_claims(self._own)
-        # Nobody may have claimed between the two looks.
+        # No worker may have claimed anything in between.
         over = over and self._slots.at_rest() == (True, done)
         pending, failed = self._backlog.progress_of(self._types, self._since)
         self._send({"burst": {"over": over, "pending": pending, "failed": failed}})
-        # Counting a long queue takes a while; it must not take time from the workers.
+        # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_PAUSE, 20 * (time.monotonic() - began))
         return BurstState(over, pending, failed)

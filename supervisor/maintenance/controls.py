@@ -1,4 +1,4 @@
-"""Pass on what people want: pool sizes, reloads, cancels; and tell of types that nobody takes."""
+"""Passes on what operators set: pool sizes, reloads, cancellations; and reports types that no pool takes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from supervisor.maintenance.messages import chunks, clipped
 from supervisor.store.base import Backlog, Controls
 from supervisor.system.channel import Message
 
-_REST = 0.2  # seconds between two looks while the database is changing
+_REST = 0.2  # seconds between two checks while the database is changing
 _RARELY = 60.0  # seconds between two when nothing changes
-_MOST_CANCELS = 5000  # running jobs to be cancelled at the same time; of more, the others follow when these have ended
+_MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
 _CANCELS = 500  # in one message
-_TYPE = 200  # characters of a type's name that are told
+_TYPE = 200  # characters of a type's name that are sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Told(Result):
 
 
 class ControlPoller(Duty):
-    """What was set for our own pools, and how often a reload was asked for."""
+    """What was set for our own pools, and how many reloads were requested."""
 
     name = "controls"
     every = _RARELY
@@ -48,7 +48,7 @@ class ControlPoller(Duty):
 
 
 class UnhandledTypes(Duty):
-    """Types with pending jobs that no pool of ours takes; the store names a few, however many there are."""
+    """Types with pending jobs that none of our pools takes; the store returns a bounded number of them."""
 
     name = "unhandled types"
     every = _RARELY
@@ -71,7 +71,7 @@ class UnhandledTypes(Duty):
 
 
 class CancelPoller(Duty):
-    """Running jobs of our own workers that somebody wants stopped."""
+    """Running jobs of our own workers that are to be cancelled."""
 
     name = "cancels"
     every = _RARELY

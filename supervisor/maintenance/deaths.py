@@ -1,4 +1,4 @@
-"""Settle the jobs of workers that the supervisor has reported dead."""
+"""Settles the jobs of workers that the supervisor has reported dead."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log
 from supervisor.system.channel import Message
 
-_BOUND = 2.0  # seconds a run
+_BOUND = 2.0  # seconds per run
 
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
-    """What the supervisor knows of a death. `job` 0 means that nothing had begun; `batch` is how many jobs had,
-    together. The `slot` is still its own.
+    """What the supervisor knows of a death. `job` 0: nothing had begun. `batch`: how many jobs ran together.
+    The `slot` has not been reused yet.
     """
 
     incarnation: str
@@ -54,9 +54,9 @@ class Settled(Result):
 
 
 class Deaths(Duty):
-    """Settling a report twice is harmless: the second finds nothing held.
+    """Settling a report twice is harmless: the second time nothing is held.
 
-    `run_logs` is where workers leave what their runs had said; `send` takes the acknowledgement of each report.
+    `run_logs` is where workers leave the logs of their runs; `send` takes the acknowledgement of each report.
     """
 
     name = "deaths"
@@ -71,18 +71,18 @@ class Deaths(Duty):
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
         self._claims = DeadClaims(locks, counter or Counter())
-        self._tapes = run_logs
+        self._run_logs = run_logs
         self._send = send
         self._reports: dict[int, Mapping[str, Any]] = {}
         self._failing: Items[int] = Items("worker")
 
     def report(self, number: int, report: Mapping[str, Any]) -> None:
-        """Keep a report until it is settled. It is read only then: a bad one must not hold up the others."""
+        """Keep a report until it is settled. It is parsed only then: a bad one must not block the others."""
         self._reports[number] = report
 
     @property
     def unsettled(self) -> int:
-        """How many reports are still kept."""
+        """The number of reports that are still kept."""
         return len(self._reports)
 
     def next_at(self, now: float) -> float | None:
@@ -105,16 +105,16 @@ class Deaths(Duty):
         return Settled(deaths, jobs, problem=self._failing.problem)
 
     def settle(self, report: DeathReport, now: float) -> int:
-        """Returns how many claims went back or ended. `now` is Unix seconds."""
+        """Returns how many claims were released or ended. `now` is Unix seconds."""
         begun = (report.job, report.token) if report.job else None
 
         def decide(held: list[Claim]) -> list[Settlement]:
             failure = Failure(**report.failure) if report.failure else Failure("crash", "the worker died")
             policy = JobPolicy.decode(report.policy)
             decided = settle_held(held, begun, report.charge, failure, policy, random.random(), report.batch)
-            if begun is None or self._tapes is None:
+            if begun is None or self._run_logs is None:
                 return decided
-            return with_log(decided, begun, run_log.said(self._tapes, report.slot, *begun))
+            return with_log(decided, begun, run_log.said(self._run_logs, report.slot, *begun))
 
         count, _ = self._claims.settle(report.incarnation, report.worker, decide, now)
         return count

@@ -1,4 +1,4 @@
-"""Keep the last hour in minutes: what was finished, and how the queue stood."""
+"""Records the last hour in minutes: finished jobs and queue sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
 from supervisor.store.base import Backlog, History
 from supervisor.system import counters
 
-_SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a minute for an hour after the last job
+_SLACK = (
+    10 * MINUTE
+)  # old minutes are deleted several at a time: otherwise an idle queue would be written to every minute for an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class Recorded(Result):
 class HistoryRecorder(Duty):
     """Writes a minute when it is over, unless nothing happened in it and nothing waits.
 
-    What of the counters stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
-    once: the next maintainer goes on from the note.
+    The state of the counters is stored with the minutes, in one transaction. So no matter who dies, a minute is
+    counted once: the next maintainer continues from the stored state.
     """
 
     name = "history"
@@ -49,11 +51,11 @@ class HistoryRecorder(Duty):
             written = self._write(minute - MINUTE, now)
             self._minute = minute
             return Recorded(written, self._history.forget(now - KEPT - (0.0 if written else _SLACK)))
-        self._minute = minute  # at the start, or after the clock was put back
+        self._minute = minute  # at the start, or after the clock was set back
         return Recorded()
 
     def close(self, now: float) -> Recorded:
-        """Write what there is of the minute that has begun: nobody will come after us."""
+        """Write the current minute as far as it has come: no later run will."""
         return Recorded(self._write(minute_of(now), now))
 
     def _write(self, minute: float, now: float) -> int:

@@ -1,4 +1,4 @@
-"""Delete finished jobs past their retention, a bounded stretch at a time."""
+"""Deletes finished jobs past their retention, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.base import FinishedJobs
 
-_STRETCH = 2000  # rows looked at a pass
+_ROWS = 2000  # per run
 _NEVER = 0.0
 
 
@@ -18,7 +18,7 @@ class Pruned(Result):
 
 
 class Pruner(Duty):
-    """Walks the table from the oldest id on and starts again at its end. `done`, `failed`: seconds or None."""
+    """Walks the table in the order of ids, and starts again at its end. `done`, `failed`: seconds or None."""
 
     name = "pruning"
     every = 30.0
@@ -36,7 +36,7 @@ class Pruner(Duty):
             return Pruned()
         deleted, self._reached = self._finished.prune(
             self._reached,
-            _STRETCH,
+            _ROWS,
             _NEVER if self._done is None else now - self._done,
             _NEVER if self._failed is None else now - self._failed,
         )

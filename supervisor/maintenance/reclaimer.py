@@ -1,4 +1,4 @@
-"""Take back jobs whose locks expired: the last resort, for owners that nobody here can judge."""
+"""Reclaims jobs whose locks have expired: the last resort, for owners that cannot be checked from here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from supervisor.maintenance.isolation import Items
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.telemetry import events
 
-_ROWS = 500  # a pass
-_BOUND = 2.0  # seconds a pass
-_PROMPT = 0.5  # seconds: a write that takes longer says that owners may not have been able to renew
+_ROWS = 500  # per run
+_BOUND = 2.0  # seconds per run
+_PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able to renew
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Reclaimed(Result):
 
 
 class Reclaimer(Duty):
-    """A row is lost to its owner only after it has been watched, expired and unchanged, for as long as two
-    renewals take, on our own monotonic clock and while writing was possible. So neither a jump of the wall
-    clock nor a suspend nor a blocked database moves a lock.
+    """A lock is reclaimed only after it has been seen expired and unchanged for as long as two renewals take, on our
+    own monotonic clock and while the database could be written. So neither a jump of the wall clock nor a suspend nor a
+    blocked database takes a lock away.
     """
 
     name = "reclaiming of locks"
@@ -52,8 +52,8 @@ class Reclaimer(Duty):
         counter: Counter | None = None,
         tended: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """`tended` are owners who live, as this supervisor knows: that their locks could not be renewed is its own
-        failure, and nobody else's.
+        """`tended` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
+        its own.
         """
         self._locks = locks
         self._registry = registry
@@ -62,7 +62,7 @@ class Reclaimer(Duty):
         self._clock = clock
         self.patience = patience(lock_time)
         self.every = self.patience / 4
-        self._nobodys = JobPolicy(lock_time=lock_time)  # who is not registered renews nothing
+        self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._failing: Items[int] = Items("job", clock)
@@ -71,7 +71,7 @@ class Reclaimer(Duty):
     def run(self, now: float) -> Reclaimed:
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
-        # So many more as fail: they must not stand in the way of those behind them.
+        # Failing ones come on top, so that they do not block those after them.
         found = self._locks.expired(now, _ROWS + len(self._failing))
         self._failing.keep({row.job_id for row in found})
         tended = self._tended()
@@ -93,12 +93,12 @@ class Reclaimer(Duty):
         return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem)
 
     def _has_expired(self, row: Expired) -> bool:
-        """A foreign claim is never renewed, so what counts is the time that it has really had."""
+        """A foreign claim is never renewed, so its real age counts."""
         age = self._clock() - self._clocks.steadily(row.claimed_at)
         return row.owner != "foreign" or age > row.expires_at - row.claimed_at
 
     def _can_write(self) -> bool:
-        """Whether owners could, too: at once, or nearly so."""
+        """Whether the database can be written without a long wait: then owners could renew, too."""
         began = self._clock()
         return self._locks.writable() and self._clock() - began <= _PROMPT
 

@@ -1,4 +1,4 @@
-"""Give back what dead supervisors held: at start-up before any worker exists, and for peers ever after."""
+"""Recovers what dead supervisors held: at start-up before any worker exists, later for peers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard, tapes_of
 from supervisor.telemetry import events
 
-_BOUND = 2.0  # seconds a run
-_PASSES = 3  # in which a worker is looked for again whose claims were given back
+_BOUND = 2.0  # seconds per run
+_PASSES = 3  # in which the claims of a recovered worker are checked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class Recovered(Result):
 
 
 class StillAlive(Exception):
-    """A dead supervisor's worker that cannot be ended. What it runs is not anybody else's yet."""
+    """A dead supervisor's worker cannot be ended. What it runs must not be run by another yet."""
 
 
 class Recovery(Duty):
     """Finds supervisors that are certainly dead; nobody else's jobs are touched.
 
-    Their workers are ended first, where this machine can tell which processes they are. Where it cannot, one may live
-    on for some milliseconds and claim once more after its row is gone, so it is remembered for a few passes.
+    Their workers are ended first, if this machine can tell which processes they are. If it cannot, one may live on for
+    some milliseconds and claim once more after its row is gone, so its claims are checked again for a few passes.
     """
 
     name = "recovery"
-    every = 1.0  # seconds: a living peer recovers at once
+    every = 1.0  # seconds: a live peer recovers at once
     needs = Needs.WRITING
 
     def __init__(self, registry: Registry, locks: ClaimLocks, own: str, counter: Counter | None = None) -> None:
@@ -55,7 +55,7 @@ class Recovery(Duty):
         self._locks = locks
         self._claims = DeadClaims(locks, counter or Counter())
         self._own = own
-        self._given_back: dict[str, int] = {}  # incarnations, and in how many passes they are still looked for
+        self._given_back: dict[str, int] = {}  # incarnations, and the number of passes left to check them
         self._failing: Items[str] = Items("dead worker")
         self._log = events()
 
@@ -73,7 +73,7 @@ class Recovery(Duty):
         return replace(total, problem=self._failing.problem, more=time.monotonic() >= stop_by)
 
     def _look_again(self, now: float) -> int:
-        """Give back what they have claimed since, uncharged: their death has been charged already."""
+        """Release what they have claimed since, uncharged: their death has been charged already."""
         jobs = 0
         for incarnation in list(self._given_back):
             held = [released(claim) for claim in self._locks.held_by(incarnation)]
@@ -84,7 +84,7 @@ class Recovery(Duty):
         return jobs
 
     def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, stop_by: float) -> Recovered:
-        """Settle its workers one by one, each for itself, and tidy up when that is done."""
+        """Settle its workers one by one, then remove its files and its row."""
         board = leftovers.scoreboard(record)
         workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
         alive = leftovers.end_processes(record, workers, board, own)
@@ -124,7 +124,7 @@ def _added(one: Recovered, other: Recovered) -> Recovered:
 
 
 def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
-    """The run that had begun, and of how many jobs; None if the scoreboard does not tell."""
+    """(the run that had begun, its number of jobs); None for the run if the scoreboard does not tell."""
     slot = board.find(worker.incarnation, worker.slot) if board is not None else None
     if slot is None:
         return None, 1

@@ -1,4 +1,4 @@
-"""Keep the locks of live workers from running out, so that short locks and long jobs go together."""
+"""Renews the locks of live workers, so that locks can be short and jobs long."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Renewed(Result):
 
 
 class Renewer(Duty):
-    """Renews what has used up a third of its time, unless its worker is stopped or stuck.
+    """Renews a lock when a third of its time is over, unless its worker is stopped or stuck.
 
-    Locks of the same duration are renewed together; where that is refused, each worker's for themselves.
+    Locks of the same duration are renewed together; if that is refused, worker by worker.
     """
 
     name = "renewal of locks"
@@ -47,7 +47,7 @@ class Renewer(Duty):
         self._pools = pools
         self._late: dict[str, Signs] = {}
         self._failing: Items[str] = Items("worker")
-        self.tended: frozenset[str] = frozenset()  # the workers whose locks it keeps, or tries to
+        self.tended: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
     def run(self, now: float) -> Renewed:
@@ -63,7 +63,7 @@ class Renewer(Duty):
                 owners.setdefault(times.lock_time, []).append(worker)
         self.tended = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
         self._failing.keep(self.tended)
-        # The shortest first: they are in the greatest hurry.
+        # The shortest first: they are the most urgent.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
         return Renewed(locks, withheld, problem=self._failing.problem)
 

@@ -1,4 +1,4 @@
-"""Fire schedules: put a job into the queue when its time has come."""
+"""Fires schedules: enqueues a job when its time has come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.domain.schedule import Schedule, firing
 from supervisor.store.base import Planned, Schedules
 from supervisor.telemetry import events
 
-_LATE = 0.0005  # seconds after its time, so that it has come by then
+_LATE = 0.0005  # seconds after its time, so that the time has come for sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Fired(Result):
 
 
 class FireSchedule(Duty):
-    """One schedule, so that each fails for itself. Several supervisors may have it: the database decides who fires."""
+    """One schedule, so that each fails on its own. If several supervisors have it, the database decides which fires."""
 
     every = 60.0  # seconds; its own time is exact
     needs = Needs.WRITING
@@ -35,7 +35,7 @@ class FireSchedule(Duty):
         return None if self._planned is None else self._planned.next_at + _LATE
 
     def run(self, now: float) -> Fired:
-        """Plan it at first; from then on fire it when it is due."""
+        """Plan it the first time; then fire it when it is due."""
         schedule = self._schedule
         if self._planned is None:
             self._planned = self._schedules.plan(schedule.name, schedule.timing, next(schedule.after(now)))
@@ -45,7 +45,7 @@ class FireSchedule(Duty):
         decision = firing(schedule, self._planned.next_at, now)
         jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at) for at in decision.times]
         ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
-        # Moved by us or by a peer: either way the row says what is next.
+        # Advanced by us or by a peer: either way the row has the next time.
         self._planned = self._schedules.plan(schedule.name, schedule.timing, decision.next_at)
         if ids is None:
             return Fired()

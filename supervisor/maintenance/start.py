@@ -1,4 +1,4 @@
-"""The maintainer's first duty: enter the registry and recover the dead. No worker exists before it is done."""
+"""The maintainer's first duty: register the supervisor and recover dead ones. No worker exists before it is done."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from supervisor.system.channel import Message
 
 
 class StartUp(Duty):
-    """What cannot be recovered now, a row that cannot be written for example, keeps nobody from starting."""
+    """What cannot be recovered now, for example a row that cannot be written, does not prevent the start."""
 
     name = "start-up"
     every = 60.0
-    needs = Needs.NOTHING  # it finds out by itself whether the database is there
+    needs = Needs.NOTHING  # it finds out itself whether the database is there
 
     def __init__(
         self, registry: Registry, record: SupervisorRecord, recovery: Recovery, send: Callable[[Message], None]

@@ -1,4 +1,4 @@
-"""Wake idle workers the moment a job may be there, whoever inserted it."""
+"""Wakes idle workers as soon as there may be a job, no matter who inserted it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Waker(Duty):
 
     def run(self, now: float) -> Woken:
         idle = self._slots.idle()
-        self._failing.keep(set(idle))  # nobody tries a pool that has nobody to wake
+        self._failing.keep(set(idle))  # a pool without idle workers is not tried
         posted = 0
         for name, count in idle.items():
             if name in self._pools and self._failing.ready(name):
