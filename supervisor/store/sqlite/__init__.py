@@ -28,7 +28,7 @@ class SqliteEngine:
     def __init__(self, url: str) -> None:
         prefix = "sqlite:///"
         if not url.startswith(prefix) or not url[len(prefix) :] or url.endswith(":memory:"):
-            raise StoreError(f"{url!r} is no SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
+            raise StoreError(f"{url!r} is not a SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
         self._place = Place(Path(url[len(prefix) :]))
         self.url = f"{prefix}{self._place.database}"
         self.database = SqliteDatabase(self._place)

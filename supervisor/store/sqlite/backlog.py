@@ -13,7 +13,7 @@ from supervisor.store.base import Depth, JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.settling import record
 
-_UNREADABLE = "what it requires is no valid UTF-8"
+_UNREADABLE = "what it requires is not valid UTF-8"
 _BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 

@@ -28,7 +28,7 @@ def job_of(row: Row) -> Job:
     fields[2] = decoded(fields[2])
     fields[3] = status_of(row[3])
     if fields[3] != row[3] and not fields[18]:
-        fields[18] = f"its status is {shown(row[3])!r}, which is none"
+        fields[18] = f"its status is {shown(row[3])!r}, which is unknown"
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)
