@@ -49,7 +49,7 @@ QUESTIONS = (
 
 
 def fill(path: Path, state: str, rows: int) -> None:
-    open_engine(f"sqlite:///{path}").migrate()
+    open_engine(f"sqlite:///{path}").database.migrate()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute(

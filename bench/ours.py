@@ -56,7 +56,7 @@ class Site:
         self.env = environment(folder)
         self.env["PYTHONPATH"] += f":{ROOT}"
         (folder / "jobs.py").write_text(HANDLERS)
-        open_engine(self.url).migrate()
+        open_engine(self.url).database.migrate()
 
     def fill(self, type: str, jobs: int) -> None:
         """Due jobs by one plain statement, which is how any program may enqueue them."""

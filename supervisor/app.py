@@ -57,17 +57,17 @@ def run(
     _warn_about_schedules(whole)
     engine = open_engine(settings.database)
     _check_file_system(engine, network)
-    if engine.exists() and not engine.look_for_damage(CHECK_SECONDS):
+    if engine.database.exists() and not engine.database.check_integrity(CHECK_SECONDS):
         events(process="supervisor").info(
             "check_cut_short", seconds=CHECK_SECONDS, hint="a large file; no damage found so far"
         )
-    engine.migrate()
+    engine.database.migrate()
     failpoints.become("supervisor")
-    engine.pin()
+    engine.database.pin()
     identity = str(uuid.uuid4())
-    owner = engine.claim_ownership(identity)
+    owner = engine.ownership.claim(identity)
     try:
-        settings = granted(settings, engine.folder)
+        settings = granted(settings, engine.database.folder)
         board = _make_board(runtime_folder(engine) / f"scoreboard-{identity}")
     except (ConfigError, StoreError):
         owner.release(registered=False)
@@ -76,8 +76,8 @@ def run(
         id=identity,
         pid=os.getpid(),
         host=socket.gethostname(),
-        machine_id=engine.machine_id,
-        boot_id=engine.boot_id,
+        machine_id=engine.ownership.machine_id,
+        boot_id=engine.ownership.boot_id,
         owner_lock=str(owner.path),
         scoreboard=str(board.path),
         config=str(settings.path),
@@ -96,7 +96,7 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.folder),
+        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.database.folder),
         serve_admin=serve_admin,
         burst=burst,
         observer=observer,
@@ -112,9 +112,10 @@ def _warn_about_schedules(settings: Settings) -> Settings:
 
 def _check_file_system(engine: Engine, network: bool) -> None:
     """SQLite over a network file system loses data sooner or later; allowing it must be explicit."""
-    if engine.watched is None or not engine.watched.is_dir():
+    file = engine.database.file
+    if file is None or not file.parent.is_dir():
         return
-    finding = file_system(engine.watched)
+    finding = file_system(file.parent)
     if finding.level == "fault" and not network:
         raise StoreError(f"{finding.fact}; {finding.advice}, or run with --allow-network-file-system at your own risk")
     if finding.level == "fault":
@@ -158,9 +159,9 @@ def runtime_folder(engine: Engine) -> Path:
             except OSError as error:
                 raise StoreError(f"{folder}: cannot make the runtime folder: {error.strerror}") from None
             # systemd's own may be a link: the checks of our own folder apply to its target.
-            owners = set() if engine.watched is None else owner_of(engine.watched / engine.watch_prefix)
+            owners = set() if engine.database.file is None else owner_of(engine.database.file)
             problem = folder_problem(folder if name else folder.resolve(), owners)
             if problem:
                 raise StoreError(problem)
             return folder
-    return engine.folder
+    return engine.database.folder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import sqlite3
     from typing import Self
 
-    from supervisor.store.base import Intake
+    from supervisor.store.base import Producer
 
 
 class Queue:
@@ -40,7 +40,6 @@ class Queue:
         self._create = create
         # Two, so that readers never wait for a writer that waits for SQLite's lock.
         self._writer, self._reader = _Seat(), _Seat()
-        self._others_write = False  # whether a caller's connection was used since our last write
         self._prepared = False  # whether the tables existed when a caller's connection was last used
 
     @property
@@ -108,11 +107,7 @@ class Queue:
         if connection is not None:
             return self._insert_into(connection, jobs)
         with self._writer.guard:
-            intake = self._store(self._writer)
-            if self._others_write:
-                self._others_write = False
-                intake.yield_to_others()
-            return intake.enqueue(jobs)
+            return self._store(self._writer).enqueue(jobs)
 
     def _insert_into(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[int]:
         """On the caller's connection, without our guard and without a connection of ours: the caller may hold
@@ -120,13 +115,12 @@ class Queue:
         """
         if not self._prepared:
             # The tables may have to be created in the caller's transaction, which may not commit: check again then.
-            self._prepared = self._engine.prepare(connection, create=self._create)
-        self._others_write = True
-        return self._engine.insert(connection, jobs)
+            self._prepared = self._engine.transactional.prepare(connection, create=self._create)
+        return self._engine.transactional.insert(connection, jobs)
 
     def create_tables(self) -> None:
         """Create the database and its tables now, or upgrade them, instead of on first use."""
-        self._engine.migrate()
+        self._engine.database.migrate()
 
     def job(self, job_id: int) -> Job:
         """The job as it is now. Raises JobNotFound."""
@@ -178,17 +172,17 @@ class Queue:
         """Pickled as its URL, so that a queue can be passed to another process."""
         return Queue, (self.url,), {"_create": self._create}
 
-    def _store(self, seat: _Seat) -> Intake:
-        """The seat's intake. The caller holds its guard."""
-        if seat.intake is not None:
-            if not seat.intake.gone():
-                return seat.intake
+    def _store(self, seat: _Seat) -> Producer:
+        """The seat's producer. The caller holds its guard."""
+        if seat.producer is not None:
+            if not seat.producer.gone():
+                return seat.producer
             # For example a restored backup: new jobs belong in the new file.
             # A file that was only removed may come back, so no new one is created in its place.
             self._create = False
             seat.clear()
-        seat.intake = self._engine.intake(create=self._create)
-        return seat.intake
+        seat.producer = self._engine.producer(create=self._create)
+        return seat.producer
 
 
 class _Seat:
@@ -197,18 +191,18 @@ class _Seat:
     def __init__(self) -> None:
         # Reentrant: a signal handler may fork, or use the queue, while its thread is in the middle of a call.
         self.guard = threading.RLock()
-        self.intake: Intake | None = None
+        self.producer: Producer | None = None
         _seats.add(self)
 
     def clear(self) -> None:
-        intake, self.intake = self.intake, None
-        if intake is not None:
-            intake.close()
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            producer.close()
 
 
 # What a fork must not inherit: a guard that another thread holds, and connections that belong to its parent.
 _seats: weakref.WeakSet[_Seat] = weakref.WeakSet()
-_inherited: list[Intake] = []  # never closed, nor collected: that could harm the parent's
+_inherited: list[Producer] = []  # never closed, nor collected: that could harm the parent's
 _held: list[threading.RLock] = []
 _LONGEST_WAIT = 0.5  # seconds that a fork waits for calls in other threads
 
@@ -240,9 +234,9 @@ def _after_fork_in_child() -> None:
     _held.clear()
     for seat in list(_seats):
         seat.guard = threading.RLock()
-        if seat.intake is not None:
-            _inherited.append(seat.intake)
-            seat.intake = None
+        if seat.producer is not None:
+            _inherited.append(seat.producer)
+            seat.producer = None
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

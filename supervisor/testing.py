@@ -69,7 +69,7 @@ def run_due(
     at = _seconds(now)
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
-    engine.migrate()
+    engine.database.migrate()
     executors = _Executors(handlers, retry or RetryPolicy(), capabilities, options, engine)
     claims = engine.claims()
     try:
@@ -121,7 +121,7 @@ class _Executors:
             type_: load(target) if isinstance(target, str) else Handler(target, f"the handler of {type_}")
             for type_, target in handlers.items()
         }
-        epoch = engine.epoch()
+        epoch = engine.database.epoch()
         self._executors = {
             type_: Executor(handler, NoBoard(epoch, engine.meta), policy, capabilities=capabilities, options=options)
             for type_, handler in self._handlers.items()

@@ -37,8 +37,8 @@ class Ledger:
 
     def look(self, operations: Operations) -> Numbers:
         """Raises StoreError if the database cannot be used."""
-        records = operations.supervisors()
-        total = Numbers(wal_bytes=operations.log_size())
+        records = operations.registry.supervisors()
+        total = Numbers(wal_bytes=operations.statistics.log_size())
         with self._guard:
             for record in records:
                 self._note(record.id, Path(record.scoreboard))

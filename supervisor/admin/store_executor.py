@@ -37,7 +37,7 @@ class StoreExecutor:
 
         def answered(operations: Callable[[], Operations]) -> Answer:
             found = operations()
-            found.insist_on_file()  # an open connection would still read a deleted file
+            found.check_identity()  # an open connection would still read a deleted file
             return question(found)
 
         return await self._later(answered)
@@ -79,11 +79,11 @@ class StoreExecutor:
         return await asyncio.wrap_future(future)
 
     def _put(self, job: NewJob) -> tuple[int, bool]:
-        intake = self.engine.intake(create=False)
+        producer = self.engine.producer(create=False)
         try:
-            return intake.put(job)
+            return producer.put(job)
         finally:
-            intake.close()
+            producer.close()
 
 
 class _StoreThread(threading.Thread):

@@ -68,7 +68,7 @@ def list_jobs(
     from supervisor.cli import tables
 
     with Target.of(context, config, database).operations() as operations:
-        found = operations.jobs(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
+        found = operations.jobs.latest(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
     if as_json:
         document([job.as_json() for job in found])
         return
@@ -100,13 +100,13 @@ def show(
     from supervisor.ops.timeline import trials
 
     with Target.of(context, config, database).operations() as operations:
-        job = operations.job(job_id)
+        job = operations.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
-        attempts = operations.attempts(job_id)
-        runs = operations.runs(job_id)
+        attempts = operations.jobs.attempts(job_id)
+        runs = operations.jobs.runs(job_id)
         doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
-        worker = operations.worker_name(job.locked_by) if job.locked_by else None
+        worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
         waits = why_waiting(operations, job, time.time())
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress)
@@ -146,9 +146,9 @@ def retry(
     ids = _chosen(job_ids, all_, status, type)
     with Target.of(context, config, database).operations() as operations:
         if status is not None and not ids:
-            ids = operations.ids(Filter((Status(status),), (type,) if type else ()))
+            ids = operations.jobs.ids(Filter((Status(status),), (type,) if type else ()))
             confirm("retry", len(ids), yes=yes)
-            retried = operations.retry(ids, time.time())
+            retried = operations.actions.retry(ids, time.time())
         else:
             commands.check_retry(operations, ids)
             confirm("retry", len(ids), yes=yes)
@@ -190,7 +190,7 @@ def cancel(
         commands.check_cancel(operations, ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
-        statuses = {job_id: operations.cancel(job_id, now) for job_id in ids}
+        statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
     if as_json:
         document([{"id": job_id, "status": status} for job_id, status in statuses.items()])
         return
@@ -214,7 +214,7 @@ def delete(
     with Target.of(context, config, database).operations() as operations:
         commands.check_delete(operations, ids)
         confirm("delete", len(ids), yes=yes)
-        deleted = operations.delete(ids)
+        deleted = operations.actions.delete(ids)
     if as_json:
         document({"deleted": deleted})
     else:

@@ -113,12 +113,12 @@ class Target:
 
         engine = open_engine(self.url())
         try:
-            exists = engine.exists()
+            exists = engine.database.exists()
         except OSError as error:
             raise Stop(f"{engine.url}: cannot be reached: {error.strerror}", code=DATABASE) from None
         if exists or (create and self.database is None):
             return engine
-        if pids := engine.holders():
+        if pids := engine.ownership.holders():
             who = f"supervisor {', '.join(map(str, pids))} still has the missing file open"
             hint = f"{who}; restore it together with the files beside it, or stop the supervisor"
         elif self.database is None:
@@ -148,7 +148,7 @@ def confirm(what: str, count: int, *, yes: bool) -> None:
 
 def warn_if_nobody_runs(operations: Operations) -> None:
     """Warn before waiting for a job that no supervisor will run."""
-    if not any(operations.owner_lives(record) is not False for record in operations.supervisors()):
+    if not any(operations.registry.owner_lives(record) is not False for record in operations.registry.supervisors()):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
 
 

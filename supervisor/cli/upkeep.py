@@ -39,9 +39,9 @@ def purge(
 
     which = commands.purgeable(older_than, status or (), type, time.time())
     with Target.of(context, config, database).operations() as operations:
-        ids = operations.ids(which)
+        ids = operations.jobs.ids(which)
         confirm("delete", len(ids), yes=yes)
-        deleted = operations.delete(ids)
+        deleted = operations.actions.delete(ids)
     if as_json:
         document({"deleted": deleted})
     else:
@@ -61,7 +61,7 @@ def migrate(
     from supervisor.engine import open_engine
 
     engine = open_engine(Target.of(context, config, database).url())
-    applied = engine.migrate()
+    applied = engine.database.migrate()
     if as_json:
         document({"database": engine.url, "applied": applied})
     elif applied:
@@ -95,7 +95,9 @@ def adopt(
     table cannot be taken over safely, the command fails and nothing is changed.
     """
     tried = () if statements is None else _statements(statements)
-    report = Target.of(context, config, database).engine().adopt(payload_column=payload_column, statements=tried)
+    report = (
+        Target.of(context, config, database).engine().database.adopt(payload_column=payload_column, statements=tried)
+    )
     if as_json:
         from dataclasses import asdict
 
@@ -142,7 +144,7 @@ def backup(
     if not file.absolute().parent.is_dir():
         raise wrong_usage(f"{file}: no such folder")
     engine = Target.of(context, config, database).engine()
-    engine.back_up(file)
+    engine.database.back_up(file)
     size = file.stat().st_size
     if as_json:
         document({"file": str(file), "bytes": size})
@@ -168,9 +170,9 @@ def restore(
     if not file.is_file():
         raise wrong_usage(f"{file}: no such file")
     engine = open_engine(Target.of(context, config, database).url())
-    if engine.exists() and file.samefile(engine.url.partition("///")[2]):
+    if engine.database.exists() and file.samefile(engine.url.partition("///")[2]):
         raise wrong_usage(f"{file}: this is the database itself")
-    report = engine.restore(file)
+    report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
     if as_json:
         document({"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept})

@@ -1,1 +1,1 @@
-"""The duties of the maintainer, each in its own file with `run_once(now)`."""
+"""The duties of the maintainer, each in its own file with `run(now)`."""

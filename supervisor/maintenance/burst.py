@@ -1,4 +1,4 @@
-"""Tell how far a burst is, and when it is over."""
+"""Reports the progress of a burst, and when it is over."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.store.base import Chores, JobSelector
+from supervisor.store.base import Backlog, ClaimLocks, JobSelector
 from supervisor.system.channel import Message
 
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,16 @@ class BurstWatch(Duty):
 
     def __init__(
         self,
-        chores: Chores,
+        backlog: Backlog,
+        locks: ClaimLocks,
         slots: SlotReader,
         pools: tuple[JobSelector, ...],
         own: str,
         since: float,
         send: Callable[[Message], None],
     ) -> None:
-        self._chores = chores
+        self._backlog = backlog
+        self._locks = locks
         self._slots = slots
         self._pools = pools
         self._types = tuple(sorted({t for wanted in pools for t in wanted.types}))
@@ -48,12 +50,12 @@ class BurstWatch(Duty):
     def run(self, now: float) -> BurstState:
         began = time.monotonic()
         rest, done = self._slots.at_rest()
-        over = rest and not any(self._chores.unfinished(wanted, now) for wanted in self._pools)
-        over = over and not self._chores.has_claims(self._own)
-        # Nobody may have claimed between the two looks.
+        over = rest and not any(self._backlog.unfinished(wanted, now) for wanted in self._pools)
+        over = over and not self._locks.has_claims(self._own)
+        # No worker may have claimed anything in between.
         over = over and self._slots.at_rest() == (True, done)
-        pending, failed = self._chores.progress_of(self._types, self._since)
+        pending, failed = self._backlog.progress_of(self._types, self._since)
         self._send({"burst": {"over": over, "pending": pending, "failed": failed}})
-        # Counting a long queue takes a while; it must not take time from the workers.
+        # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_PAUSE, 20 * (time.monotonic() - began))
         return BurstState(over, pending, failed)

@@ -1,7 +1,7 @@
-"""Notice the moment that anybody has committed, so that the other duties look.
+"""Notices commits as they happen, so that the other duties can react.
 
-The feed's descriptor is a hint, never the truth: after one the version is looked at again and again, at the
-distances that the feed asks for. Nothing is lost where there are no hints: the poll finds it a second later.
+The feed's descriptor is only a hint: after one, the version is checked repeatedly, at the intervals that the feed asks
+for. Without hints nothing is lost: polling finds the change a second later.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.store.base import ChangeFeed
 
-_BUSY_PAUSE = 0.005  # seconds without listening when there is nobody to wake
-_FRUITLESS_PAUSE = 0.0005  # seconds more for each look in a row that woke nobody: commits of busy workers
-_QUIET = 0.05  # seconds after which looks are no longer "in a row"
+_BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle
+_FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobody: commits of busy workers
+_QUIET = 0.05  # seconds after which checks are no longer "in a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ _NOTHING, _NEWS = Seen(), Seen(True)
 
 
 class CommitWatch(Duty):
-    """Listens for as long as there is somebody to wake. All times are seconds of `clock`."""
+    """Listens while there are idle workers. All times are seconds of `clock`."""
 
     name = "changes"
     every = 1.0  # seconds: the safety net
@@ -55,12 +55,12 @@ class CommitWatch(Duty):
         return self._clock() >= self._deaf_until
 
     def heard(self) -> None:
-        """There are hints: open the window."""
+        """Consume the hints and open the window."""
         if self._feed.drain():
             self._open(self._clock())
 
     def next_at(self, now: float) -> float | None:
-        """The next look within the window."""
+        """The next check within the window."""
         window = self._feed.window
         if self._deaf_until > self._opened:
             return now + self._deaf_until - self._clock()
@@ -82,12 +82,12 @@ class CommitWatch(Duty):
         return _NEWS
 
     def woke(self, *, anybody: bool, posted: int) -> None:
-        """What came of the last look: whether anybody slept, and how many were woken."""
+        """The result of the last check: whether any worker was idle, and how many were woken."""
         at = self._clock()
         if anybody:
             self._listen(at)
         else:
-            # A worker that becomes idle looks for itself first, so a short deafness loses nothing.
+            # A worker that becomes idle checks the queue itself first, so nothing is lost by not listening briefly.
             self._deaf_until = at + _BUSY_PAUSE
             self._feed.pause()
         self._fruitless = 0 if posted or at - self._looked > _QUIET else self._fruitless + 1
@@ -97,7 +97,7 @@ class CommitWatch(Duty):
 
     def _listen(self, at: float) -> None:
         if self._feed.resume():
-            self._open(at)  # what was committed just before gave no hint: look as if one had come
+            self._open(at)  # what was committed before this gave no hint: act as if one had come
 
     def _open(self, at: float) -> None:
         self._opened, self._step = at, 0

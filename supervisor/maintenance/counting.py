@@ -1,4 +1,4 @@
-"""What the maintainer counts: the runs that it settles for the dead, and its own troubles."""
+"""What the maintainer counts: runs settled for dead workers, reclaimed locks, and busy errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Counter:
         self._row = row or Row()
 
     def settled(self, settlements: Sequence[Settlement], count: int, now: float) -> None:
-        """`count` of these have been settled. If some were not, which is not known, and none counts."""
+        """`count` of these were settled. If it was not all of them, nobody knows which, and none is counted."""
         if count < len(settlements):
             return
         for settlement in settlements:
@@ -25,7 +25,7 @@ class Counter:
                 self._row.ran(run.type, run.run, run.wait, failed=run.failed)
 
     def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
-        """A lock that had run out was taken back."""
+        """An expired lock was reclaimed."""
         self._row.reclaimed(1)
         self.settled(settlements, len(settlements), now)
 

@@ -1,4 +1,4 @@
-"""Settle what a dead worker held, as it was first decided, however often it takes."""
+"""Settles what a dead worker held; a retry repeats the first decision."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
-from supervisor.store.base import Chores
+from supervisor.store.base import ClaimLocks
 
 Decide = Callable[[list[Claim]], list[Settlement]]
 
 
 class DeadClaims:
-    """What was decided is kept until it is written: when some of a worker's jobs have gone back to the queue, nobody
-    can tell any more which of them had begun.
+    """Decisions are kept until they are written: once some of a worker's jobs have gone back to the queue, nobody can
+    tell which of them had begun.
     """
 
-    def __init__(self, chores: Chores, counter: Counter) -> None:
-        self._chores = chores
+    def __init__(self, locks: ClaimLocks, counter: Counter) -> None:
+        self._locks = locks
         self._counter = counter
         self._decided: dict[str, list[Settlement]] = {}
 
     def settle(self, incarnation: str, name: str, decide: Decide, now: float) -> tuple[int, list[Settlement]]:
-        """Returns how many claims were settled, and all that was decided. Raises what refused one of them."""
-        settlements = self._decided.get(incarnation) or decide(self._chores.held_by(incarnation))
+        """Returns how many claims were settled, and all decisions. Raises StoreError if one of them is refused."""
+        settlements = self._decided.get(incarnation) or decide(self._locks.held_by(incarnation))
         self._decided[incarnation] = settlements
-        count = self._chores.settle_dead(incarnation, settlements, now, worker=name)
+        count = self._locks.settle_dead(incarnation, settlements, now, worker=name)
         del self._decided[incarnation]
         self._counter.settled(settlements, count, now)
         return count, settlements

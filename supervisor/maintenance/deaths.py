@@ -1,4 +1,4 @@
-"""Settle the jobs of workers that the supervisor has reported dead."""
+"""Settles the jobs of workers that the supervisor has reported dead."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim
 from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores
+from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log
 from supervisor.system.channel import Message
 
-_BOUND = 2.0  # seconds a run
+_BOUND = 2.0  # seconds per run
 
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
-    """What the supervisor knows of a death. `job` 0 means that nothing had begun; `batch` is how many jobs had,
-    together. The `slot` is still its own.
+    """What the supervisor knows of a death. `job` 0: nothing had begun. `batch`: how many jobs ran together.
+    The `slot` has not been reused yet.
     """
 
     incarnation: str
@@ -54,9 +54,9 @@ class Settled(Result):
 
 
 class Deaths(Duty):
-    """Settling a report twice is harmless: the second finds nothing held.
+    """Settling a report twice is harmless: the second time nothing is held.
 
-    `run_logs` is where workers leave what their runs had said; `send` takes the acknowledgement of each report.
+    `run_logs` is where workers leave the logs of their runs; `send` takes the acknowledgement of each report.
     """
 
     name = "deaths"
@@ -65,24 +65,24 @@ class Deaths(Duty):
 
     def __init__(
         self,
-        chores: Chores,
+        locks: ClaimLocks,
         run_logs: Path | None = None,
         counter: Counter | None = None,
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
-        self._claims = DeadClaims(chores, counter or Counter())
-        self._tapes = run_logs
+        self._claims = DeadClaims(locks, counter or Counter())
+        self._run_logs = run_logs
         self._send = send
         self._reports: dict[int, Mapping[str, Any]] = {}
         self._failing: Items[int] = Items("worker")
 
     def report(self, number: int, report: Mapping[str, Any]) -> None:
-        """Keep a report until it is settled. It is read only then: a bad one must not hold up the others."""
+        """Keep a report until it is settled. It is parsed only then: a bad one must not block the others."""
         self._reports[number] = report
 
     @property
     def unsettled(self) -> int:
-        """How many reports are still kept."""
+        """The number of reports that are still kept."""
         return len(self._reports)
 
     def next_at(self, now: float) -> float | None:
@@ -105,16 +105,16 @@ class Deaths(Duty):
         return Settled(deaths, jobs, problem=self._failing.problem)
 
     def settle(self, report: DeathReport, now: float) -> int:
-        """Returns how many claims went back or ended. `now` is Unix seconds."""
+        """Returns how many claims were released or ended. `now` is Unix seconds."""
         begun = (report.job, report.token) if report.job else None
 
         def decide(held: list[Claim]) -> list[Settlement]:
             failure = Failure(**report.failure) if report.failure else Failure("crash", "the worker died")
             policy = JobPolicy.decode(report.policy)
             decided = settle_held(held, begun, report.charge, failure, policy, random.random(), report.batch)
-            if begun is None or self._tapes is None:
+            if begun is None or self._run_logs is None:
                 return decided
-            return with_log(decided, begun, run_log.said(self._tapes, report.slot, *begun))
+            return with_log(decided, begun, run_log.said(self._run_logs, report.slot, *begun))
 
         count, _ = self._claims.settle(report.incarnation, report.worker, decide, now)
         return count

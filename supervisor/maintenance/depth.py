@@ -1,4 +1,4 @@
-"""Measure how much waits for each pool, for scaling and for people."""
+"""Measures the backlog of each pool, for scaling and for display."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.messages import chunks
-from supervisor.store.base import Chores, Depth, JobSelector
+from supervisor.store.base import Backlog, Depth, JobSelector
 from supervisor.system.channel import Message
 
-COUNT_LIMIT = 10_000  # due jobs counted a pool: more makes no difference to any decision
+COUNT_LIMIT = 10_000  # due jobs counted for a pool: more makes no difference to any decision
 _LATE = 0.0005  # seconds after the time of a delayed job, so that it is due by then
 _POOLS = 200  # in one message
 
@@ -24,23 +24,23 @@ class Measured(Result):
 
     @property
     def news(self) -> bool:
-        """A delayed job becomes due without anybody's commit."""
+        """A delayed job becomes due without a commit."""
         return self.changed and any(depth.due for depth in self.depths.values())
 
 
 class DepthGauge(Duty):
-    """Measures at changes, while anything waits, and when the next delayed job becomes due."""
+    """Measures after changes, while anything waits, and when the next delayed job becomes due."""
 
     name = "depths"
     rest = 0.1
     quiet = True
 
-    def __init__(self, chores: Chores, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
-        self._chores = chores
+    def __init__(self, backlog: Backlog, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
+        self._backlog = backlog
         self._pools = pools
         self._send = send
         self._depths: dict[str, Depth] = {}
-        self._looked: dict[str, float] = {}  # the monotonic second of each
+        self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
         self._failing: Items[str] = Items("pool")
         self.every = 1.0
 
@@ -54,16 +54,16 @@ class DepthGauge(Duty):
         for name, wanted in self._pools.items():
             if self._failing.ready(name):
                 with self._failing.attempt(name):
-                    looked = time.monotonic()  # before: what is claimed while this counts may still count as due
-                    measured[name] = self._chores.depth(wanted, now, COUNT_LIMIT)
+                    looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
+                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT)
                     self._looked[name] = looked
         changed = measured != self._depths
-        # What is due is told anew though it is as much as before: an old measure counts for less and less.
+        # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
         told = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
         for part in chunks(told.items(), _POOLS):
             self._send({"depths": {name: _told(depth, now, self._looked[name]) for name, depth in part}})
         self._depths = measured
-        # Beside jobs that are due already others become so without a timer of their own.
+        # While some jobs are due, others become due without a timer of their own.
         self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
         return Measured(measured, changed, problem=self._failing.problem)
 

@@ -1,4 +1,4 @@
-"""Keep the last hour in minutes: what was finished, and how the queue stood."""
+"""Records the last hour in minutes: finished jobs and queue sizes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
-from supervisor.maintenance.duty import Duty, Needs, Result
-from supervisor.store.base import Chores
+from supervisor.store.base import Backlog, History
 from supervisor.system import counters
 
-_SLACK = 10 * MINUTE  # for which old minutes may wait for company: no write a minute for an hour after the last job
+_SLACK = (
+    10 * MINUTE
+)  # old minutes are deleted several at a time: otherwise an idle queue would be written to every minute for an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +26,17 @@ class Recorded(Result):
 class HistoryRecorder(Duty):
     """Writes a minute when it is over, unless nothing happened in it and nothing waits.
 
-    What of the counters stands in the history is noted with it, in one transaction. So whoever dies, a minute counts
-    once: the next maintainer goes on from the note.
+    The state of the counters is stored with the minutes, in one transaction. So no matter who dies, a minute is
+    counted once: the next maintainer continues from the stored state.
     """
 
     name = "history"
     every = MINUTE
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, supervisor: str, path: Path) -> None:
-        self._chores = chores
+    def __init__(self, history: History, backlog: Backlog, supervisor: str, path: Path) -> None:
+        self._history = history
+        self._backlog = backlog
         self._supervisor = supervisor
         self._path = path
         self._minute: float | None = None
@@ -47,23 +50,23 @@ class HistoryRecorder(Duty):
         if self._minute is not None and minute > self._minute:
             written = self._write(minute - MINUTE, now)
             self._minute = minute
-            return Recorded(written, self._chores.forget_history(now - KEPT - (0.0 if written else _SLACK)))
-        self._minute = minute  # at the start, or after the clock was put back
+            return Recorded(written, self._history.forget(now - KEPT - (0.0 if written else _SLACK)))
+        self._minute = minute  # at the start, or after the clock was set back
         return Recorded()
 
     def close(self, now: float) -> Recorded:
-        """Write what there is of the minute that has begun: nobody will come after us."""
+        """Write the current minute as far as it has come: no later run will."""
         return Recorded(self._write(minute_of(now), now))
 
     def _write(self, minute: float, now: float) -> int:
-        before = self._chores.counted(self._supervisor)
+        before = self._history.counted(self._supervisor)
         counted = decoded(before)
         sums = {
             name: Sums(counters.done, counters.failed, counters.run_seconds, counters.wait_seconds)
             for name, counters in counters.read(self._path).types.items()
         }
-        minutes = recorded(minute, sums, counted, self._chores.queue_sizes(now))
-        if not minutes or not self._chores.record_minutes(self._supervisor, before, encoded(sums), minutes):
+        minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
+        if not minutes or not self._history.record(self._supervisor, before, encoded(sums), minutes):
             return 0
         return len(minutes)
 

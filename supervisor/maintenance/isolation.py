@@ -1,4 +1,4 @@
-"""Errors of single items inside a duty that has many: a row, a worker, a pool."""
+"""Errors of single items of a duty: a row, a worker, a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.telemetry import events
 Key = TypeVar("Key", bound=Hashable)
 
 LONGEST = 60.0  # seconds between two tries of an item that fails again and again
-MOST = 1000  # items that are remembered; of more, those that failed longest ago are tried again
+MOST = 1000  # failing items remembered; with more, those that failed longest ago are tried again
 _SHOWN = 200  # characters of an error, so that several fit into one line
 
 
@@ -27,9 +27,9 @@ class _Failure(NamedTuple):
 
 
 class Items(Generic[Key]):
-    """Each item fails for itself, and is tried again after a pause of its own. `kind` is what they are, for people.
+    """Each item fails on its own, and is tried again after a pause of its own. `kind` names the items in messages.
 
-    Only what says that the database cannot be used at all is raised: then the others need not be tried.
+    Only StoreUnavailable is raised: then the other items need not be tried.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +48,7 @@ class Items(Generic[Key]):
 
     @contextmanager
     def attempt(self, key: Key, what: object = None) -> Iterator[None]:
-        """Keep an error of the block for this item; without one it is forgotten. `what` names it, else its key."""
+        """Record an error of the block for this item, or its success. `what` names it in messages; default: its key."""
         try:
             yield
         except StoreUnavailable:
@@ -59,7 +59,7 @@ class Items(Generic[Key]):
             self._failures.pop(key, None)
 
     def keep(self, keys: AbstractSet[Key]) -> None:
-        """Forget all but these: the others are there no longer."""
+        """Forget all but these: the others no longer exist."""
         if self._failures:
             self._failures = {key: failure for key, failure in self._failures.items() if key in keys}
 
@@ -67,14 +67,14 @@ class Items(Generic[Key]):
         return len(self._failures)
 
     def next_try(self, now: float) -> float | None:
-        """When the first of those that fail may be tried again; None if none does. Both are Unix seconds."""
+        """When the first failing item may be tried again; None if none fails. Both are Unix seconds."""
         if not self._failures:
             return None
         return now + max(0.0, min(failure.not_before for failure in self._failures.values()) - self._clock())
 
     @property
     def problem(self) -> str:
-        """What fails, in one line; empty if nothing does."""
+        """The failures in one line; empty if there are none."""
         if not self._failures:
             return ""
         first = next(iter(self._failures.values()))

@@ -18,7 +18,7 @@ _SWEEPS = 3
 
 
 def scoreboard(dead: SupervisorRecord) -> Scoreboard | None:
-    """Its scoreboard, if there still is one. The path may be anything: opening what is no file could take for ever."""
+    """Its scoreboard, if it still exists. The path may be anything: opening something else than a file could block."""
     path = Path(dead.scoreboard)
     try:
         is_file = stat.S_ISREG(path.lstat().st_mode)
@@ -33,22 +33,22 @@ def end_processes(
     board: Scoreboard | None,
     own: SupervisorRecord | None,
 ) -> set[int]:
-    """End the workers that still live, their templates, and what jobs have started. Returns the pids of those workers
-    that do not end.
+    """End the workers that are still running, their templates, and processes started by jobs. Returns the pids of
+    workers that do not end.
 
-    Only where pids mean what they meant to the dead, so in the same boot on the same host, and only processes that were
-    started when the registry says, or that carry the supervisor's mark: whoever else has one's number is a stranger.
+    Only if pids mean the same as they did to the dead supervisor (the same boot of the same host), and only processes
+    that were started at the time in the registry, or that carry the supervisor's mark: a pid may have been reused.
     """
     if own is None or not own.boot_id or (own.boot_id, own.host) != (dead.boot_id, dead.host):
         return set()
     known = {worker.pid: worker.pid_started for worker in workers if worker.pid_started is not None}
     living = {pid: started for pid, started in known.items() if kernel.start_ticks(pid) == started}
     templates = _templates(living, board)
-    # A template that was stopped sees now that its supervisor is gone, and ends all that it has started, and itself.
+    # A stopped template now notices that its supervisor is gone, and ends itself and everything that it started.
     survivors.resume(templates)
     left = survivors.end(living, _PATIENCE)
     survivors.end(survivors.wait(templates, _PATIENCE), _PATIENCE)
-    # Not the path that stands in the database: there it may name the scoreboard of a supervisor that lives.
+    # Not the path in the database: it may name the scoreboard of a live supervisor.
     marked = _end_marked(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
     if ended := {*living, *templates, *marked}:
         events().warning("survivors_ended", dead=dead.id, pids=sorted(ended), left=sorted(left))
@@ -56,7 +56,7 @@ def end_processes(
 
 
 def _end_marked(scoreboard: str) -> set[int]:
-    """They may start others until they are ended."""
+    """They may start others until they are gone."""
     ended: set[int] = set()
     for _ in range(_SWEEPS):
         found = belonging.processes_of(scoreboard)
@@ -68,7 +68,7 @@ def _end_marked(scoreboard: str) -> set[int]:
 
 
 def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, int]:
-    """The parents of these workers that their supervisor had shown to be its templates, and when they were started."""
+    """The parents of these workers that their supervisor listed as its templates, and when they were started."""
     shown = board.supervisor_status().get("templates", []) if board is not None else []
     found = {}
     for parent in {kernel.parent_of(pid) for pid in workers}:
@@ -79,10 +79,10 @@ def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, i
 
 
 def remove_files(dead: SupervisorRecord) -> None:
-    """Remove its scoreboard, and what lies beside it, as far as these can be reached and are what they are said to be.
+    """Remove its scoreboard and the files beside it, as far as they exist and are what they should be.
 
-    The path stands in the database, where any program may have written it: only a file that has the very name of this
-    supervisor's is removed, that is no link, and is ours.
+    The path comes from the database, where any program may have written it: only a file of exactly this supervisor's
+    name is removed, and only if it is not a link and belongs to us.
     """
     path = Path(dead.scoreboard)
     if path.name != f"scoreboard-{dead.id}" or not path.is_absolute():

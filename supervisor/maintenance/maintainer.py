@@ -1,7 +1,7 @@
-"""The maintainer: the one process that does the database's chores. It starts nobody, and ends only what a dead
-supervisor has left.
+"""The maintainer: the one process that maintains the database. It starts no processes, and ends only those that a
+dead supervisor has left.
 
-Its first duty is start-up recovery; the supervisor forks no worker before it has reported that done.
+Its first duty is start-up recovery; the supervisor forks no worker before it is reported done.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.burst import BurstWatch
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.checkpointer import Checkpointer
 from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
-from supervisor.maintenance.duty import Duty
-from supervisor.maintenance.file_check import FileCheck
-from supervisor.maintenance.foreign_writers import ForeignWriterMonitor
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.messages import failing_duties, trouble_of
 from supervisor.maintenance.pruner import Pruner
@@ -33,7 +30,7 @@ from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.redriver import RedrivePolicy, Redriver
 from supervisor.maintenance.renewer import LockTimes, Renewer
 from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
-from supervisor.maintenance.schedules import Connected, FireSchedule
+from supervisor.maintenance.schedules import FireSchedule
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.start import StartUp
 from supervisor.maintenance.waker import Waker
@@ -45,12 +42,12 @@ from supervisor.telemetry import events
 
 __all__ = ["Maintainer", "Orders", "PoolInfo", "trouble_of"]
 
-BEAT = 1.0  # seconds between two stamps at most
-_COARSE = 0.01  # seconds; below it a millisecond more or less matters
+BEAT = 1.0  # seconds between two heartbeats at most
+_COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
 
 
 class PoolInfo(NamedTuple):
-    """What the maintainer must know of one pool. `wake` is the eventfd on which its idle workers sleep."""
+    """What the maintainer needs to know of one pool. `wake` is the eventfd on which its idle workers sleep."""
 
     wanted: JobSelector
     wake: int
@@ -59,9 +56,9 @@ class PoolInfo(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What the supervisor wants of this maintainer. Retentions are seconds, None means for ever.
+    """The instructions for one maintainer. Retentions are seconds, None means for ever.
 
-    `leaving` are pools that a reload took away: their workers get no more jobs, but finish theirs.
+    `leaving` are pools that a reload has removed: their workers get no more jobs, but finish the ones they have.
     """
 
     record: SupervisorRecord
@@ -75,7 +72,7 @@ class Orders(NamedTuple):
 
 
 class Maintainer:
-    """Made in its own process. `run` returns when the supervisor is gone or says so."""
+    """Created in its own process. `run` returns when the supervisor is gone or asks for it."""
 
     def __init__(self, orders: Orders, engine: Engine, channel: Channel, board: Scoreboard) -> None:
         self._orders = orders
@@ -86,24 +83,23 @@ class Maintainer:
         self._told_trouble = trouble_of(None)
         self._told_failing: dict[str, Failing] | None = None
         self._leaving = False
-        self._chores = engine.chores()
+        self._store = store = engine.maintenance()
         self._feed = engine.changes()
-        self._timetable = Connected(engine.timetable)
         self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
         self._watch = CommitWatch(self._feed)
-        self._deaths = Deaths(self._chores, board.run_logs, self._counter, channel.send)
+        self._deaths = Deaths(store.locks, board.run_logs, self._counter, channel.send)
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
-        self._waker = Waker(self._chores, self._slots, wakes, self._watch)
-        self._recovery = Recovery(self._chores, orders.record.id, self._counter)
-        self._history = HistoryRecorder(self._chores, orders.record.id, board.counters)
-        self._start_up = StartUp(self._chores, orders.record, self._recovery, channel.send)
+        self._waker = Waker(store.backlog, self._slots, wakes, self._watch)
+        self._recovery = Recovery(store.registry, store.locks, orders.record.id, self._counter)
+        self._history = HistoryRecorder(store.history, store.backlog, orders.record.id, board.counters)
+        self._start_up = StartUp(store.registry, orders.record, self._recovery, channel.send)
         self._starting = self._scheduler(self._start_up)
         self._scheduler_of_duties = self._scheduler(*self._duties())
 
     def _duties(self) -> Iterator[Duty]:
-        """All of them, in the order in which they run when several are due."""
-        orders, chores, send = self._orders, self._chores, self._channel.send
+        """In the order in which they run when several are due."""
+        orders, store, send = self._orders, self._store, self._channel.send
         slots = self._slots
         pool_infos = orders.pool_infos
         wanted = {name: info.wanted for name, info in pool_infos.items()}
@@ -111,37 +107,38 @@ class Maintainer:
         locks = {name: info.locks for name, info in pool_infos.items()}
         chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
 
+        engines = store.duties(self._log)
+
         yield self._deaths
-        yield FileCheck(chores)
+        yield from (duty for duty in engines if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield self._watch
         yield self._waker
-        yield DepthGauge(chores, wanted, send)
-        renewer = Renewer(chores, slots, locks | dict(orders.leaving))
+        yield DepthGauge(store.backlog, wanted, send)
+        renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
-        yield ControlPoller(chores, wanted, send)
-        yield CancelPoller(chores, orders.record.id, send)
-        yield UnhandledTypes(chores, types, send)
-        yield ForeignWriterMonitor(chores)
-        if orders.burst:  # it ends when nothing is left to do
+        yield ControlPoller(store.controls, wanted, send)
+        yield CancelPoller(store.controls, orders.record.id, send)
+        yield UnhandledTypes(store.backlog, types, send)
+        if orders.burst:  # it ends when there is nothing left to do
             pools = tuple(wanted.values())
-            yield BurstWatch(chores, slots, pools, orders.record.id, orders.since, send)
+            yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)
         else:
             for schedule in orders.schedules:
-                yield FireSchedule(self._timetable, schedule)
+                yield FireSchedule(store.schedules, schedule)
             if chances:
-                yield Redriver(chores, chances)
+                yield Redriver(store.finished, chances)
         yield self._recovery
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
-        yield Reclaimer(chores, shortest, counter=self._counter, tended=lambda: renewer.tended)
+        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, tended=lambda: renewer.tended)
         yield self._history
-        yield Checkpointer(chores)
-        yield Pruner(chores, orders.keep_done, orders.keep_failed)
+        yield from (duty for duty in engines if duty.needs is not Needs.NOTHING)
+        yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
 
     def _scheduler(self, *duties: Duty) -> Scheduler:
         return Scheduler(duties, between=self._slot.beat, failed=self._count)
 
     def run(self) -> int:
-        """Recover, report, then see to the duties until told to leave."""
+        """Recover, report, then run the duties until told to leave."""
         self._listen()
         self._slot.occupy(os.getpid())
         while not self._leaving and not self._start_up.done:
@@ -159,7 +156,7 @@ class Maintainer:
         self._tell(scheduler)
         self._channel.flush()
 
-    # Sleeping and hearing
+    # Waiting for duties, messages and commits
 
     def _listen(self) -> None:
         ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -173,7 +170,7 @@ class Maintainer:
             self._log.warning("inotify_unavailable", error=self._feed.problem, poll_seconds=self._watch.every)
 
     def _wait(self, scheduler: Scheduler) -> None:
-        """Until the next duty is due, the supervisor says something, or somebody may have committed."""
+        """Wait until the next duty is due, a message arrives, or there is a hint of a commit."""
         self._heed_hints(scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch))
         patience = max(0.0, min(scheduler.next_at() - time.monotonic(), BEAT))
         if patience < _COARSE:  # epoll counts in whole milliseconds
@@ -183,10 +180,10 @@ class Maintainer:
             if descriptor == self._hints:
                 self._watch.heard()
                 scheduler.hasten(self._watch)
-                scheduler.attend(self._watch, self._waker)  # a job may be there, and every microsecond counts
+                scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
 
     def _heed_hints(self, able: bool) -> None:
-        """Let them end our sleep, or not: they keep while there is nobody to wake."""
+        """Let hints end the wait or not: without idle workers they can be read later."""
         hearing = able and self._watch.listening()
         if self._hints is None or hearing == self._hearing:
             return
@@ -206,10 +203,10 @@ class Maintainer:
         if self._channel.closed:
             self._leaving = True
 
-    # What the supervisor is told
+    # Reporting to the supervisor
 
     def _tell(self, scheduler: Scheduler) -> None:
-        """It opens no database, so it must hear from us whether there is one to work with, and what fails."""
+        """It opens no database, so it has to be told whether the database can be used, and which duties fail."""
         trouble = trouble_of(scheduler.trouble)
         if trouble != self._told_trouble:
             self._channel.send(trouble)
@@ -223,30 +220,30 @@ class Maintainer:
         if isinstance(error, StoreBusy):
             self._counter.store_was_busy()
 
-    # The end
+    # Shutdown
 
     def _leave(self) -> None:
-        """The supervisor is done with its workers: strike it from the registry, if that is why we leave."""
+        """Remove the supervisor from the registry, unless it died."""
         if self._channel.closed:
-            return  # it died: recovery needs the registry
+            return  # it died: recovery needs its rows
         if self._attempt(self._settle_the_rest):
             self._attempt(self._strike)
-        self._attempt(self._chores.checkpoint)
-        for close in (self._timetable.close, self._feed.close, self._chores.close):
+        self._attempt(self._store.flush)
+        for close in (self._feed.close, self._store.close):
             self._attempt(close)
 
     def _settle_the_rest(self) -> None:
-        """What was reported, and what nobody could report."""
+        """Settle what was reported, and what nobody could report."""
         self._scheduler_of_duties.finish(self._deaths)
         if self._deaths.unsettled:
             raise StoreError(f"{self._deaths.unsettled} deaths could not be settled; the next supervisor recovers them")
-        for record in self._chores.workers_of(self._orders.record.id):
+        for record in self._store.registry.workers_of(self._orders.record.id):
             report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
             self._deaths.settle(report, time.time())
 
     def _strike(self) -> None:
         self._history.close(time.time())
-        self._chores.forget_supervisor(self._orders.record.id)
+        self._store.registry.forget(self._orders.record.id)
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Messages to the supervisor are bounded, whatever stands in the database: the channel takes no larger ones."""
+"""Messages to the supervisor. Their size is bounded, whatever the database holds: the channel limits it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_TEXT = 1000  # characters
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """So many at a time. Nothing for no items."""
+    """At most `size` items at a time. Yields nothing if there are none."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
@@ -27,12 +27,12 @@ def clipped(text: str, most: int = _MOST_TEXT) -> str:
 
 
 def trouble_of(error: StoreError | None) -> dict[str, Any]:
-    """What the supervisor is told of the database: why it cannot be used, or an empty text."""
+    """Why the database cannot be used; an empty text if it can."""
     gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
     return {"trouble": "" if error is None else clipped(str(error)), "gone": gone}
 
 
 def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
-    """What it is told of duties that fail, each with since when (Unix seconds) and why."""
+    """The failing duties, each with the start (Unix seconds) and the error."""
     told = islice(failing.items(), _MOST_DUTIES)
     return {"duties": {clipped(name, 100): {"since": one.since, "error": one.error} for name, one in told}}

@@ -1,13 +1,13 @@
-"""Delete finished jobs past their retention, a bounded stretch at a time."""
+"""Deletes finished jobs past their retention, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.maintenance.duty import Duty, Needs, Result
-from supervisor.store.base import Chores
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.store.base import FinishedJobs
 
-_STRETCH = 2000  # rows looked at a pass
+_ROWS = 2000  # per run
 _NEVER = 0.0
 
 
@@ -18,14 +18,14 @@ class Pruned(Result):
 
 
 class Pruner(Duty):
-    """Walks the table from the oldest id on and starts again at its end. `done`, `failed`: seconds or None."""
+    """Walks the table in the order of ids, and starts again at its end. `done`, `failed`: seconds or None."""
 
     name = "pruning"
     every = 30.0
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, done: float | None, failed: float | None) -> None:
-        self._chores = chores
+    def __init__(self, finished: FinishedJobs, done: float | None, failed: float | None) -> None:
+        self._finished = finished
         self._done = done
         self._failed = failed
         self._reached = 0
@@ -34,9 +34,9 @@ class Pruner(Duty):
         """`now` is Unix seconds."""
         if self._done is None and self._failed is None:
             return Pruned()
-        deleted, self._reached = self._chores.prune(
+        deleted, self._reached = self._finished.prune(
             self._reached,
-            _STRETCH,
+            _ROWS,
             _NEVER if self._done is None else now - self._done,
             _NEVER if self._failed is None else now - self._failed,
         )

@@ -1,4 +1,4 @@
-"""Take back jobs whose locks expired: the last resort, for owners that nobody here can judge."""
+"""Reclaims jobs whose locks have expired: the last resort, for owners that cannot be checked from here."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from supervisor.domain.clocks import Clocks
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim
 from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores, Expired
+from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.telemetry import events
 
-_ROWS = 500  # a pass
-_BOUND = 2.0  # seconds a pass
-_PROMPT = 0.5  # seconds: a write that takes longer says that owners may not have been able to renew
+_ROWS = 500  # per run
+_BOUND = 2.0  # seconds per run
+_PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able to renew
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Reclaimed(Result):
 
 
 class Reclaimer(Duty):
-    """A row is lost to its owner only after it has been watched, expired and unchanged, for as long as two
-    renewals take, on our own monotonic clock and while writing was possible. So neither a jump of the wall
-    clock nor a suspend nor a blocked database moves a lock.
+    """A lock is reclaimed only after it has been seen expired and unchanged for as long as two renewals take, on our
+    own monotonic clock and while the database could be written. So neither a jump of the wall clock nor a suspend nor a
+    blocked database takes a lock away.
     """
 
     name = "reclaiming of locks"
@@ -45,22 +45,24 @@ class Reclaimer(Duty):
 
     def __init__(
         self,
-        chores: Chores,
+        locks: ClaimLocks,
+        registry: Registry,
         lock_time: float,
         clock: Callable[[], float] = time.monotonic,
         counter: Counter | None = None,
         tended: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """`tended` are owners who live, as this supervisor knows: that their locks could not be renewed is its own
-        failure, and nobody else's.
+        """`tended` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
+        its own.
         """
-        self._chores = chores
+        self._locks = locks
+        self._registry = registry
         self._counter = counter or Counter()
         self._tended = tended
         self._clock = clock
         self.patience = patience(lock_time)
         self.every = self.patience / 4
-        self._nobodys = JobPolicy(lock_time=lock_time)  # who is not registered renews nothing
+        self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._failing: Items[int] = Items("job", clock)
@@ -69,8 +71,8 @@ class Reclaimer(Duty):
     def run(self, now: float) -> Reclaimed:
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
-        # So many more as fail: they must not stand in the way of those behind them.
-        found = self._chores.expired(now, _ROWS + len(self._failing))
+        # Failing ones come on top, so that they do not block those after them.
+        found = self._locks.expired(now, _ROWS + len(self._failing))
         self._failing.keep({row.job_id for row in found})
         tended = self._tended()
         rows = [
@@ -91,14 +93,14 @@ class Reclaimer(Duty):
         return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem)
 
     def _has_expired(self, row: Expired) -> bool:
-        """A foreign claim is never renewed, so what counts is the time that it has really had."""
+        """A foreign claim is never renewed, so its real age counts."""
         age = self._clock() - self._clocks.steadily(row.claimed_at)
         return row.owner != "foreign" or age > row.expires_at - row.claimed_at
 
     def _can_write(self) -> bool:
-        """Whether owners could, too: at once, or nearly so."""
+        """Whether the database can be written without a long wait: then owners could renew, too."""
         began = self._clock()
-        return self._chores.writable() and self._clock() - began <= _PROMPT
+        return self._locks.writable() and self._clock() - began <= _PROMPT
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
         """An owner with longer locks than ours renews them less often."""
@@ -111,12 +113,12 @@ class Reclaimer(Duty):
             settlements.append(settle_expired(claim, owner, policy, random.random()))
             return settlements[-1]
 
-        taken = self._chores.reclaim(row, settle, now)
+        taken = self._locks.reclaim(row, settle, now)
         if taken:
             self._counter.reclaimed(settlements, now)
             self._log.warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
         return taken
 
     def _policy_of(self, owner: str) -> JobPolicy:
-        record = self._chores.worker(owner) if owner else None
+        record = self._registry.worker(owner) if owner else None
         return JobPolicy.decode(record.policy) if record else self._nobodys

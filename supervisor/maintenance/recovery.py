@@ -1,4 +1,4 @@
-"""Give back what dead supervisors held: at start-up before any worker exists, and for peers ever after."""
+"""Recovers what dead supervisors held: at start-up before any worker exists, later for peers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.policy import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance import leftovers
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores, SupervisorRecord, WorkerRecord
+from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard, tapes_of
 from supervisor.telemetry import events
 
-_BOUND = 2.0  # seconds a run
-_PASSES = 3  # in which a worker is looked for again whose claims were given back
+_BOUND = 2.0  # seconds per run
+_PASSES = 3  # in which the claims of a recovered worker are checked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,26 @@ class Recovered(Result):
 
 
 class StillAlive(Exception):
-    """A dead supervisor's worker that cannot be ended. What it runs is not anybody else's yet."""
+    """A dead supervisor's worker cannot be ended. What it runs must not be run by another yet."""
 
 
 class Recovery(Duty):
     """Finds supervisors that are certainly dead; nobody else's jobs are touched.
 
-    Their workers are ended first, where this machine can tell which processes they are. Where it cannot, one may live
-    on for some milliseconds and claim once more after its row is gone, so it is remembered for a few passes.
+    Their workers are ended first, if this machine can tell which processes they are. If it cannot, one may live on for
+    some milliseconds and claim once more after its row is gone, so its claims are checked again for a few passes.
     """
 
     name = "recovery"
-    every = 1.0  # seconds: a living peer recovers at once
+    every = 1.0  # seconds: a live peer recovers at once
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, own: str, counter: Counter | None = None) -> None:
-        self._chores = chores
-        self._claims = DeadClaims(chores, counter or Counter())
+    def __init__(self, registry: Registry, locks: ClaimLocks, own: str, counter: Counter | None = None) -> None:
+        self._registry = registry
+        self._locks = locks
+        self._claims = DeadClaims(locks, counter or Counter())
         self._own = own
-        self._given_back: dict[str, int] = {}  # incarnations, and in how many passes they are still looked for
+        self._given_back: dict[str, int] = {}  # incarnations, and the number of passes left to check them
         self._failing: Items[str] = Items("dead worker")
         self._log = events()
 
@@ -62,30 +63,30 @@ class Recovery(Duty):
         """One pass over the registry. `now` is Unix seconds."""
         stop_by = time.monotonic() + _BOUND
         total = Recovered(jobs=self._look_again(now))
-        records = self._chores.supervisors()
+        records = self._registry.supervisors()
         own = next((record for record in records if record.id == self._own), None)
         for record in records:
             if record.id != self._own and self._failing.ready(record.id) and time.monotonic() < stop_by:
                 with self._failing.attempt(record.id):
-                    if self._chores.owner_lives(record) is False:
+                    if self._registry.owner_lives(record) is False:
                         total = _added(total, self._recover(record, own, now, stop_by))
         return replace(total, problem=self._failing.problem, more=time.monotonic() >= stop_by)
 
     def _look_again(self, now: float) -> int:
-        """Give back what they have claimed since, uncharged: their death has been charged already."""
+        """Release what they have claimed since, uncharged: their death has been charged already."""
         jobs = 0
         for incarnation in list(self._given_back):
-            held = [released(claim) for claim in self._chores.held_by(incarnation)]
+            held = [released(claim) for claim in self._locks.held_by(incarnation)]
             if held:
                 with self._failing.attempt(incarnation):
-                    jobs += self._chores.settle_dead(incarnation, held, now)
+                    jobs += self._locks.settle_dead(incarnation, held, now)
         self._given_back = {one: passes - 1 for one, passes in self._given_back.items() if passes > 1}
         return jobs
 
     def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, stop_by: float) -> Recovered:
-        """Settle its workers one by one, each for itself, and tidy up when that is done."""
+        """Settle its workers one by one, then remove its files and its row."""
         board = leftovers.scoreboard(record)
-        workers = [worker for worker in self._chores.workers_of(record.id) if self._failing.ready(worker.incarnation)]
+        workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
         alive = leftovers.end_processes(record, workers, board, own)
         total = Recovered()
         for worker in workers:
@@ -96,10 +97,10 @@ class Recovery(Duty):
                     raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
                 total = _added(total, self._settle(record, worker, board, now))
                 self._given_back[worker.incarnation] = _PASSES
-        if self._chores.workers_of(record.id):
+        if self._registry.workers_of(record.id):
             return total  # to be tried again
         leftovers.remove_files(record)
-        self._chores.forget_supervisor(record.id)
+        self._registry.forget(record.id)
         self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
         return replace(total, supervisors=1)
 
@@ -123,7 +124,7 @@ def _added(one: Recovered, other: Recovered) -> Recovered:
 
 
 def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
-    """The run that had begun, and of how many jobs; None if the scoreboard does not tell."""
+    """(the run that had begun, its number of jobs); None for the run if the scoreboard does not tell."""
     slot = board.find(worker.incarnation, worker.slot) if board is not None else None
     if slot is None:
         return None, 1

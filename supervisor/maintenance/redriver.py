@@ -1,4 +1,4 @@
-"""Give failed jobs another chance by themselves, where a pool says so."""
+"""Retries failed jobs automatically, if a pool is configured to."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
-from supervisor.store.base import Chores, Cursor, JobSelector
+from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
 
-_STRETCH = 500  # failed jobs looked at a pass and pool
+_ROWS = 500  # failed jobs per run and pool
 _START = Cursor(0.0, 0)
 
 
 class RedrivePolicy(NamedTuple):
-    """What a pool grants its failed jobs: `every` so many seconds after a failure, at most `times` times a job."""
+    """A pool's setting: retry `every` seconds after the failure, each job at most `times` times."""
 
     wanted: JobSelector
     every: float
@@ -33,20 +33,20 @@ class Redriven(Result):
 
 
 class Redriver(Duty):
-    """Walks the failed jobs in the order of their failures, each once it has rested long enough.
+    """Walks the failed jobs in the order of their failures, each when its wait is over.
 
-    It never goes back: what fails again stands at the end once more. A new maintainer walks from the beginning.
+    It never goes back: a job that fails again is at the end again. A new maintainer starts from the beginning.
     """
 
     name = "retries of failed jobs"
     needs = Needs.WRITING
 
-    def __init__(self, chores: Chores, chances: Iterable[RedrivePolicy]) -> None:
-        self._chores = chores
+    def __init__(self, finished: FinishedJobs, chances: Iterable[RedrivePolicy]) -> None:
+        self._finished = finished
         self._reached = dict.fromkeys(chances, _START)
         self._failing: Items[RedrivePolicy] = Items("types")
         self._log = events(process="maintainer")
-        # Punctual to a twentieth of the time that is asked for; a look costs one seek.
+        # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
         self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
 
     def run(self, now: float) -> Redriven:
@@ -61,10 +61,10 @@ class Redriver(Duty):
     def _redrive(self, chance: RedrivePolicy, now: float) -> int:
         rested, reached = now - chance.every, self._reached[chance]
         if reached.failed_at > rested:
-            reached = _START  # the clock was put back: what fails now stands before what we have seen
-        revived, self._reached[chance] = self._chores.revive(
-            chance.wanted, chance.times, reached, rested, _STRETCH, now
+            reached = _START  # the clock was set back: what fails now comes before what we have seen
+        redriven, self._reached[chance] = self._finished.redrive(
+            chance.wanted, chance.times, reached, rested, _ROWS, now
         )
-        if revived:
-            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=revived)
-        return len(revived)
+        if redriven:
+            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=redriven)
+        return len(redriven)

@@ -1,4 +1,4 @@
-"""Keep the locks of live workers from running out, so that short locks and long jobs go together."""
+"""Renews the locks of live workers, so that locks can be short and jobs long."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.lease import renewal_interval
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of
-from supervisor.store.base import Chores
+from supervisor.store.base import ClaimLocks
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.slot import Snapshot
 
@@ -32,22 +32,22 @@ class Renewed(Result):
 
 
 class Renewer(Duty):
-    """Renews what has used up a third of its time, unless its worker is stopped or stuck.
+    """Renews a lock when a third of its time is over, unless its worker is stopped or stuck.
 
-    Locks of the same duration are renewed together; where that is refused, each worker's for themselves.
+    Locks of the same duration are renewed together; if that is refused, worker by worker.
     """
 
     name = "renewal of locks"
     needs = Needs.WRITING
     quiet = True
 
-    def __init__(self, chores: Chores, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
-        self._chores = chores
+    def __init__(self, locks: ClaimLocks, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
+        self._locks = locks
         self._slots = slots
         self._pools = pools
         self._late: dict[str, Signs] = {}
         self._failing: Items[str] = Items("worker")
-        self.tended: frozenset[str] = frozenset()  # the workers whose locks it keeps, or tries to
+        self.tended: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
     def run(self, now: float) -> Renewed:
@@ -63,7 +63,7 @@ class Renewer(Duty):
                 owners.setdefault(times.lock_time, []).append(worker)
         self.tended = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
         self._failing.keep(self.tended)
-        # The shortest first: they are in the greatest hurry.
+        # The shortest first: they are the most urgent.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
         return Renewed(locks, withheld, problem=self._failing.problem)
 
@@ -71,7 +71,7 @@ class Renewer(Duty):
         times = now + lock_time * 2 / 3, now + lock_time
         sound = [worker for worker in workers if not self._failing.fails(worker.incarnation)]
         try:
-            locks = self._chores.renew([worker.incarnation for worker in sound], *times) if sound else 0
+            locks = self._locks.renew([worker.incarnation for worker in sound], *times) if sound else 0
         except StoreUnavailable:
             raise
         except StoreError:
@@ -79,7 +79,7 @@ class Renewer(Duty):
         for worker in workers:
             if worker not in sound and self._failing.ready(worker.incarnation):
                 with self._failing.attempt(worker.incarnation, worker.name):
-                    locks += self._chores.renew([worker.incarnation], *times)
+                    locks += self._locks.renew([worker.incarnation], *times)
         return locks
 
     def _verdict(self, worker: Snapshot, heartbeat_timeout: float) -> Verdict:

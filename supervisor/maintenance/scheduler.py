@@ -1,6 +1,6 @@
-"""When each duty runs, and what becomes of the others when one fails. Knows no process, no database and no clock.
+"""Decides when each duty runs, and isolates their failures. It knows no process, no database and no clock.
 
-The idea of services that fail each for itself is River's (internal/maintenance/queue_maintainer.go).
+The idea of services that fail independently is River's (internal/maintenance/queue_maintainer.go).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import astuple, dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.telemetry import events
 
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row
 LONGEST_PAUSE = 5.0
-LONGEST_BUSY_PAUSE = 1.0  # whoever waits for a lock has waited in the attempt already
-SLOW = 2.0  # seconds: a run that takes longer is worth a warning
-MOST_TEXT = 300  # characters of an error that are told
+LONGEST_BUSY_PAUSE = 1.0  # the attempt itself has waited for the lock already
+SLOW = 2.0  # seconds: longer runs are logged as warnings
+MOST_TEXT = 300  # characters of an error that are reported
 
 
 class Failing(NamedTuple):
@@ -31,13 +31,13 @@ class Failing(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One duty's place. Times are monotonic seconds. Only a run that has returned moves `seen` and `due`."""
+    """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`."""
 
     duty: Duty
     due: float = 0.0
-    news: int = 1  # how often it was told of a change: at the start everything is new
-    seen: int = 0  # of these, those that it has looked at
-    began: float = -inf  # its last run that was not in vain
+    news: int = 1  # changes it was told of: at the start everything is new
+    seen: int = 0  # the changes that it has processed
+    began: float = -inf  # its last successful run
     tried: float = -inf
     not_before: float = 0.0
     failures: int = 0
@@ -46,11 +46,11 @@ class _Entry:
 
 
 class Scheduler:
-    """Runs duties one after the other. What a duty was told is forgotten only when it has run without an error.
+    """Runs duties one after the other. A change is marked as processed only when the duty has run without an error.
 
-    An error costs that duty alone: it is tried again after a pause of its own. Two things are nobody's own: while the
-    file is gone nothing runs that needs it, and when somebody else keeps the database from being written, only one
-    duty waits for it before all others that do not write have had their turn.
+    An error affects that duty alone: it is tried again after a pause of its own. There are two exceptions: while the
+    database is gone, nothing runs that needs it; and while another program keeps it from being written, only one duty
+    waits for that before all others that do not write have had their turn.
 
     `between` is called before each run, `failed` with each error. `steady` and `wall` are the clocks.
     """
@@ -73,7 +73,7 @@ class Scheduler:
         self._busy_until = 0.0
         self._log = events(process="maintainer")
 
-    # What it is told
+    # Input
 
     def changed(self) -> None:
         """Something was committed, or may have been."""
@@ -84,11 +84,11 @@ class Scheduler:
         """Run this one at the next opportunity."""
         self._entry(duty).due = 0.0
 
-    # What it tells
+    # Output
 
     @property
     def failing(self) -> dict[str, Failing]:
-        """Every duty that fails just now, by its name."""
+        """The failing duties, by name."""
         return {entry.duty.name: entry.failing for entry in self._entries if entry.failing is not None}
 
     @property
@@ -97,7 +97,7 @@ class Scheduler:
         return self._gone or next((e.unavailable for e in self._entries if e.unavailable is not None), None)
 
     def may_run(self, duty: Duty) -> bool:
-        """Whether nothing holds this one up."""
+        """Whether nothing keeps this one from running."""
         return self._held_up_until(self._entry(duty)) <= self._steady()
 
     def next_at(self) -> float:
@@ -105,7 +105,7 @@ class Scheduler:
         at, now = self._steady(), self._wall()
         return min((self._due(entry, at, now) for entry in self._entries), default=inf)
 
-    # The work
+    # Running
 
     def perform(self) -> None:
         """One pass: every duty whose time has come runs once, those that wait for the database last."""
@@ -114,18 +114,18 @@ class Scheduler:
         for entry in sorted(ready, key=_by_turn):
             self._run_unless_held_up(entry)
         waiting = {*self._entries}.difference(ready)
-        for entry in self._entries:  # those that have been told something by one of these just now
+        for entry in self._entries:  # those that one of these has just told of a change
             if entry in waiting and entry.news > entry.seen and self._due(entry, at, now) <= at:
                 self._run_unless_held_up(entry)
 
     def attend(self, *duties: Duty) -> None:
-        """Run these at once, if they were hastened or told something, before anybody else is so much as asked."""
+        """Run these at once if they were hastened or told of a change, before the others are even considered."""
         for entry in map(self._entry, duties):
             if entry.due == 0.0 or entry.news > entry.seen:
                 self._run_unless_held_up(entry)
 
     def finish(self, duty: Duty) -> None:
-        """Run this one at once, whenever it is due: nothing comes after."""
+        """Run this one at once, even if it is not due: it is the last run."""
         self._run(self._entry(duty))
 
     def _run_unless_held_up(self, entry: _Entry) -> None:
@@ -150,9 +150,9 @@ class Scheduler:
         self._tell(duty, result, seconds)
         if result.news:
             self.changed()
-            entry.seen += 1  # it knows its own news
+            entry.seen += 1  # not news to itself
 
-    # When
+    # Times
 
     def _due(self, entry: _Entry, at: float, now: float) -> float:
         """When a duty is to run next, in monotonic seconds."""
@@ -168,12 +168,12 @@ class Scheduler:
     def _held_up_until(self, entry: _Entry) -> float:
         held_up = entry.not_before
         if self._gone is not None and entry.duty.needs >= Needs.FILE:
-            return inf  # until whoever looks after the file has found it
+            return inf  # until the duty that checks the database has found it
         if entry.duty.needs >= Needs.WRITING:
             held_up = max(held_up, self._busy_until)
         return held_up
 
-    # What comes of it
+    # Results
 
     def _note_failure(self, entry: _Entry, error: Exception, now: float) -> None:
         self._failed(error)
@@ -192,7 +192,7 @@ class Scheduler:
             self._log.error("store_failed", error=str(error), duty=entry.duty.name)
         news = self._fails(entry, error_text(error), now)
         if news and entry.unavailable is None:
-            # What the database says speaks for itself; anything else is a bug, of which the place must be known.
+            # An error of the database needs no traceback; anything else is a bug.
             self._log.error(
                 "duty_failed", duty=entry.duty.name, error=error_text(error), exc_info=not isinstance(error, StoreError)
             )
@@ -206,7 +206,7 @@ class Scheduler:
         if entry.unavailable is not None:
             entry.unavailable = None
             self._busy_until = 0.0
-            for other in self._entries:  # what has hindered this one no longer does, so nor need it the others
+            for other in self._entries:  # what kept this one from running is over, for the others too
                 if other.unavailable is not None:
                     other.not_before = other.due = 0.0
         if before is not None and self.trouble is None:
@@ -218,7 +218,7 @@ class Scheduler:
             entry.failing = None
 
     def _fails(self, entry: _Entry, error: str, now: float) -> bool:
-        """Whether it is the first time, or for another reason than before."""
+        """Returns whether this is the first failure, or one for another reason."""
         before = entry.failing
         entry.failing = Failing(before.since if before else now, error[:MOST_TEXT])
         return before is None or before.error != entry.failing.error
@@ -234,13 +234,13 @@ class Scheduler:
 
 
 def _by_turn(entry: _Entry) -> tuple[bool, float]:
-    """In the order in which they are listed; those that the database has failed, after them, take turns."""
+    """In the order of the list; after them, in turn, those for which the database was unavailable."""
     hindered = entry.unavailable is not None
     return hindered, entry.tried if hindered else 0.0
 
 
 def error_text(error: BaseException) -> str:
-    """An error in one line for people; of one that is not the store's the class is told, too."""
+    """An error in one line; with the name of its class unless it is a StoreError."""
     text = " ".join(str(error).split())
     if not isinstance(error, StoreError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

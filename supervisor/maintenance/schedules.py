@@ -1,17 +1,16 @@
-"""Fire schedules: put a job into the queue when its time has come."""
+"""Fires schedules: enqueues a job when its time has come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import NewJob
 from supervisor.domain.schedule import Schedule, firing
-from supervisor.maintenance.duty import Duty, Needs, Result
-from supervisor.store.base import Planned, Timetable
+from supervisor.store.base import Planned, Schedules
 from supervisor.telemetry import events
 
-_LATE = 0.0005  # seconds after its time, so that it has come by then
+_LATE = 0.0005  # seconds after its time, so that the time has come for sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +18,15 @@ class Fired(Result):
     jobs: int = 0
 
 
-class Connected:
-    """The timetable that all schedules share. It is opened at the first need, so that a configuration without schedules
-    has no such connection.
-    """
-
-    def __init__(self, open_it: Callable[[], Timetable]) -> None:
-        self._open = open_it
-        self._timetable: Timetable | None = None
-
-    def get(self) -> Timetable:
-        if self._timetable is None:
-            self._timetable = self._open()
-        return self._timetable
-
-    def close(self) -> None:
-        if self._timetable is not None:
-            self._timetable.close()
-
-
 class FireSchedule(Duty):
-    """One schedule, so that each fails for itself. Several supervisors may have it: the database decides who fires."""
+    """One schedule, so that each fails on its own. If several supervisors have it, the database decides which fires."""
 
     every = 60.0  # seconds; its own time is exact
     needs = Needs.WRITING
 
-    def __init__(self, timetable: Connected, schedule: Schedule) -> None:
+    def __init__(self, schedules: Schedules, schedule: Schedule) -> None:
         self.name = f"schedule {schedule.name}"
-        self._timetable = timetable
+        self._schedules = schedules
         self._schedule = schedule
         self._planned: Planned | None = None
         self._log = events(process="maintainer")
@@ -55,18 +35,18 @@ class FireSchedule(Duty):
         return None if self._planned is None else self._planned.next_at + _LATE
 
     def run(self, now: float) -> Fired:
-        """Plan it at first; from then on fire it when it is due."""
+        """Plan it the first time; then fire it when it is due."""
         schedule = self._schedule
         if self._planned is None:
-            self._planned = self._timetable.get().plan(schedule.name, schedule.timing, next(schedule.after(now)))
+            self._planned = self._schedules.plan(schedule.name, schedule.timing, next(schedule.after(now)))
             return Fired()
         if self._planned.next_at > now:
             return Fired()
-        timetable, decision = self._timetable.get(), firing(schedule, self._planned.next_at, now)
+        decision = firing(schedule, self._planned.next_at, now)
         jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at) for at in decision.times]
-        ids = timetable.fire(self._planned, jobs, decision.next_at, now)
-        # Moved by us or by a peer: either way the row says what is next.
-        self._planned = timetable.plan(schedule.name, schedule.timing, decision.next_at)
+        ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
+        # Advanced by us or by a peer: either way the row has the next time.
+        self._planned = self._schedules.plan(schedule.name, schedule.timing, decision.next_at)
         if ids is None:
             return Fired()
         self._log.info(

@@ -11,18 +11,18 @@ PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING)
 
 
 def pool_of(worker: str) -> str:
-    """The pool's name out of a worker's: `tag` of `tag-2`."""
+    """The pool of a worker, from its name: `tag` for `tag-2`."""
     return worker.rpartition("-")[0]
 
 
 class SlotReader:
-    """Reads slots; copies nothing that it does not need."""
+    """Reads slots, copying only what is needed."""
 
     def __init__(self, board: Scoreboard) -> None:
         self._board = board
 
     def workers(self) -> list[tuple[int, Snapshot]]:
-        """(slot number, copy) of every worker that is there."""
+        """(slot number, copy) of every worker."""
         found = []
         for number in range(1, self._board.highest + 1):
             snapshot = self._board.slot(number).read()
@@ -31,7 +31,7 @@ class SlotReader:
         return found
 
     def idle(self) -> Counter[str]:
-        """How many workers of each pool sleep."""
+        """The number of idle workers of each pool."""
         count: Counter[str] = Counter()
         for number in range(1, self._board.highest + 1):
             slot = self._board.slot(number)
@@ -40,7 +40,7 @@ class SlotReader:
         return count
 
     def at_rest(self) -> tuple[bool, int]:
-        """(whether no worker holds a claim or is starting, jobs done by all): to tell that a burst is over."""
+        """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
         workers = [snapshot for _, snapshot in self.workers()]
         rest = all(w.state in (State.IDLE, State.DRAINING) and w.claims == 0 and w.job == 0 for w in workers)
         return rest, sum(w.done for w in workers)

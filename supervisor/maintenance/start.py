@@ -1,26 +1,26 @@
-"""The maintainer's first duty: enter the registry and recover the dead. No worker exists before it is done."""
+"""The maintainer's first duty: register the supervisor and recover dead ones. No worker exists before it is done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.maintenance.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.maintenance.recovery import Recovery
-from supervisor.store.base import Chores, SupervisorRecord
+from supervisor.store.base import Registry, SupervisorRecord
 from supervisor.system.channel import Message
 
 
 class StartUp(Duty):
-    """What cannot be recovered now, a row that cannot be written for example, keeps nobody from starting."""
+    """What cannot be recovered now, for example a row that cannot be written, does not prevent the start."""
 
     name = "start-up"
     every = 60.0
-    needs = Needs.NOTHING  # it finds out by itself whether the database is there
+    needs = Needs.NOTHING  # it finds out itself whether the database is there
 
     def __init__(
-        self, chores: Chores, record: SupervisorRecord, recovery: Recovery, send: Callable[[Message], None]
+        self, registry: Registry, record: SupervisorRecord, recovery: Recovery, send: Callable[[Message], None]
     ) -> None:
-        self._chores = chores
+        self._registry = registry
         self._record = record
         self._recovery = recovery
         self._send = send
@@ -28,7 +28,7 @@ class StartUp(Duty):
         self.done = False
 
     def run(self, now: float) -> Result:
-        self._chores.register(self._record)
+        self._registry.register(self._record)
         recovered = self._recovery.run(now)
         for name in self._found:
             self._found[name] += getattr(recovered, name)

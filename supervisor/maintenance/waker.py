@@ -1,4 +1,4 @@
-"""Wake idle workers the moment a job may be there, whoever inserted it."""
+"""Wakes idle workers as soon as there may be a job, no matter who inserted it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.duty import Duty, Result
 from supervisor.maintenance.isolation import Items
 from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.store.base import Chores, JobSelector
+from supervisor.store.base import Backlog, JobSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Waker(Duty):
     quiet = True
 
     def __init__(
-        self, chores: Chores, slots: SlotReader, pools: Mapping[str, tuple[JobSelector, int]], watch: CommitWatch
+        self, backlog: Backlog, slots: SlotReader, pools: Mapping[str, tuple[JobSelector, int]], watch: CommitWatch
     ) -> None:
-        self._chores = chores
+        self._backlog = backlog
         self._slots = slots
         self._pools = pools
         self._watch = watch
@@ -43,7 +43,7 @@ class Waker(Duty):
 
     def run(self, now: float) -> Woken:
         idle = self._slots.idle()
-        self._failing.keep(set(idle))  # nobody tries a pool that has nobody to wake
+        self._failing.keep(set(idle))  # a pool without idle workers is not tried
         posted = 0
         for name, count in idle.items():
             if name in self._pools and self._failing.ready(name):
@@ -53,10 +53,10 @@ class Waker(Duty):
         return Woken(posted, problem=self._failing.problem)
 
     def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
-        first = self._chores.any_due(wanted, now)
+        first = self._backlog.any_due(wanted, now)
         if first:
             os.eventfd_write(eventfd, 1)  # it wakes up while we count
-        due = self._chores.depth(wanted, now, idle).due
+        due = self._backlog.depth(wanted, now, idle).due
         if min(idle, due) > first:
             os.eventfd_write(eventfd, min(idle, due) - first)
         return due

@@ -59,7 +59,7 @@ def check_retry(operations: Operations, ids: Iterable[int]) -> None:
 
 def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
     """Retry exactly these jobs. Raises Conflict if some are not changed; the others are retried."""
-    retried = operations.retry(ids, now)
+    retried = operations.actions.retry(ids, now)
     if retried < len(ids):
         which = f"job {ids[0]} was" if len(ids) == 1 else f"{len(ids) - retried} of {len(ids)} jobs were"
         raise Conflict(f"{which} not retried: an unfinished job has the same unique key, or the state has just changed")
@@ -95,12 +95,12 @@ def meant(change: Change, which: Filter) -> Filter:
 def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:
     """Change those of these jobs whose state allows it, and return how many were changed."""
     if what == "retry":
-        return operations.retry(ids, now)
-    return operations.cancel_all(ids, now) if what == "cancel" else operations.delete(ids)
+        return operations.actions.retry(ids, now)
+    return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids)
 
 
 def _require(operations: Operations, job_id: int, allowed: Collection[Status], rule: str) -> None:
-    job = operations.job(job_id)
+    job = operations.jobs.get(job_id)
     if job is None:
         raise JobNotFound(job_id)
     if job.status not in allowed:
@@ -122,7 +122,7 @@ def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, no
 def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:
     """Fix a pool's size, or return it to automatic scaling with None. Raises the errors of `check_scale`."""
     check_scale(operations, pool, workers, configured)
-    operations.scale(pool, workers, now)
+    operations.controls.scale(pool, workers, now)
 
 
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
@@ -135,7 +135,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     for record in living(operations):
         known.update(_pools_of(record))
     # A pool that is no longer known may still have a fixed size, which can be removed.
-    stale = workers is None and pool in operations.controls().sizes
+    stale = workers is None and pool in operations.controls.current().sizes
     if known and pool not in known and not stale:
         raise UnknownPool([f"there is no pool {pool!r}; the pools are {', '.join(sorted(known))}"])
 
@@ -154,21 +154,21 @@ def pause(
     Raises InvalidJob, and UnknownType for a type to pause that no configuration, pool or job has: it is probably
     mistyped, and the intended type would keep running. `force` pauses it anyway, for future jobs.
     """
-    changed = (checked_type(type_) in operations.controls().paused) != paused
+    changed = (checked_type(type_) in operations.controls.current().paused) != paused
     if paused and changed:
         if not force:
             _require_type(operations, type_, configured)
-        operations.pause(type_, now)
+        operations.controls.pause(type_, now)
     elif not paused:
-        operations.resume(type_)
+        operations.controls.resume(type_)
     return changed
 
 
 def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
     known = {*configured, *types_taken(operations)}
-    if type_ in known or operations.jobs(status=None, type=type_, before=None, limit=1):
+    if type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1):
         return
-    known.update(name for name, _, _ in operations.open_counts() if isinstance(name, str))
+    known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
     near = difflib.get_close_matches(type_, sorted(known)[:_MOST_COMPARED], n=3)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{meant}"])
@@ -217,7 +217,7 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
                 problems += error.problems
     if problems:
         raise ConfigError(problems)
-    operations.request_reload(now)
+    operations.controls.request_reload(now)
     return supervisors
 
 
@@ -225,7 +225,7 @@ def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> d
     """The results of the last requested reload by the supervisor's pid: `state` is accepted, refused,
     failed or gone, `problems` says why. Waits for all results; a set-up takes startup_timeout at most.
     """
-    number = operations.controls().reloads
+    number = operations.controls.current().reloads
     outcomes: dict[int, dict[str, Any]] = {}
     left = {record.pid: record for record in asked}
     while left:
@@ -242,7 +242,7 @@ def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> d
 def _reload_outcome(operations: Operations, record: SupervisorRecord, number: int) -> dict[str, Any] | None:
     """None while the result is not known."""
     board = Scoreboard.open(Path(record.scoreboard))
-    if board is None or operations.owner_lives(record) is False:
+    if board is None or operations.registry.owner_lives(record) is False:
         return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
     news = board.supervisor_status().get("reload") or {}
     told = (news.get("number") or 0) >= number and news["state"] != "running"
@@ -258,7 +258,7 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
     records = living(operations)
     if not records:
         return "no supervisor is running"
-    if job.type in operations.controls().paused:
+    if job.type in operations.controls.current().paused:
         return f"its type is paused; `supervisor resume {job.type}` resumes it"
     pools = [pool for record in records for pool in _pools_of(record).items()]
     if not pools:
@@ -276,7 +276,9 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
 
 def living(operations: Operations) -> list[SupervisorRecord]:
     """The supervisors that are not known to be dead."""
-    return [record for record in operations.supervisors() if operations.owner_lives(record) is not False]
+    return [
+        record for record in operations.registry.supervisors() if operations.registry.owner_lives(record) is not False
+    ]
 
 
 def _pools_of(record: SupervisorRecord) -> dict[str, Any]:

@@ -87,8 +87,8 @@ class Doing(NamedTuple):
 def running(operations: Operations) -> dict[int, Doing]:
     """The jobs that are running now, by id, as far as this user can read the scoreboards."""
     found = {}
-    for record in operations.supervisors():
-        board = None if operations.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
+    for record in operations.registry.supervisors():
+        board = None if operations.registry.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
         if board is None:
             continue
         for number in range(1, board.highest + 1):
@@ -102,12 +102,12 @@ def gather(engine: Engine, operations: Operations, now: float | None = None, cos
     """Collect the complete overview. Raises StoreError if the database cannot be used."""
     now = time.time() if now is None else now
     costs = costs or Costs()
-    paused = operations.controls().paused
+    paused = operations.controls.current().paused
     supervisors: list[SupervisorView] = []
     pools: list[PoolView] = []
     workers: list[WorkerView] = []
-    for record in operations.supervisors():
-        alive = operations.owner_lives(record)
+    for record in operations.registry.supervisors():
+        alive = operations.registry.owner_lives(record)
         board = None if alive is False else Scoreboard.open(Path(record.scoreboard))
         supervisor_status = {} if board is None else board.supervisor_status()
         supervisors.append(_supervisor(record, alive, board is not None, supervisor_status))
@@ -128,7 +128,7 @@ def _unmet(operations: Operations, pools: list[PoolView], now: float) -> list[st
             capable[type_].append(" ".join(pool.capabilities))
     return [
         f"no pool that takes {text_of(type_)} has the capabilities that some of its jobs require: {text_of(requires)}"
-        for type_, requires in operations.requirements(now)
+        for type_, requires in operations.backlog.requirements(now)
         if type_ in capable and not any(covers(words, requires) for words in capable[type_])
     ][:MOST_NAMED]
 
@@ -144,21 +144,21 @@ def _overview(
     handled: set[str],
     paused: frozenset[str],
 ) -> Overview:
-    failures = _by_name_of(costs.failures.answer(lambda: dict(operations.failures(now - HOUR))))
-    speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.speeds)}
-    backlog = _by_name_of(operations.backlog(now, COUNT_LIMIT))
-    hour = _by_name_of(by_type(operations.history(now - HOUR)))
+    failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
+    speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
+    backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
+    hour = _by_name_of(by_type(operations.history.minutes(now - HOUR)))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
-    for type_, status, count in costs.open.answer(operations.open_counts) + costs.closed.answer(
-        operations.closed_counts
+    for type_, status, count in costs.open.answer(operations.statistics.open_counts) + costs.closed.answer(
+        operations.statistics.closed_counts
     ):
         of_type = counts[text_of(type_)]
         of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
     # Without a supervisor no type is handled; that is not a problem of single types.
-    unhandled = [text_of(type_) for type_ in operations.unhandled(handled)] if pools else []
+    unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if pools else []
     types = [
         TypeView(
             type_,
@@ -192,7 +192,7 @@ def _overview(
         ],
         schedules=[
             ScheduleView(text_of(s.name), s.next_at - now, _finite(s.last_at), s.last_job)
-            for s in operations.schedules()[:MOST_SCHEDULES]
+            for s in operations.schedules.planned()[:MOST_SCHEDULES]
         ],
         unhandled_types=len(unhandled),
         more_types=len(others),
@@ -287,7 +287,7 @@ def _pool(
 ) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
     wanted = JobSelector(tuple(news["types"]), " ".join(news["capabilities"]))
-    depth = operations.depth(wanted, now, COUNT_LIMIT)
+    depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
         name=name,
         supervisor=supervisor,

@@ -1,26 +1,38 @@
-"""What the rest of the system asks of a database: six small roles and an engine that opens them.
+"""The interface between the rest of the system and a database: small protocols, one for each concern.
 
-Nothing above `store/` knows which engine it talks to. Every role may be used only in the process that
-opened it; in a forked child each call raises StoreError. Methods raise StoreBusy when another writer
-held the lock for too long (trying again is right), StoreGone when what was opened is no longer the database
-that the URL names, and StoreError when the database cannot be used.
+Nothing above `store/` knows which engine it talks to. What an engine opens may be used only in the process that
+opened it; in a forked child each call raises StoreError. Methods raise StoreBusy when another writer held the lock
+for too long (trying again is right), StoreGone when what was opened is no longer the database that the URL names,
+and StoreError when the database cannot be used.
 All times are Unix seconds given by the caller, so that tests decide what time it is.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from supervisor.domain.history import Minute, QueueSizes
-from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
+from supervisor.domain.duty import Duty
+from supervisor.domain.job import Claim, Job, NewJob, Status
 from supervisor.domain.settlement import Settlement
+from supervisor.store.concerns import (
+    Backlog,
+    ClaimLocks,
+    Controls,
+    FinishedJobs,
+    History,
+    JobActions,
+    Jobs,
+    Registry,
+    Schedules,
+    SettleExpired,
+    Statistics,
+)
 from supervisor.store.values import (
     AdoptReport,
     Anomalies,
-    Controls,
+    ControlState,
     Cursor,
     DatabaseHolder,
     Depth,
@@ -42,58 +54,94 @@ from supervisor.store.values import (
 __all__ = [
     "AdoptReport",
     "Anomalies",
+    "Backlog",
     "ChangeFeed",
-    "Chores",
+    "ClaimLocks",
     "Claims",
+    "ControlState",
     "Controls",
     "Cursor",
+    "Database",
     "DatabaseHolder",
     "Depth",
     "Engine",
     "ErrorGroup",
+    "EventLog",
     "Exchange",
     "Expired",
     "Filter",
+    "FinishedJobs",
+    "History",
     "Holder",
-    "Intake",
+    "JobActions",
     "JobSelector",
+    "Jobs",
+    "MaintenanceStore",
     "NeedsChange",
     "Operations",
     "OwnerLock",
+    "Ownership",
     "Page",
     "Planned",
+    "Producer",
+    "Registry",
     "RestoreReport",
+    "Schedules",
     "SettleExpired",
+    "Statistics",
     "SupervisorRecord",
-    "Timetable",
+    "TransactionalInsert",
     "TypeSpeed",
     "WorkerRecord",
     "Writers",
 ]
 
+# Producing
 
-class Intake(Protocol):
-    """Programs put jobs in and look at them. Its own commits survive power loss."""
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[int]: ...
+class Producer(Protocol):
+    """Programs enqueue jobs and look at them. Its own commits survive power loss."""
 
-    def put(self, job: NewJob) -> tuple[int, bool]: ...
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
+
+    def put(self, job: NewJob) -> tuple[int, bool]:
+        """Insert one job. Returns its id, and False if that is an existing job with the same unique key."""
 
     def job(self, job_id: int) -> Job | None: ...
 
     def status(self, job_id: int) -> Status | None: ...
 
-    def yield_to_others(self) -> None: ...
-
-    def gone(self) -> bool: ...
+    def gone(self) -> bool:
+        """Whether this is no longer the database that the URL names: then open another producer."""
 
     def close(self) -> None: ...
 
 
-class Claims(Protocol):
-    """A worker takes jobs and settles them."""
+class TransactionalInsert(Protocol):
+    """Enqueueing inside a transaction of the caller's, on a connection of the caller's driver."""
 
-    def register(self, worker: WorkerRecord) -> None: ...
+    def prepare(self, connection: Any, *, create: bool) -> bool:
+        """Make sure that the caller's connection finds the tables. Returns whether they are committed.
+
+        If there are none and the caller has begun a transaction, they are made inside it. Raises StoreError at once if
+        that is impossible: it never waits, since the caller may hold the write lock.
+        """
+
+    def insert(self, connection: Any, jobs: Sequence[NewJob]) -> list[int]:
+        """Insert jobs: they exist if and only if the caller's transaction commits. The driver's errors reach the caller
+        unchanged.
+        """
+
+
+# Claiming
+
+
+class Claims(Protocol):
+    """A worker claims jobs and settles them."""
+
+    def register(self, worker: WorkerRecord) -> None:
+        """Write the worker's row. It must exist before its first claim, so that recovery can judge it."""
 
     def settle_and_claim(
         self,
@@ -103,101 +151,103 @@ class Claims(Protocol):
         want: int,
         lock_time: float,
         now: float,
-    ) -> Exchange: ...
+    ) -> Exchange:
+        """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked."""
 
-    def held(self, owner: str) -> list[Claim]: ...
+    def held(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
 
-    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]: ...
+    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
+        """The largest batch that each job may run in, for those whose batch has failed before."""
 
     def close(self) -> None: ...
 
 
-class Chores(Protocol):
-    """The maintainer keeps claims, registry and file in order."""
+# Opened stores: one connection, by concern
 
-    def version(self) -> int: ...
 
-    def insist_on_file(self) -> None: ...
+class EventLog(Protocol):
+    """Takes structured log events."""
 
-    def supervisors(self) -> list[SupervisorRecord]: ...
+    def info(self, event: str, **fields: Any) -> Any: ...
 
-    def register(self, supervisor: SupervisorRecord) -> None: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
 
-    def forget_supervisor(self, supervisor: str) -> None: ...
 
-    def workers_of(self, supervisor: str) -> list[WorkerRecord]: ...
+class MaintenanceStore(Protocol):
+    """What the maintainer works with."""
 
-    def worker(self, incarnation: str) -> WorkerRecord | None: ...
+    @property
+    def registry(self) -> Registry: ...
 
-    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
+    @property
+    def locks(self) -> ClaimLocks: ...
 
-    def held_by(self, owner: str) -> list[Claim]: ...
+    @property
+    def backlog(self) -> Backlog: ...
 
-    def settle_dead(
-        self,
-        owner: str,
-        settlements: Sequence[Settlement],
-        now: float,
-        *,
-        worker: str | None = None,
-    ) -> int: ...
-
-    def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int: ...
-
-    def expired(self, now: float, limit: int) -> list[Expired]: ...
-
-    def writable(self) -> bool: ...
-
-    def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool: ...
-
-    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]: ...
-
-    def any_due(self, wanted: JobSelector, now: float) -> bool: ...
-
-    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth: ...
-
-    def unhandled(self, types: Iterable[str]) -> list[str]: ...
-
-    def unfinished(self, wanted: JobSelector, now: float) -> bool: ...
-
-    def has_claims(self, supervisor: str) -> bool: ...
-
-    def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]: ...
-
+    @property
     def controls(self) -> Controls: ...
 
-    def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]: ...
+    @property
+    def history(self) -> History: ...
 
-    def revive(
-        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
-    ) -> tuple[list[int], Cursor]: ...
+    @property
+    def finished(self) -> FinishedJobs: ...
 
-    def checkpoint(self) -> int: ...
+    @property
+    def schedules(self) -> Schedules: ...
 
-    def truncate_log(self) -> bool: ...
+    def duties(self, log: EventLog) -> Sequence[Duty]:
+        """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
 
-    def log_size(self) -> int: ...
+    def flush(self) -> None:
+        """Called before `close` when the supervisor ends: complete writes that are still deferred."""
 
-    def queue_sizes(self, now: float) -> list[QueueSizes]: ...
+    def close(self) -> None: ...
 
-    def counted(self, supervisor: str) -> str: ...
 
-    def record_minutes(self, supervisor: str, before: str, after: str, minutes: Sequence[Minute]) -> bool: ...
+class Operations(Protocol):
+    """What operators work with: the command line and the admin process."""
 
-    def forget_history(self, before: float) -> int: ...
+    @property
+    def jobs(self) -> Jobs: ...
 
-    def inserted(self) -> int: ...
+    @property
+    def actions(self) -> JobActions: ...
 
-    def yield_to_others(self) -> None: ...
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def backlog(self) -> Backlog: ...
+
+    @property
+    def controls(self) -> Controls: ...
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def schedules(self) -> Schedules: ...
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+    def check_identity(self) -> None:
+        """Raises StoreGone if this is no longer the database that the URL names."""
+
+    def check_writable(self) -> None:
+        """Raises StoreError if the database cannot be written now; waits for as long as any writer would."""
 
     def close(self) -> None: ...
 
 
 class ChangeFeed(Protocol):
-    """Says that somebody has committed, whoever it was.
+    """Reports that somebody has committed, whoever it was.
 
-    Its descriptor is a hint, never the truth: what a hint is about may be seen some time later only, which is why
-    one looks again and again at the `window`'s distances after it. Where there are no hints, `problem` says why.
+    Its descriptor is only a hint: the commit that it announces may become visible a little later. So the caller checks
+    `version` repeatedly, at the `window`'s distances after the hint. Where there are no hints, `problem` says why.
     """
 
     @property
@@ -206,148 +256,41 @@ class ChangeFeed(Protocol):
     @property
     def problem(self) -> str: ...
 
-    def fileno(self) -> int | None: ...
+    def fileno(self) -> int | None:
+        """Readable when there are hints; None where there never are."""
 
-    def drain(self) -> bool: ...
+    def drain(self) -> bool:
+        """Consume the hints; whether one of them was about this database."""
 
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Changes whenever anybody has committed. Cheap."""
 
-    def pause(self) -> None: ...
+    def pause(self) -> None:
+        """No hints for a while: they slow down writers."""
 
-    def resume(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class Timetable(Protocol):
-    """The maintainer fires schedules. Its own commits survive power loss, as those of programs do."""
-
-    def plan(self, name: str, timing: str, next_at: float) -> Planned: ...
-
-    def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None: ...
+    def resume(self) -> bool:
+        """Hints again. True if they were paused: commits in the meantime gave none."""
 
     def close(self) -> None: ...
 
 
-class SettleExpired(Protocol):
-    """Decides what becomes of an expired claim, inside the transaction that reclaims it."""
-
-    def __call__(self, claim: Claim, owner: str) -> Settlement: ...
-
-
-class Operations(Protocol):
-    """People look at jobs and change their fate."""
-
-    def jobs(
-        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
-    ) -> list[Job]: ...
-
-    def job(self, job_id: int) -> Job | None: ...
-
-    def attempts(self, job_id: int) -> list[Attempt]: ...
-
-    def runs(self, job_id: int) -> list[Run]: ...
-
-    def worker_name(self, incarnation: str) -> str | None: ...
-
-    def ids(self, which: Filter) -> list[int]: ...
-
-    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]: ...
-
-    def page(self, which: Filter, *, before: int | None, limit: int) -> Page: ...
-
-    def count(self, which: Filter, *, limit: int) -> int: ...
-
-    def error_groups(self, since: float, limit: int) -> list[ErrorGroup]: ...
-
-    def history(self, since: float) -> list[Minute]: ...
-
-    def log_size(self) -> int: ...
-
-    def retry(self, ids: Iterable[int], now: float) -> int: ...
-
-    def cancel(self, job_id: int, now: float) -> Status: ...
-
-    def cancel_all(self, ids: Iterable[int], now: float) -> int: ...
-
-    def delete(self, ids: Iterable[int]) -> int: ...
-
-    def pause(self, type: str, now: float) -> None: ...
-
-    def resume(self, type: str) -> bool: ...
-
-    def scale(self, pool: str, workers: int | None, now: float) -> None: ...
-
-    def request_reload(self, now: float) -> None: ...
-
-    def controls(self) -> Controls: ...
-
-    def counts(self) -> list[tuple[str, Status, int]]: ...
-
-    def open_counts(self) -> list[tuple[str, Status, int]]: ...
-
-    def closed_counts(self) -> list[tuple[str, Status, int]]: ...
-
-    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth: ...
-
-    def backlog(self, now: float, limit: int) -> dict[str, Depth]: ...
-
-    def unhandled(self, types: Iterable[str]) -> list[str]: ...
-
-    def requirements(self, now: float) -> list[tuple[str, str]]: ...
-
-    def failures(self, since: float) -> list[tuple[str, int]]: ...
-
-    def speeds(self) -> list[TypeSpeed]: ...
-
-    def schedules(self) -> list[Planned]: ...
-
-    def remains(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies: ...
-
-    def supervisors(self) -> list[SupervisorRecord]: ...
-
-    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None: ...
-
-    def insist_on_writing(self) -> None: ...
-
-    def insist_on_file(self) -> None: ...
-
-    def close(self) -> None: ...
+# Without a connection
 
 
 class OwnerLock(Protocol):
-    """Says "this supervisor lives" to every other process for as long as the process that took it does."""
+    """Tells every other process that this supervisor is alive, for as long as the process that took it is."""
 
     @property
     def path(self) -> Path: ...
 
-    def keep(self) -> bool: ...
+    def keep(self) -> bool:
+        """Restore the lock if it was lost, and return whether it was. To be called regularly by its owner."""
 
     def release(self, *, registered: bool = True) -> None: ...
 
 
-class Writers(Protocol):
-    """Looks at the locks that writers need, and never takes them. For a process that opens no database."""
-
-    def holder(self) -> Holder | None: ...
-
-    def database_holder(self) -> DatabaseHolder | None: ...
-
-
-class Engine(Protocol):
-    """One database, by URL. Opening a role connects; making the engine does not. It may be pickled."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def watched(self) -> Path | None: ...
-
-    @property
-    def watch_prefix(self) -> str: ...
+class Ownership(Protocol):
+    """Which supervisors of this database are alive."""
 
     @property
     def machine_id(self) -> str: ...
@@ -355,42 +298,87 @@ class Engine(Protocol):
     @property
     def boot_id(self) -> str: ...
 
+    def claim(self, supervisor: str) -> OwnerLock: ...
+
+    def holders(self) -> list[int]:
+        """The pids of the live supervisors, even if the database itself is gone."""
+
+
+class Writers(Protocol):
+    """Reports who holds the locks that writers need, without taking them. For a process that opens no database."""
+
+    def holder(self) -> Holder | None: ...
+
+    def database_holder(self) -> DatabaseHolder | None: ...
+
+
+class Database(Protocol):
+    """The database as a whole: where it is, its schema, its copies."""
+
+    @property
+    def file(self) -> Path | None:
+        """The database's file; None for a server."""
+
+    @property
+    def folder(self) -> Path:
+        """Where supervisors of this database keep shared files."""
+
     def exists(self) -> bool: ...
 
-    def look_for_damage(self, seconds: float) -> bool: ...
+    def check_integrity(self, seconds: float) -> bool:
+        """Raises StoreError if it is damaged. Returns whether the check was completed in this time."""
 
-    def migrate(self) -> list[int]: ...
+    def epoch(self) -> str:
+        """Identifies this life of the database: after a restore, ids may be used again."""
 
-    def pin(self) -> None: ...
+    def migrate(self) -> list[int]:
+        """Create the schema or bring it up to date. Returns the versions applied.
 
-    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport: ...
+        Raises StoreError if the database cannot be written, even if there is nothing to do.
+        """
+
+    def pin(self) -> None:
+        """From now on accept only the database that is there now: opening another one raises StoreGone."""
+
+    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
+        """Take over a hand-made `jobs` table; `statements` are the application's, to be tried on it."""
+
+    def back_up(self, target: Path) -> None:
+        """An online copy into a new file."""
+
+    def restore(self, copy: Path) -> RestoreReport:
+        """Replace the database with a copy; the previous one is kept beside it."""
+
+
+class Engine(Protocol):
+    """One database, by URL. Creating the engine connects to nothing; opening a store does. It may be pickled."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def ownership(self) -> Ownership: ...
+
+    @property
+    def transactional(self) -> TransactionalInsert: ...
 
     def writers(self) -> Writers: ...
 
-    def holders(self) -> list[int]: ...
+    def meta(self, job_id: int) -> Any:
+        """The `meta` of a job; None if it has none. Opens a connection of its own."""
 
-    def claim_ownership(self, supervisor: str) -> OwnerLock: ...
+    def producer(self, *, create: bool = True) -> Producer:
+        """With `create`, a missing database is made."""
 
-    def intake(self, *, create: bool = True) -> Intake: ...
+    def claims(self, patience: float | None = None) -> Claims:
+        """`patience` is how many seconds to wait for other writers, if not the default."""
 
-    def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool: ...
+    def maintenance(self) -> MaintenanceStore: ...
 
-    def insert(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[int]: ...
-
-    def epoch(self) -> str: ...
-
-    def meta(self, job_id: int) -> Any: ...
-
-    def claims(self, patience: float | None = None) -> Claims: ...
-
-    def chores(self) -> Chores: ...
+    def operations(self) -> Operations:
+        """Only for a database that exists and has the current schema; any other is left untouched."""
 
     def changes(self) -> ChangeFeed: ...
-
-    def timetable(self) -> Timetable: ...
-
-    def operations(self) -> Operations: ...
-
-    def back_up(self, target: Path) -> None: ...
-
-    def restore(self, copy: Path) -> RestoreReport: ...

@@ -1,4 +1,4 @@
-"""Named SQL: `.sql` files split into statements, so that Python holds no SQL."""
+"""Named SQL: `.sql` files split into statements, so that there is no SQL in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Queries:
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self.statements = MappingProxyType(dict(statements))
-        self.__dict__.update(statements)  # found at once: a claim asks for five of them
+        self.__dict__.update(statements)  # as attributes, for speed: a claim needs five of them
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"no statement is named {name!r}")

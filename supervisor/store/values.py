@@ -1,4 +1,4 @@
-"""What the roles of a database take and give: plain values, the same for every engine. Times are Unix seconds."""
+"""The values of the store's interface, the same for every engine. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How much waits for a pool: due jobs (counted up to a limit), when the first became due, the next due."""
+    """A backlog: due jobs (counted up to a limit), when the first of them became due, when the next will be due."""
 
     due: int = 0
     oldest: float | None = None
@@ -52,7 +52,7 @@ class SupervisorRecord(NamedTuple):
 
 
 class WorkerRecord(NamedTuple):
-    """One worker's incarnation. `policy` is JSON: what decides over its jobs when it is found dead.
+    """One incarnation of a worker. `policy` is JSON: how its jobs are settled if it is found dead.
 
     `pid_started` is when the kernel started its process, in clock ticks since the boot; None where nobody knows.
     """
@@ -69,7 +69,7 @@ class WorkerRecord(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A claim whose lock has run out, exactly as it was seen. Times are Unix seconds, 0 where there is none."""
+    """A claim whose lock has expired, exactly as it was read. Times are Unix seconds, 0 if missing."""
 
     job_id: int
     token: int
@@ -79,14 +79,14 @@ class Expired(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far a walk along the failed jobs has come: when the last one looked at had failed, and its id."""
+    """A position among the failed jobs: when the last one read had failed, and its id."""
 
     failed_at: float
     job_id: int
 
 
-class Controls(NamedTuple):
-    """What operators have set: paused types, pool sizes by name, and how often a reload was asked for."""
+class ControlState(NamedTuple):
+    """What operators have set: paused types, pool sizes by name, and the number of reloads requested."""
 
     paused: frozenset[str]
     sizes: Mapping[str, int]
@@ -105,7 +105,7 @@ class Planned:
 
 
 class Filter(NamedTuple):
-    """Which jobs are meant: those to which everything given applies; what is empty or None applies to all.
+    """Selects the jobs that match every condition; one that is empty or None matches all jobs.
 
     `error` is a part of the last message, in any case; times are Unix seconds; `tags` all stand in the list "tags" of
     the job's meta.
@@ -123,9 +123,9 @@ class Filter(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some jobs, the latest first. `next` is the id before which to go on; None: that was all.
+    """Some jobs, the latest first. `next` is the id before which to continue; None: there are no more.
 
-    A page may be short, even empty, and yet have a next one: a look goes through a bounded number of rows.
+    A page may be short, even empty, and still have a next one: a query reads a bounded number of rows.
     """
 
     jobs: list[Job]
@@ -136,7 +136,7 @@ class Page(NamedTuple):
 class ErrorGroup:
     """Failed attempts of a type that differ in numbers and names only. `last_at` is Unix seconds.
 
-    `message` is the latest one's, `jobs` counts the jobs that stand failed or quarantined now.
+    `message` is the latest one's, `jobs` counts the jobs that are failed or quarantined now.
     """
 
     type: str
@@ -160,7 +160,7 @@ class TypeSpeed:
 
 @dataclass(frozen=True, slots=True)
 class NeedsChange:
-    """A statement of an application that its adopted table refuses, and why."""
+    """A statement of an application that fails on its adopted table, and why."""
 
     statement: str
     reason: str
@@ -168,7 +168,7 @@ class NeedsChange:
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """What taking over a table did. `recovered` are running rows put back; `extra_columns` are the
+    """The result of taking over a table. `recovered` are running rows put back; `extra_columns` are the
     application's own; `needing_change` are statements tried that no longer work.
     """
 
@@ -181,20 +181,20 @@ class AdoptReport:
 
 
 class Anomalies(NamedTuple):
-    """What should not be lying about. `held` counts running jobs by the id of the supervisor whose worker has them,
+    """Rows that should not be there. `held` counts running jobs by the id of the supervisor whose worker has them,
     "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past
     their retention, `future` those that began or ended after now. Counts go up to a limit.
     """
 
     held: Mapping[str, int]
     expired: int
-    orphans: int  # rows of errors and runs without their job
+    orphans: int  # rows of errors and runs without a job
     overdue: int
     future: int
 
 
 class RestoreReport(NamedTuple):
-    """What putting a copy in a database's place did. `kept` is where the database before lies now, if there was one."""
+    """The result of restoring a copy. `kept` is the new path of the previous database, if there was one."""
 
     jobs: int
     schema: int
@@ -202,7 +202,7 @@ class RestoreReport(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who holds the writers' lock since when, in monotonic seconds."""
+    """Who holds the writers' lock, and since when, in monotonic seconds."""
 
     pid: int
     since: float

@@ -87,7 +87,7 @@ class Template:
         # Set here, so that not every worker has to import the module for it.
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         try:
-            self._handler = load_image(self._spec.any_pool, self._database(), self._log.warning)
+            self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
             standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
@@ -198,10 +198,6 @@ class Template:
         if ended or self._unswept:
             # What the dead worker's handlers had started are now our children. If they cannot be listed, try again.
             self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
-
-    def _database(self) -> Path | None:
-        folder = self._engine.watched
-        return None if folder is None else folder / self._engine.watch_prefix
 
 
 def prepare(spec: TemplateSpec, board: Scoreboard) -> None:

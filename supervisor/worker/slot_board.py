@@ -44,7 +44,7 @@ class SlotBoard:
 
     def epoch(self) -> str:
         self.check("idempotency_key")
-        self._epoch = self._epoch or self._engine.epoch()
+        self._epoch = self._epoch or self._engine.database.epoch()
         return self._epoch
 
     def meta(self, job: int) -> Any:

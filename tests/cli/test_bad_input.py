@@ -153,7 +153,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(cli: Run, tmp_path: 
 
     assert ran.code == DATABASE
     [error] = ran.errors()
-    assert "note.txt: the file is no SQLite database" in error
+    assert "note.txt: the file is not a SQLite database" in error
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 

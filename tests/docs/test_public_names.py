@@ -50,7 +50,7 @@ def http() -> Iterator[str]:
 
 
 def sql(folder: Path) -> Iterator[str]:
-    open_engine(f"sqlite:///{folder}/jobs.db").migrate()
+    open_engine(f"sqlite:///{folder}/jobs.db").database.migrate()
     with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as connection:
         kinds = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").fetchall()
         for kind, name in kinds:

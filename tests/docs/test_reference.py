@@ -203,7 +203,7 @@ def test_the_options_of_the_shipped_handlers_are_listed_with_their_defaults(name
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("schema") / "jobs.db"
-    open_engine(f"sqlite:///{path}").migrate()
+    open_engine(f"sqlite:///{path}").database.migrate()
     return path
 
 

@@ -28,17 +28,17 @@ def prepare(desk: Desk) -> None:
     desk.put("tag", requires="gpu")
     desk.put("alone")
     desk.claims.register(WORKER)
-    desk.chores.register(supervisor_record("s1", desk.engine, "/nowhere"))
+    desk.maintenance.registry.register(supervisor_record("s1", desk.engine, "/nowhere"))
     for job in range(7, 9):
         desk.finish(job, Status.FAILED, at=NOW)
     desk.claim(["held"], 3)
-    desk.operations.pause("other", NOW)
+    desk.operations.controls.pause("other", NOW)
     with contextlib.closing(sqlite3.connect(desk.engine.url.removeprefix("sqlite:///"))) as other, other:
         other.execute("INSERT INTO jobs (type, status) VALUES ('manual', 'running')")
 
 
 def held(desk: Desk, *settlements: Callable[..., Settlement]) -> list[Settlement]:
-    claims = desk.chores.held_by("w1")
+    claims = desk.maintenance.locks.held_by("w1")
     assert len(claims) == 3
     return [settlements[n % len(settlements)](claim) for n, claim in enumerate(claims)]
 
@@ -64,15 +64,17 @@ def _parent(claim: Claim) -> Settlement:
 
 
 def _reclaim(desk: Desk, owner: str) -> bool:
-    row = next(row for row in desk.chores.expired(NOW + 1e6, 10) if row.owner == owner)
-    return desk.chores.reclaim(row, lambda claim, by: settle_expired(claim, by, JobPolicy(), 0.5), NOW + 1e6)
+    row = next(row for row in desk.maintenance.locks.expired(NOW + 1e6, 10) if row.owner == owner)
+    return desk.maintenance.locks.reclaim(row, lambda claim, by: settle_expired(claim, by, JobPolicy(), 0.5), NOW + 1e6)
 
 
 CASES: dict[str, Write] = {
-    "insert_job@2": lambda desk: desk.intake.enqueue([NewJob("tag", "{}", unique_key=key) for key in "abc"]),
-    "insert_plain": lambda desk: desk.intake.enqueue([NewJob("tag", "{}")] * 3),
+    "insert_job@2": lambda desk: desk.producer.enqueue([NewJob("tag", "{}", unique_key=key) for key in "abc"]),
+    "insert_plain": lambda desk: desk.producer.enqueue([NewJob("tag", "{}")] * 3),
     "register_worker": lambda desk: desk.claims.register(worker_record("w2", name="tag-2")),
-    "register_supervisor": lambda desk: desk.chores.register(supervisor_record("s2", desk.engine, "/nowhere")),
+    "register_supervisor": lambda desk: desk.maintenance.registry.register(
+        supervisor_record("s2", desk.engine, "/nowhere")
+    ),
     "claim_group": lambda desk: desk.claim(want=2),
     "claim_one": lambda desk: desk.claim(["alone"], want=1),
     "claim_ids": lambda desk: desk.claim(want=3, capabilities="gpu"),
@@ -82,21 +84,21 @@ CASES: dict[str, Write] = {
     "insert_error": lambda desk: desk.settle(*held(desk, _done, _failed)),
     "insert_run": lambda desk: desk.settle(*held(desk, _used)),
     "insert_job": lambda desk: desk.settle(*held(desk, _parent)),
-    "renew": lambda desk: desk.chores.renew(["w1"], NOW + 1e6, NOW + 2e6),
-    "forget_worker": lambda desk: desk.chores.settle_dead("w1", held(desk, _failed), NOW, worker="tag-1"),
-    "forget_supervisor": lambda desk: desk.chores.forget_supervisor("s1"),
+    "renew": lambda desk: desk.maintenance.locks.renew(["w1"], NOW + 1e6, NOW + 2e6),
+    "forget_worker": lambda desk: desk.maintenance.locks.settle_dead("w1", held(desk, _failed), NOW, worker="tag-1"),
+    "forget_supervisor": lambda desk: desk.maintenance.registry.forget("s1"),
     "claim_of": lambda desk: _reclaim(desk, "w1"),
     "adopt_unowned": lambda desk: _reclaim(desk, ""),
-    "retry@2": lambda desk: desk.operations.retry([7, 8], NOW),
-    "cancel_pending": lambda desk: desk.operations.cancel(4, NOW),
-    "request_cancel": lambda desk: desk.operations.cancel(1, NOW),
-    "delete_finished@2": lambda desk: desk.operations.delete([7, 8]),
-    "prune": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
-    "prune_errors": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
-    "prune_runs": lambda desk: desk.chores.prune(0, 100, NOW + 1, NOW + 1),
-    "set_control": lambda desk: desk.operations.pause("tag", NOW),
-    "clear_control": lambda desk: desk.operations.resume("other"),
-    "bump_reload": lambda desk: desk.operations.request_reload(NOW),
+    "retry@2": lambda desk: desk.operations.actions.retry([7, 8], NOW),
+    "cancel_pending": lambda desk: desk.operations.actions.cancel(4, NOW),
+    "request_cancel": lambda desk: desk.operations.actions.cancel(1, NOW),
+    "delete_finished@2": lambda desk: desk.operations.actions.delete([7, 8]),
+    "prune": lambda desk: desk.maintenance.finished.prune(0, 100, NOW + 1, NOW + 1),
+    "prune_errors": lambda desk: desk.maintenance.finished.prune(0, 100, NOW + 1, NOW + 1),
+    "prune_runs": lambda desk: desk.maintenance.finished.prune(0, 100, NOW + 1, NOW + 1),
+    "set_control": lambda desk: desk.operations.controls.pause("tag", NOW),
+    "clear_control": lambda desk: desk.operations.controls.resume("other"),
+    "bump_reload": lambda desk: desk.operations.controls.request_reload(NOW),
 }
 
 

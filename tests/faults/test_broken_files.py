@@ -19,7 +19,7 @@ from supervisor.system.scoreboard import BULLETIN_BYTES, Scoreboard
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     database = tmp_path / "app.db"
-    open_engine(f"sqlite:///{database}").migrate()
+    open_engine(f"sqlite:///{database}").database.migrate()
     return Place(database)
 
 

@@ -218,7 +218,7 @@ def test_other_columns_that_cannot_be_read_stop_nobody(make_site: MakeSite) -> N
     held = [insert(site, "status, locked_by", text, "'running', ") for text in NO_TEXT + WITH_NUL]
     site.queue.enqueue("work")
     site.verdict(others=[*running, *held], hit=held, failed=failing)
-    assert all("requires is no valid UTF-8" in str(site.job(job).last_error) for job in failing)
+    assert all("requires is not valid UTF-8" in str(site.job(job).last_error) for job in failing)
     for command in (["status"], ["jobs", "list"], ["jobs", "show", str(failing[0])], ["jobs", "show", str(running[0])]):
         shown = site.command(*command, "--json")
         assert shown.stderr == ""

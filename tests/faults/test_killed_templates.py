@@ -61,7 +61,7 @@ def test_a_job_that_kills_its_template_is_found_and_its_neighbours_run_three_tim
         assert len(site.runs("start", job)) <= 3
     assert len(site.runs("start", guilty)) <= 6
     [(message,)] = site.rows("SELECT DISTINCT message FROM job_errors WHERE job_id = ?", guilty)
-    assert "while this job alone was running" in message
+    assert "while only this job was running" in message
 
 
 @pytest.mark.fault(46)

@@ -110,7 +110,7 @@ def prepare(site: Site) -> Scene:
     queue.enqueue_many("sleepy", [0.0] * 3)
     queue.enqueue("work", 1.4)  # longer than its lock
     endless = queue.enqueue("sleepy", 60.0)
-    with_operations(site, lambda operations: operations.scale("sized", 3, 1.0))
+    with_operations(site, lambda operations: operations.controls.scale("sized", 3, 1.0))
     return Scene(site, dead, [ghost, manual], deadly, flaky, endless, old)
 
 
@@ -131,7 +131,7 @@ def see_through(scene: Scene, points: Sequence[str], hit: Callable[[int], None] 
     if hit is not None and not asks:
         hit(site.hit(points[0]))
     wait_for(lambda: site.runs("start", scene.endless), "the endless job to start", patience)
-    with_operations(site, lambda operations: operations.cancel(scene.endless, 1e9))
+    with_operations(site, lambda operations: operations.actions.cancel(scene.endless, 1e9))
     if hit is not None and asks:
         hit(site.hit(points[0]))
     wait_for(lambda: site.job(scene.endless).status == "cancelled", "the cancel to be obeyed")

@@ -81,10 +81,10 @@ def a_dead_supervisors_jobs(site: Site) -> list[int]:
     board = Scoreboard.create(site.folder / "scoreboard-dead")
     board.use_up_to(2)
     desk = Desk.at(open_engine(site.url))
-    lock = desk.engine.folder / "owner-dead.lock"
+    lock = desk.engine.database.folder / "owner-dead.lock"
     lock.touch()  # which nobody holds
     dead = supervisor_record("dead", desk.engine, str(lock), scoreboard=str(board.path))
-    desk.chores.register(dead)
+    desk.maintenance.registry.register(dead)
     for number, worker in enumerate(("w1", "w2"), 1):
         board.slot(number).assign(worker, f"work-{number}")
         desk.claims.register(worker_record(worker, "dead", slot=number))

@@ -185,15 +185,15 @@ def test_a_migration_can_be_tried_again(kind: str, tmp_path: Path) -> None:
         engine = open_engine(f"sqlite:///{tmp_path}/{at}.db")
         arm(f"*=fail:{kind}@{at}")
         try:
-            engine.migrate()
+            engine.database.migrate()
             failed = False
         except StoreError:
             failed = True
         arm(NEVER)
-        engine.migrate()
-        intake = engine.intake()
-        assert intake.enqueue([NewJob("tag", "{}")]) == [1]
-        intake.close()
+        engine.database.migrate()
+        producer = engine.producer()
+        assert producer.enqueue([NewJob("tag", "{}")]) == [1]
+        producer.close()
         if not failed:
             assert at > 10
             return

@@ -70,4 +70,4 @@ def test_a_process_killed_while_it_makes_the_tables_leaves_none(engine: Engine, 
     killed_at("set_meta@2", "supervisor", "migrate", "--database", engine.url)
 
     assert dump(tmp_path / "jobs.db") == ["BEGIN TRANSACTION;", "COMMIT;"]
-    assert engine.migrate()
+    assert engine.database.migrate()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import supervisor.maintenance.maintainer  # noqa: F401 - all duties that there are
+from supervisor.domain.duty import Duty
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.history import MINUTE
 from supervisor.domain.job import Status
@@ -23,13 +24,9 @@ from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
 from supervisor.maintenance import isolation
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.checkpointer import Checkpointer
 from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
-from supervisor.maintenance.duty import Duty
-from supervisor.maintenance.file_check import FileCheck
-from supervisor.maintenance.foreign_writers import ForeignWriterMonitor
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
@@ -37,14 +34,14 @@ from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.redriver import RedrivePolicy, Redriver
 from supervisor.maintenance.renewer import LockTimes, Renewer
 from supervisor.maintenance.scheduler import Scheduler
-from supervisor.maintenance.schedules import Connected, FireSchedule
+from supervisor.maintenance.schedules import FireSchedule
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.waker import Waker
 from supervisor.store.base import JobSelector
 from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
-from supervisor.telemetry import configure, unconfigure
+from supervisor.telemetry import configure, events, unconfigure
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
 ERRORS: dict[str, Callable[[], Exception]] = {
@@ -60,13 +57,15 @@ FIRST = MINUTE * (NOW // MINUTE)
 
 
 class Refusing:
-    """A role of the store whose n-th call, counted over all roles of a test, fails instead of being made."""
+    """A store, or one concern of it, whose n-th call, counted over all of a test, fails instead of being made."""
 
     def __init__(self, role: Any, calls: Calls) -> None:
         self._role, self._calls = role, calls
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._role, name)
+        if type(found).__module__.startswith("supervisor.store.") and not callable(found):
+            return Refusing(found, self._calls)
         if not callable(found) or name in ("close", "fileno", "drain", "pause", "resume"):
             return found
 
@@ -117,26 +116,28 @@ class World:
     def prepare(cls, folder: Path) -> None:
         desk = Desk.at(open_engine(f"sqlite:///{folder}/jobs.db"))
         for name in ("own", "dead"):
-            desk.chores.register(supervisor_record(name, desk.engine, "/nowhere", scoreboard=str(folder / name)))
+            desk.maintenance.registry.register(
+                supervisor_record(name, desk.engine, "/nowhere", scoreboard=str(folder / name))
+            )
         for name, owner in (("w-live", "own"), ("w-died", "own"), ("w-old", "dead")):
             desk.claims.register(worker_record(name, owner, slot=1))
         for name in CLAIMED:
             desk.put(name, at=FIRST - 9000)
             long_ago = 3600.0 if name == "ghost" else 0.0
             desk.claim([name], owner=f"w-{name}", now=FIRST - long_ago, lock_time=LOCK)
-        desk.operations.cancel(1, FIRST)
+        desk.operations.actions.cancel(1, FIRST)
         for type_, status in (("tag", Status.FAILED), ("ancient", Status.DONE)):
             desk.finish(desk.put(type_, at=FIRST - 9000), status, at=FIRST - 8000)
-        desk.operations.scale("tag", 3, FIRST)
+        desk.operations.controls.scale("tag", 3, FIRST)
         desk.put("nobodys")
         desk.put("tag", at=FIRST)
         desk.close()
 
     def duties(self, calls: Calls) -> Iterator[Duty]:
         engine = open_engine(f"sqlite:///{self.folder}/jobs.db")
-        self.roles = engine.chores(), engine.changes(), engine.timetable()
+        self.roles = engine.maintenance(), engine.changes()
         self.look = engine.operations()
-        chores, feed, timetable = (Refusing(role, calls) for role in self.roles)
+        store, feed = (Refusing(role, calls) for role in self.roles)
         send = self.messages.append
         board = Scoreboard.create(self.folder / "scoreboard-own")
         board.use_up_to(2)
@@ -148,42 +149,48 @@ class World:
             slot.hold(1 if state is State.BUSY else 0)
         counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
         slots = SlotReader(board)
-        deaths = Deaths(chores, send=send)
+        deaths = Deaths(store.locks, send=send)
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
         yield deaths
-        yield FileCheck(chores)
+        yield from self.duties_of_the_engine(calls)
         yield watch
-        yield Waker(chores, slots, {"tag": (WANTED, self.wake)}, watch)
-        yield DepthGauge(chores, {"tag": WANTED}, send)
-        yield Renewer(chores, slots, {"tag": LockTimes(LOCK, 5.0)})
-        yield ControlPoller(chores, {"tag"}, send)
-        yield CancelPoller(chores, "own", send)
-        yield UnhandledTypes(chores, ("tag",), send)
-        yield ForeignWriterMonitor(chores)
-        yield FireSchedule(Connected(lambda: timetable), schedule)
-        yield Redriver(chores, [RedrivePolicy(WANTED, 60.0, 1)])
-        yield Recovery(chores, "own")
-        yield Reclaimer(chores, LOCK, self.clock.steady)
-        yield HistoryRecorder(chores, "own", board.counters)
-        yield Checkpointer(chores)
-        yield Pruner(chores, 3600.0, None)
+        yield Waker(store.backlog, slots, {"tag": (WANTED, self.wake)}, watch)
+        yield DepthGauge(store.backlog, {"tag": WANTED}, send)
+        yield Renewer(store.locks, slots, {"tag": LockTimes(LOCK, 5.0)})
+        yield ControlPoller(store.controls, {"tag"}, send)
+        yield CancelPoller(store.controls, "own", send)
+        yield UnhandledTypes(store.backlog, ("tag",), send)
+        yield FireSchedule(store.schedules, schedule)
+        yield Redriver(store.finished, [RedrivePolicy(WANTED, 60.0, 1)])
+        yield Recovery(store.registry, store.locks, "own")
+        yield Reclaimer(store.locks, store.registry, LOCK, self.clock.steady)
+        yield HistoryRecorder(store.history, store.backlog, "own", board.counters)
+        yield Pruner(store.finished, 3600.0, None)
+
+    def duties_of_the_engine(self, calls: Calls) -> Iterator[Duty]:
+        """They know what they look after by themselves."""
+        for duty in self.roles[0].duties(events()):
+            for name, known in vars(duty).items():
+                if type(known).__module__.startswith("supervisor.store."):
+                    setattr(duty, name, Refusing(known, calls))
+            yield duty
 
     def left_undone(self) -> list[str]:
         """What has not been done yet."""
-        jobs = {job.type: job for job in self.look.jobs(status=None, type=None, before=None, limit=500)}
+        jobs = {job.type: job for job in self.look.jobs.latest(status=None, type=None, before=None, limit=500)}
         live = jobs["live"]
         self.posted = self.posted or posted(self.wake)
         done = {
             "deaths": jobs["died"].crashes == 1 and {"ack": 7, "jobs": 1} in self.messages,
-            "recovery": jobs["old"].crashes == 1 and [one.id for one in self.look.supervisors()] == ["own"],
+            "recovery": jobs["old"].crashes == 1 and [one.id for one in self.look.registry.supervisors()] == ["own"],
             "reclaiming": jobs["ghost"].crashes == 1,
             "renewal": (live.lock_expires_at or 0.0) > FIRST + LOCK,
-            "retries": not self.look.jobs(status=Status.FAILED, type="tag", before=None, limit=1),
+            "retries": not self.look.jobs.latest(status=Status.FAILED, type="tag", before=None, limit=1),
             "pruning": "ancient" not in jobs,
             "schedule": "planned" in jobs,
-            "history": bool(self.look.history(0.0)),
+            "history": bool(self.look.history.minutes(0.0)),
             "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}} in self.messages,
             "cancels": {"cancels": [[live.id, 1, "w-live"]]} in self.messages,
             "unhandled": any("nobodys" in message.get("unhandled", ()) for message in self.messages),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
-from supervisor.maintenance.duty import Duty, Needs, Result
 from supervisor.maintenance.scheduler import LONGEST_PAUSE, Scheduler
 
 BUG = ZeroDivisionError("division by zero")

@@ -63,7 +63,8 @@ class Ground:
         self.lives = dict.fromkeys(_RECOVER, 0)
         kinds = [("a", 1, JobSelector(("a", "b"))), ("a", 2, ALL), ("b", 1, ALL)]
         self.places = [Place(*kind, self.desk.engine.claims()) for kind in kinds]
-        self.reclaimer = Reclaimer(self.desk.chores, LOCK, lambda: self.clock)
+        store = self.desk.maintenance
+        self.reclaimer = Reclaimer(store.locks, store.registry, LOCK, lambda: self.clock)
         self.observer: LeaseObserver[Expired] = LeaseObserver(self.reclaimer.every)
         self.expired: dict[Expired, None] = {}  # every one that was ever seen, in order
         self.sightings: dict[Expired, float] = {}
@@ -101,7 +102,7 @@ class Ground:
     # Steps that several rules take
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        ids = self.desk.intake.enqueue(jobs)
+        ids = self.desk.producer.enqueue(jobs)
         self.expect_new_rows()
         assert ids == [self.table.enqueue(job, self.now) for job in jobs]
 
@@ -157,7 +158,7 @@ class Ground:
     # What must hold
 
     def stored(self) -> dict[int, Row]:
-        listed = self.desk.operations.jobs(status=None, type=None, before=None, limit=10_000)
+        listed = self.desk.operations.jobs.latest(status=None, type=None, before=None, limit=10_000)
         return {job.id: row_of(job) for job in listed}
 
     def expect_new_rows(self) -> None:
@@ -196,7 +197,7 @@ class Ground:
 
     def check_errors(self) -> None:
         for job_id in self.table.rows:
-            stored = [(e.attempt, e.kind, e.message, e.worker) for e in self.desk.operations.attempts(job_id)]
+            stored = [(e.attempt, e.kind, e.message, e.worker) for e in self.desk.operations.jobs.attempts(job_id)]
             assert stored == self.table.errors.get(job_id, [])
 
 

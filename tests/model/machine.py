@@ -45,18 +45,18 @@ class StoreMachine(Processes):
     def cancel(self, which: int, running: bool) -> None:
         ground, job_id = self.ground, self.job(which, Status.RUNNING if running else Status.PENDING)
         try:
-            status = ground.desk.operations.cancel(job_id, ground.now)
+            status = ground.desk.operations.actions.cancel(job_id, ground.now)
         except (Conflict, JobNotFound):
             status = None
         assert status == ground.table.cancel(job_id, ground.now)
         for name in (ground.supervisor(letter) for letter in ground.lives):
-            own = {worker.incarnation for worker in ground.desk.chores.workers_of(name)}
+            own = {worker.incarnation for worker in ground.desk.maintenance.registry.workers_of(name)}
             wanted = {
                 (r.id, r.claim_token, r.locked_by)
                 for r in self.rows(Status.RUNNING)
                 if r.cancel_requested_at and r.locked_by in own
             }
-            assert set(ground.desk.chores.cancels(name, 1000)) == wanted
+            assert set(ground.desk.maintenance.controls.cancels(name, 1000)) == wanted
 
     @precondition(lambda self: self.rows(*RETRIABLE))
     @rule(which=st.lists(some, min_size=1, max_size=3), every=st.booleans())
@@ -65,10 +65,10 @@ class StoreMachine(Processes):
         ground, ids = self.ground, [self.job(number, *RETRIABLE) for number in which]
         if every and ids[0] in ground.table.rows:
             status = ground.table.rows[ids[0]].status
-            ids = ground.desk.operations.ids(Filter((status,)))
+            ids = ground.desk.operations.jobs.ids(Filter((status,)))
             assert ids == [row.id for row in self.rows(status)]
         before = dict(ground.table.rows)
-        assert ground.desk.operations.retry(ids, ground.now) == ground.table.retry(ids, ground.now)
+        assert ground.desk.operations.actions.retry(ids, ground.now) == ground.table.retry(ids, ground.now)
         ground.meddled -= {job_id for job_id in ids if before.get(job_id) != ground.table.rows.get(job_id)}
 
     @rule(
@@ -84,27 +84,27 @@ class StoreMachine(Processes):
         duties[duty]()
 
     def delete(self, ids: list[int]) -> None:
-        assert self.ground.desk.operations.delete(ids) == self.ground.table.delete(ids)
+        assert self.ground.desk.operations.actions.delete(ids) == self.ground.table.delete(ids)
 
     def prune(self, done_for: float, failed_for: float) -> None:
         ground = self.ground
         before = ground.now - done_for, ground.now - failed_for
-        deleted, _ = ground.desk.chores.prune(0, 1000, *before)
+        deleted, _ = ground.desk.maintenance.finished.prune(0, 1000, *before)
         assert deleted == ground.table.delete(ground.table.prunable(*before))
 
     def pause_or_resume(self, type_: str) -> None:
         operations, paused = self.ground.desk.operations, self.ground.table.paused
         if type_ in paused:
-            assert operations.resume(type_) is True
+            assert operations.controls.resume(type_) is True
             paused.remove(type_)
         else:
-            assert operations.resume(type_) is False
-            operations.pause(type_, self.ground.now)
+            assert operations.controls.resume(type_) is False
+            operations.controls.pause(type_, self.ground.now)
             paused.add(type_)
 
     def measure(self, wanted: JobSelector) -> None:
         ground = self.ground
-        assert ground.desk.chores.depth(wanted, ground.now, 1000) == ground.table.depth(wanted, ground.now)
+        assert ground.desk.maintenance.backlog.depth(wanted, ground.now, 1000) == ground.table.depth(wanted, ground.now)
         ground.check_errors()
 
     # Programs that know nothing of claims

@@ -160,10 +160,10 @@ class Processes(RuleBasedStateMachine):
         policy = ground.policies[worker.supervisor]
         report = DeathReport(worker.incarnation, worker.name, charge, *(run or (0, 0)), policy.encode())
         for _ in range(reports):
-            settled = Deaths(ground.desk.chores).settle(report, ground.now)
+            settled = Deaths(ground.desk.maintenance.locks).settle(report, ground.now)
             fates = settle_held(ground.table.held_by(worker.incarnation), run, charge, DIED, policy, 0.5)
             assert settled == self.meet(worker, fates)
-        assert ground.desk.chores.worker(worker.incarnation) is None
+        assert ground.desk.maintenance.registry.worker(worker.incarnation) is None
         ground.bury(worker)
 
     def meet(self, worker: Place, fates: list[Settlement]) -> int:
@@ -181,8 +181,8 @@ class Processes(RuleBasedStateMachine):
             self.post(Scoreboard.create(board), letter, runs)
         # Registered only now: within its own process nobody can tell a living supervisor's lock from a free one.
         record = supervisor_record(name, ground.desk.engine, "/nowhere", scoreboard=str(board))
-        ground.desk.chores.register(record)
-        recovered = Recovery(ground.desk.chores, "another").run(ground.now)
+        ground.desk.maintenance.registry.register(record)
+        recovered = Recovery(ground.desk.maintenance.registry, ground.desk.maintenance.locks, "another").run(ground.now)
         jobs = quarantined = 0
         for worker in ground.staff(letter):
             held = ground.table.held_by(worker.incarnation)
@@ -191,7 +191,7 @@ class Processes(RuleBasedStateMachine):
             jobs += self.meet(worker, fates)
             quarantined += sum(fate.status is Status.QUARANTINED for fate in fates)
         assert recovered == Recovered(1, jobs, quarantined)
-        assert ground.desk.chores.workers_of(name) == ground.desk.chores.supervisors() == []
+        assert ground.desk.maintenance.registry.workers_of(name) == ground.desk.maintenance.registry.supervisors() == []
         ground.lives[letter] += 1
         for worker in ground.staff(letter):
             ground.bury(worker)
@@ -212,7 +212,7 @@ class Processes(RuleBasedStateMachine):
         ground.now += later
         owners = [worker.incarnation for worker in ground.places if worker.supervisor in letters]
         times = ground.now + LOCK * 2 / 3, ground.now + LOCK
-        assert ground.desk.chores.renew(owners, *times) == ground.table.renew(owners, *times)
+        assert ground.desk.maintenance.locks.renew(owners, *times) == ground.table.renew(owners, *times)
 
     @precondition(lambda self: self.running())
     @rule(later=st.sampled_from([0.0, LOCK + 1]), looks=st.sampled_from([1, 2, 5, 6]), pause=st.sampled_from([1, 1, 4]))
@@ -227,7 +227,7 @@ class Processes(RuleBasedStateMachine):
         """Only what the reclaimer itself has seen expired and unchanged for long enough is taken."""
         ground, patience = self.ground, self.ground.reclaimer.patience
         seen = ground.table.expired(ground.now)
-        assert set(ground.desk.chores.expired(ground.now, 1000)) == set(seen)
+        assert set(ground.desk.maintenance.locks.expired(ground.now, 1000)) == set(seen)
         ground.sightings = {row: ground.sightings.get(row, ground.clock) for row in seen}
         ground.expired |= dict.fromkeys(seen)
         ground.observer = ground.observer.look(seen, ground.clock, writable=True)
@@ -248,7 +248,7 @@ class Processes(RuleBasedStateMachine):
         changed = [seen for seen in ground.expired if held.get((seen.job_id, seen.owner), seen) != seen]
         chosen = changed if changed and which % 4 else list(ground.expired)
         seen = chosen[-1 - which % len(chosen)]
-        taken = ground.desk.chores.reclaim(seen, self.fate_of_expired, ground.now)
+        taken = ground.desk.maintenance.locks.reclaim(seen, self.fate_of_expired, ground.now)
         assert taken == ground.table.reclaim(seen, self.fate_of_expired, ground.now)
         ground.take_times_of(seen.job_id, within=1.0)
 
@@ -273,7 +273,7 @@ class Processes(RuleBasedStateMachine):
         """Everybody dies; whoever comes then finds every job in its place and brings it to an end."""
         ground = self.ground
         for type_ in list(ground.table.paused):
-            ground.desk.operations.resume(type_)
+            ground.desk.operations.controls.resume(type_)
             ground.table.paused.remove(type_)
         ground.now = END
         for letter in ("a", "b"):

@@ -60,7 +60,7 @@ def cancel(site: Site, *jobs: int) -> None:
     """What `supervisor jobs cancel` does."""
     with contextlib.closing(open_engine(site.url).operations()) as operations:
         for job in jobs:
-            assert operations.cancel(job, time.time()) is Status.RUNNING
+            assert operations.actions.cancel(job, time.time()) is Status.RUNNING
 
 
 def last_run(site: Site, job: int) -> tuple[str, str | None]:

@@ -16,27 +16,37 @@ from supervisor.domain.history import Minute
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, done, failed, released, suspected
 from supervisor.store.base import (
-    Chores,
     Claims,
     Cursor,
     Engine,
     Filter,
-    Intake,
     JobSelector,
+    MaintenanceStore,
     Operations,
     Planned,
+    Producer,
     SupervisorRecord,
-    Timetable,
 )
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
 WANTED = JobSelector(("tag", "mail"), "gpu")
 OLD = T0 - 1e5  # when what has to be pruned had ended
+
+
+def _schedules(engine: Engine) -> MaintenanceStore:
+    """With the connection that they have of their own."""
+    with contextlib.ExitStack() as failed:
+        store = failed.enter_context(contextlib.closing(engine.maintenance()))
+        store.schedules.planned()
+        failed.pop_all()
+    return store
+
+
 ROLES: dict[str, Callable[[Engine], Any]] = {
-    "intake": lambda engine: engine.intake(),
+    "producer": lambda engine: engine.producer(),
     "claims": lambda engine: engine.claims(),
-    "chores": lambda engine: engine.chores(),
-    "timetable": lambda engine: engine.timetable(),
+    "maintenance": lambda engine: engine.maintenance(),
+    "schedules": _schedules,
     "operations": lambda engine: engine.operations(),
 }
 
@@ -47,12 +57,12 @@ def make_world(engine: Engine) -> None:
     17 requires what cannot be read, 18 is alone of its type; rows of the application point at 15.
     """
     desk = Desk.at(engine)
-    desk.chores.register(supervisor_record("s1", engine, "nowhere"))
-    desk.chores.register(supervisor_record("gone", engine, "nowhere"))
+    desk.maintenance.registry.register(supervisor_record("s1", engine, "nowhere"))
+    desk.maintenance.registry.register(supervisor_record("gone", engine, "nowhere"))
     desk.claims.register(worker_record("w1", "s1"))
     held = [desk.put() for _ in range(6)]
     desk.claim(want=6)
-    desk.operations.cancel(held[1], NOW)
+    desk.operations.actions.cancel(held[1], NOW)
     _foreign(engine, "INSERT INTO jobs(type, status, lock_expires_at) VALUES ('tag', 'running', 1)")
     for _ in range(2):
         desk.put(max_attempts=2)
@@ -68,12 +78,10 @@ def make_world(engine: Engine) -> None:
     _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
     _foreign(engine, "INSERT INTO pictures VALUES (15)")
     _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
-    timetable = engine.timetable()
-    timetable.plan("nightly", "{}", T0)
-    timetable.close()
-    assert desk.chores.record_minutes("s1", "{}", "{1}", [Minute(T0, "tag", done=1)])
-    desk.operations.pause("quiet", NOW)
-    desk.operations.scale("tag", 2, NOW)
+    desk.maintenance.schedules.plan("nightly", "{}", T0)
+    assert desk.maintenance.history.record("s1", "{}", "{1}", [Minute(T0, "tag", done=1)])
+    desk.operations.controls.pause("quiet", NOW)
+    desk.operations.controls.scale("tag", 2, NOW)
     desk.close()
 
 
@@ -122,7 +130,7 @@ class Deed(NamedTuple):
     repeatable: bool = True
 
 
-def _of_intake() -> dict[str, tuple[Callable[[Intake], Any], bool]]:
+def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
     return {
         "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
@@ -155,54 +163,58 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
     }
 
 
-def _of_chores() -> dict[str, tuple[Callable[[Chores], Any], bool]]:
+def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
     dead = [crashed(_claim(1), BROKEN, POLICY, 3, chance=0.5), *(released(_claim(n)) for n in range(2, 7))]
     return {
-        "version": (lambda r: r.version() > 0, True),
-        "supervisors": (lambda r: r.supervisors(), True),
+        "version": (lambda r: r.upkeep.version() > 0, True),
+        "supervisors": (lambda r: r.registry.supervisors(), True),
         "register": (
-            lambda r: r.register(SupervisorRecord("s2", 1, "here", "m", "b", "lock", "board", "conf", "0", T0)),
+            lambda r: r.registry.register(
+                SupervisorRecord("s2", 1, "here", "m", "b", "lock", "board", "conf", "0", T0)
+            ),
             True,
         ),
-        "forget supervisor": (lambda r: r.forget_supervisor("gone"), True),
-        "workers": (lambda r: (r.workers_of("s1"), r.worker("w1")), True),
-        "held": (lambda r: r.held_by("w1"), True),
-        "settle dead": (lambda r: r.settle_dead("w1", dead, NOW, worker="tag-1"), False),
-        "renew": (lambda r: r.renew(["w1"], NOW + 2 * LOCK, NOW + 3 * LOCK), False),
-        "expired": (lambda r: r.expired(NOW, 10), True),
-        "writable": (lambda r: r.writable() or True, True),
+        "forget supervisor": (lambda r: r.registry.forget("gone"), True),
+        "workers": (lambda r: (r.registry.workers_of("s1"), r.registry.worker("w1")), True),
+        "held": (lambda r: r.locks.held_by("w1"), True),
+        "settle dead": (lambda r: r.locks.settle_dead("w1", dead, NOW, worker="tag-1"), False),
+        "renew": (lambda r: r.locks.renew(["w1"], NOW + 2 * LOCK, NOW + 3 * LOCK), False),
+        "expired": (lambda r: r.locks.expired(NOW, 10), True),
+        "writable": (lambda r: r.locks.writable() or True, True),
         "reclaim": (
-            lambda r: [r.reclaim(seen, lambda claim, owner: released(claim), NOW) for seen in r.expired(NOW, 10)],
+            lambda r: [
+                r.locks.reclaim(seen, lambda claim, owner: released(claim), NOW) for seen in r.locks.expired(NOW, 10)
+            ],
             False,
         ),
-        "cancels": (lambda r: r.cancels("s1", 9), True),
-        "any_due": (lambda r: r.any_due(WANTED, NOW), True),
-        "depth": (lambda r: r.depth(WANTED, NOW, 100).oldest, True),
-        "unhandled": (lambda r: r.unhandled(["tag"]), True),
-        "unfinished": (lambda r: r.unfinished(JobSelector(("nothing",)), NOW), True),
-        "has_claims": (lambda r: r.has_claims("s1"), True),
-        "progress": (lambda r: r.progress_of(["tag"], T0), True),
-        "controls": (lambda r: r.controls(), True),
-        "prune": (lambda r: r.prune(0, 100, T0 - 10, T0 - 10), False),
-        "revive": (lambda r: r.revive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
-        "checkpoint": (lambda r: r.checkpoint(), True),
-        "truncate": (lambda r: r.truncate_log(), True),
-        "queue_sizes": (lambda r: r.queue_sizes(NOW), True),
+        "cancels": (lambda r: r.controls.cancels("s1", 9), True),
+        "any_due": (lambda r: r.backlog.any_due(WANTED, NOW), True),
+        "depth": (lambda r: r.backlog.depth(WANTED, NOW, 100).oldest, True),
+        "unhandled": (lambda r: r.backlog.unhandled(["tag"]), True),
+        "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW), True),
+        "has_claims": (lambda r: r.locks.has_claims("s1"), True),
+        "progress": (lambda r: r.backlog.progress_of(["tag"], T0), True),
+        "controls": (lambda r: r.controls.current(), True),
+        "prune": (lambda r: r.finished.prune(0, 100, T0 - 10, T0 - 10), False),
+        "revive": (lambda r: r.finished.redrive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
+        "checkpoint": (lambda r: r.upkeep.checkpoint(), True),
+        "truncate": (lambda r: r.upkeep.truncate_log(), True),
+        "queue_sizes": (lambda r: r.backlog.queue_sizes(NOW), True),
         "record minutes": (
-            lambda r: (r.counted("s1"), r.record_minutes("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
+            lambda r: (r.history.counted("s1"), r.history.record("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
             False,
         ),
-        "forget history": (lambda r: r.forget_history(NOW), False),
-        "inserted": (lambda r: r.inserted(), True),
+        "forget history": (lambda r: r.history.forget(NOW), False),
+        "inserted": (lambda r: r.upkeep.inserted(), True),
     }
 
 
-def _of_timetable() -> dict[str, tuple[Callable[[Timetable], Any], bool]]:
+def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
     nightly = Planned("nightly", "{}", T0)
     return {
-        "plan": (lambda r: r.plan("hourly", "{}", NOW), True),
-        "plan otherwise": (lambda r: r.plan("nightly", "{1}", NOW), True),
-        "fire": (lambda r: r.fire(nightly, [_new(), _new()], NOW + 60, NOW), False),
+        "plan": (lambda r: r.schedules.plan("hourly", "{}", NOW), True),
+        "plan otherwise": (lambda r: r.schedules.plan("nightly", "{1}", NOW), True),
+        "fire": (lambda r: r.schedules.fire(nightly, [_new(), _new()], NOW + 60, NOW), False),
     }
 
 
@@ -211,55 +223,55 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
     return {
         "list": (
             lambda r: (
-                len(r.jobs(status=None, type=None, before=None, limit=9)),
-                len(r.page(Filter(statuses=(Status.FAILED,), error="picture"), before=None, limit=9).jobs),
-                r.some_ids(every, before=None, limit=3),
-                r.ids(every),
-                r.ids(Filter(statuses=(Status.RUNNING,))),
-                r.ids(Filter(statuses=(Status.PENDING,))),
-                r.count(every, limit=100),
+                len(r.jobs.latest(status=None, type=None, before=None, limit=9)),
+                len(r.jobs.page(Filter(statuses=(Status.FAILED,), error="picture"), before=None, limit=9).jobs),
+                r.jobs.some_ids(every, before=None, limit=3),
+                r.jobs.ids(every),
+                r.jobs.ids(Filter(statuses=(Status.RUNNING,))),
+                r.jobs.ids(Filter(statuses=(Status.PENDING,))),
+                r.jobs.count(every, limit=100),
             ),
             True,
         ),
-        "look at one": (lambda r: (r.attempts(13), r.runs(6), r.worker_name("nobody")), True),
+        "look at one": (lambda r: (r.jobs.attempts(13), r.jobs.runs(6), r.registry.worker_name("nobody")), True),
         "look at all": (
             lambda r: (
-                r.error_groups(0.0, 9),
-                r.history(0.0),
-                r.counts(),
-                r.depth(JobSelector(("mail",)), NOW, 9),
-                r.failures(0.0),
-                r.speeds(),
-                r.schedules(),
-                r.remains(NOW, 1.0, T0, T0),
-                r.unhandled(["tag"]),
-                r.controls(),
-                r.supervisors(),
+                r.statistics.error_groups(0.0, 9),
+                r.history.minutes(0.0),
+                r.statistics.counts(),
+                r.backlog.depth(JobSelector(("mail",)), NOW, 9),
+                r.statistics.failures(0.0),
+                r.statistics.speeds(),
+                r.schedules.planned(),
+                r.statistics.anomalies(NOW, 1.0, T0, T0),
+                r.backlog.unhandled(["tag"]),
+                r.controls.current(),
+                r.registry.supervisors(),
             ),
             True,
         ),
-        "backlog": (lambda r: (r.backlog(NOW, 9)["mail"], r.requirements(NOW)), True),
-        "retry": (lambda r: r.retry([13, 14, 1], NOW), False),
-        "cancel pending": (lambda r: r.cancel(8, NOW), False),
-        "cancel running": (lambda r: r.cancel(1, NOW), True),
-        "cancel all": (lambda r: r.cancel_all([1, 8, 9], NOW), False),
-        "delete": (lambda r: r.delete([13, 16, 1]), False),
-        "pause": (lambda r: r.pause("tag", NOW), True),
-        "resume": (lambda r: r.resume("quiet"), False),
-        "scale": (lambda r: r.scale("tag", 4, NOW), True),
-        "scale back": (lambda r: r.scale("tag", None, NOW), True),
-        "reload": (lambda r: r.request_reload(NOW), False),
-        "writing": (lambda r: r.insist_on_writing(), True),
+        "backlog": (lambda r: (r.backlog.by_type(NOW, 9)["mail"], r.backlog.requirements(NOW)), True),
+        "retry": (lambda r: r.actions.retry([13, 14, 1], NOW), False),
+        "cancel pending": (lambda r: r.actions.cancel(8, NOW), False),
+        "cancel running": (lambda r: r.actions.cancel(1, NOW), True),
+        "cancel all": (lambda r: r.actions.cancel_all([1, 8, 9], NOW), False),
+        "delete": (lambda r: r.actions.delete([13, 16, 1]), False),
+        "pause": (lambda r: r.controls.pause("tag", NOW), True),
+        "resume": (lambda r: r.controls.resume("quiet"), False),
+        "scale": (lambda r: r.controls.scale("tag", 4, NOW), True),
+        "scale back": (lambda r: r.controls.scale("tag", None, NOW), True),
+        "reload": (lambda r: r.controls.request_reload(NOW), False),
+        "writing": (lambda r: r.check_writable(), True),
     }
 
 
 DEEDS = [
     Deed(name, role, act, repeatable)
     for role, deeds in (
-        ("intake", _of_intake()),
+        ("producer", _of_producer()),
         ("claims", _of_claims()),
-        ("chores", _of_chores()),
-        ("timetable", _of_timetable()),
+        ("maintenance", _of_maintenance()),
+        ("schedules", _of_schedules()),
         ("operations", _of_operations()),
     )
     for name, (act, repeatable) in deeds.items()

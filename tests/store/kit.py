@@ -15,13 +15,13 @@ from supervisor.domain.job import Claim, Job, NewJob, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, Settlement, done, failed
 from supervisor.store.base import (
-    Chores,
     Claims,
     Engine,
     Exchange,
-    Intake,
     JobSelector,
+    MaintenanceStore,
     Operations,
+    Producer,
     SupervisorRecord,
     WorkerRecord,
 )
@@ -41,16 +41,16 @@ class Desk:
     """One engine with its roles opened once."""
 
     engine: Engine
-    intake: Intake
+    producer: Producer
     claims: Claims
-    chores: Chores
+    maintenance: MaintenanceStore
     operations: Operations
     _open: list[Any] = field(default_factory=list)
 
     @classmethod
     def at(cls, engine: Engine) -> Desk:
-        engine.migrate()
-        roles = engine.intake(), engine.claims(), engine.chores(), engine.operations()
+        engine.database.migrate()
+        roles = engine.producer(), engine.claims(), engine.maintenance(), engine.operations()
         return cls(engine, *roles, list(roles))
 
     def close(self) -> None:
@@ -60,10 +60,10 @@ class Desk:
     # Jobs
 
     def put(self, type_: str = "tag", at: float = T0, payload: str = "{}", **fields: Any) -> int:
-        return self.intake.enqueue([NewJob(type_, payload, scheduled_at=at, **fields)])[0]
+        return self.producer.enqueue([NewJob(type_, payload, scheduled_at=at, **fields)])[0]
 
     def job(self, job_id: int) -> Job:
-        job = self.intake.job(job_id)
+        job = self.producer.job(job_id)
         assert job is not None
         return job
 
@@ -109,7 +109,7 @@ class Desk:
             ),
         }[status]()
         assert self.settle(end, owner="finisher", now=at) == []
-        self.settle(*_back(self.chores.held_by("finisher")), owner="finisher", now=at)
+        self.settle(*_back(self.maintenance.locks.held_by("finisher")), owner="finisher", now=at)
 
 
 def _back(claims: Iterable[Claim]) -> list[Settlement]:
@@ -128,8 +128,8 @@ def supervisor_record(identity: str, engine: Engine, lock: str, **fields: Any) -
     values = {
         "pid": 1,
         "host": socket.gethostname(),
-        "machine_id": engine.machine_id,
-        "boot_id": engine.boot_id,
+        "machine_id": engine.ownership.machine_id,
+        "boot_id": engine.ownership.boot_id,
         "owner_lock": lock,
         "scoreboard": "/nowhere",
         "config": "supervisor.toml",

@@ -80,17 +80,17 @@ class TestWhatIsDue:
 
     def test_a_paused_type_waits_until_it_is_resumed(self, desk: Desk) -> None:
         tag, caption = desk.put("tag"), desk.put("caption")
-        desk.operations.pause("tag", NOW)
+        desk.operations.controls.pause("tag", NOW)
 
         assert ids(desk, "tag", "caption") == [caption]
-        assert desk.operations.resume("tag") is True
+        assert desk.operations.controls.resume("tag") is True
         assert ids(desk, "tag", "caption") == [tag]
 
     def test_a_worker_in_full_swing_stops_at_a_pause(self, desk: Desk) -> None:
         desk.put()
         waiting = desk.put()
         claim = desk.one()
-        desk.operations.pause("tag", NOW)
+        desk.operations.controls.pause("tag", NOW)
 
         assert desk.settle_and_claim(done(claim, None), want=1).claims == []
         assert desk.status(waiting) is Status.PENDING

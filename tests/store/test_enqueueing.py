@@ -27,7 +27,7 @@ def test_a_job_is_stored_as_it_was_given(desk: Desk) -> None:
 
 
 def test_a_job_without_a_time_is_due_at_once(desk: Desk) -> None:
-    [job_id] = desk.intake.enqueue([NewJob("tag", "{}")])
+    [job_id] = desk.producer.enqueue([NewJob("tag", "{}")])
 
     job = desk.job(job_id)
     assert job.scheduled_at == job.created_at
@@ -37,7 +37,7 @@ def test_a_job_without_a_time_is_due_at_once(desk: Desk) -> None:
 def test_many_jobs_get_ids_in_the_order_given_and_run_in_that_order(desk: Desk) -> None:
     jobs = [NewJob("tag", str(n), scheduled_at=T0) for n in range(500)]
 
-    ids = desk.intake.enqueue(jobs)
+    ids = desk.producer.enqueue(jobs)
 
     assert ids == sorted(set(ids))
     assert [desk.job(job_id).payload for job_id in ids] == list(range(500))
@@ -46,22 +46,22 @@ def test_many_jobs_get_ids_in_the_order_given_and_run_in_that_order(desk: Desk) 
 
 def test_nothing_of_a_batch_is_written_when_one_job_is_refused(desk: Desk) -> None:
     with pytest.raises(Exception, match=r"(?i)check|constraint"):
-        desk.intake.enqueue([NewJob("tag", "{}"), NewJob("tag", "{}", priority=101)])
+        desk.producer.enqueue([NewJob("tag", "{}"), NewJob("tag", "{}", priority=101)])
 
-    assert desk.operations.counts() == []
+    assert desk.operations.statistics.counts() == []
 
 
 def test_ids_are_never_used_again(desk: Desk) -> None:
     first = desk.put()
     desk.finish(first)
-    assert desk.operations.delete([first]) == 1
+    assert desk.operations.actions.delete([first]) == 1
 
     assert desk.put() > first
 
 
 def test_an_unknown_id_has_no_job_and_no_status(desk: Desk) -> None:
-    assert desk.intake.job(77) is None
-    assert desk.intake.status(77) is None
+    assert desk.producer.job(77) is None
+    assert desk.producer.status(77) is None
 
 
 @pytest.mark.parametrize("payload", ["{broken", "", "5", "[1, null]", "\x00", '"ä\u2028"'])
@@ -76,11 +76,11 @@ class TestUniqueKeys:
         first = desk.put(unique_key="k")
 
         assert desk.put(unique_key="k", payload="[2]") == first
-        assert desk.intake.enqueue([NewJob("tag", "{}", unique_key="k")] * 3) == [first] * 3
-        assert desk.operations.counts() == [("tag", Status.PENDING, 1)]
+        assert desk.producer.enqueue([NewJob("tag", "{}", unique_key="k")] * 3) == [first] * 3
+        assert desk.operations.statistics.counts() == [("tag", Status.PENDING, 1)]
 
     def test_a_duplicate_within_one_batch_returns_the_same_id(self, desk: Desk) -> None:
-        one, two, other = desk.intake.enqueue([NewJob("tag", "{}", unique_key=key) for key in ("k", "k", "other")])
+        one, two, other = desk.producer.enqueue([NewJob("tag", "{}", unique_key=key) for key in ("k", "k", "other")])
 
         assert one == two != other
 
@@ -102,7 +102,7 @@ class TestUniqueKeys:
     def test_a_job_that_is_to_be_cancelled_keeps_its_key_until_it_has_stopped(self, desk: Desk) -> None:
         first = desk.put(unique_key="k")
         claim = desk.one()
-        desk.operations.cancel(first, NOW)
+        desk.operations.actions.cancel(first, NOW)
         assert desk.put(unique_key="k") == first
 
         desk.settle(Settlement(first, claim.token, Status.CANCELLED))
@@ -126,7 +126,7 @@ class TestUniqueKeys:
         free = desk.put()
         desk.finish(free, Status.FAILED)
 
-        assert desk.operations.retry([*failed, free], NOW) == 2
+        assert desk.operations.actions.retry([*failed, free], NOW) == 2
         assert [desk.status(job_id) for job_id in [*failed, free]] == [
             Status.PENDING,
             Status.FAILED,

@@ -27,8 +27,8 @@ def row(path: Path) -> Row:
 
 def historian(desk: Desk, path: Path, name: str = "s1", begun: float = START + 1) -> HistoryRecorder:
     """A maintainer's, as it is after its start."""
-    desk.chores.register(supervisor_record(name, desk.engine, "/nowhere"))
-    found = HistoryRecorder(desk.chores, name, path)
+    desk.maintenance.registry.register(supervisor_record(name, desk.engine, "/nowhere"))
+    found = HistoryRecorder(desk.maintenance.history, desk.maintenance.backlog, name, path)
     assert found.run(begun).minutes == 0
     return found
 
@@ -46,12 +46,12 @@ class TestMinutes:
 
         assert duty.run(START + 59).minutes == 0
         assert duty.run(START + 60).minutes == 1
-        assert desk.operations.history(0) == [Minute(START, "tag", 2, 1, 0, 0, 1.5, 0.75)]
+        assert desk.operations.history.minutes(0) == [Minute(START, "tag", 2, 1, 0, 0, 1.5, 0.75)]
 
         ran(row, "mail")
         assert duty.run(START + 61).minutes == 0
         assert duty.run(START + 125).minutes == 1
-        assert desk.operations.history(START + 1) == [Minute(START + 60, "mail", 1, 0, 0, 0, 0.5, 0.25)]
+        assert desk.operations.history.minutes(START + 1) == [Minute(START + 60, "mail", 1, 0, 0, 0, 0.5, 0.25)]
 
     def test_how_the_queue_stands_is_written_with_it(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
@@ -62,7 +62,7 @@ class TestMinutes:
         desk.claim(want=1)
 
         assert duty.run(START + 60).minutes == 2
-        assert desk.operations.history(0) == [
+        assert desk.operations.history.minutes(0) == [
             Minute(START, "mail", waiting=1),
             Minute(START, "tag", waiting=2, running=1),
         ]
@@ -72,12 +72,12 @@ class TestMinutes:
         ran(row)
         desk.put("tag", at=NOW + 9000)  # waits for its time, so nobody waits for it
         duty.run(START + 60)
-        before = desk.operations.log_size()
+        before = desk.operations.statistics.log_size()
 
         for minute in range(2, 20):
             assert duty.run(START + 60 * minute).minutes == 0
-        assert desk.operations.log_size() == before
-        assert len(desk.operations.history(0)) == 1
+        assert desk.operations.statistics.log_size() == before
+        assert len(desk.operations.history.minutes(0)) == 1
 
     def test_a_killed_maintainers_successor_goes_on_where_it_was(self, desk: Desk, path: Path, row: Row) -> None:
         first = historian(desk, path)
@@ -88,7 +88,7 @@ class TestMinutes:
         second = historian(desk, path, begun=START + 70)  # the same supervisor's
         ran(row, times=2)
         assert second.run(START + 120).minutes == 1
-        assert [minute.done for minute in desk.operations.history(0)] == [5, 5]
+        assert [minute.done for minute in desk.operations.history.minutes(0)] == [5, 5]
 
     def test_a_successor_that_starts_in_another_minute_loses_nothing_either(
         self, desk: Desk, path: Path, row: Row
@@ -98,20 +98,20 @@ class TestMinutes:
 
         second = historian(desk, path, begun=START + 190)
         second.run(START + 240)
-        assert sum(minute.done for minute in desk.operations.history(0)) == 5
+        assert sum(minute.done for minute in desk.operations.history.minutes(0)) == 5
 
     def test_whoever_dies_between_the_sums_and_the_commit_counts_nothing_twice(
         self, desk: Desk, path: Path, row: Row
     ) -> None:
         first, second = historian(desk, path), historian(desk, path)
         ran(row, times=5)
-        before = desk.chores.counted("s1")
+        before = desk.maintenance.history.counted("s1")
         first.run(START + 60)
 
         # What the dead one had read and would have written.
-        assert desk.chores.record_minutes("s1", before, "{}", [Minute(START, "tag", 5)]) is False
+        assert desk.maintenance.history.record("s1", before, "{}", [Minute(START, "tag", 5)]) is False
         second.run(START + 60)
-        assert [minute.done for minute in desk.operations.history(0)] == [5]
+        assert [minute.done for minute in desk.operations.history.minutes(0)] == [5]
 
     def test_a_reload_in_the_middle_of_a_minute_loses_nothing(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
@@ -120,7 +120,7 @@ class TestMinutes:
         ran(row, times=2)
         duty.run(START + 60)
 
-        assert desk.operations.history(0) == [Minute(START, "tag", 7, 0, 0, 0, 3.5, 1.75)]
+        assert desk.operations.history.minutes(0) == [Minute(START, "tag", 7, 0, 0, 0, 3.5, 1.75)]
 
     def test_a_clock_that_goes_back_writes_nothing_twice(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
@@ -129,15 +129,15 @@ class TestMinutes:
         for at in (START - 7200, START - 7100, START + 60, START + 120):
             duty.run(at)
 
-        assert sum(minute.done for minute in desk.operations.history(-1e9)) == 5
+        assert sum(minute.done for minute in desk.operations.history.minutes(-1e9)) == 5
 
     def test_a_supervisor_that_is_not_registered_writes_nothing(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
-        desk.chores.forget_supervisor("s1")
+        desk.maintenance.registry.forget("s1")
         ran(row)
 
         assert duty.run(START + 60).minutes == 0
-        assert desk.operations.history(0) == []
+        assert desk.operations.history.minutes(0) == []
 
 
 class TestTwoSupervisors:
@@ -152,7 +152,7 @@ class TestTwoSupervisors:
 
         for duty in duties:
             duty.run(START + 60)
-        assert desk.operations.history(0) == [Minute(START, "tag", 6, 0, 4, 0, 3.0, 1.5)]
+        assert desk.operations.history.minutes(0) == [Minute(START, "tag", 6, 0, 4, 0, 3.0, 1.5)]
 
 
 class TestBounds:
@@ -164,7 +164,7 @@ class TestBounds:
             desk.put("waits")
 
         assert duty.run(START + 60).minutes == 51
-        found = {minute.type: minute for minute in desk.operations.history(0)}
+        found = {minute.type: minute for minute in desk.operations.history.minutes(0)}
         assert len(found) == 51
         assert set(found) == {f"type-{number:02}" for number in range(10, 60)} | {""}
         assert (found[""].done, found[""].waiting) == (sum(range(1, 11)), 7)
@@ -175,12 +175,12 @@ class TestBounds:
         for minute in range(1, 100):
             ran(row)
             duty.run(START + 60 * minute)
-        kept = [minute.at for minute in desk.operations.history(0)]
+        kept = [minute.at for minute in desk.operations.history.minutes(0)]
         assert kept[0] >= START + 60 * 99 - KEPT
         assert len(kept) == 60
 
         duty.run(START + 60 * 99 + KEPT + 1200)  # nothing has happened since
-        assert desk.operations.history(0) == []
+        assert desk.operations.history.minutes(0) == []
 
 
 class TestStanding:
@@ -193,5 +193,5 @@ class TestStanding:
         desk.put("mail")
         desk.claim(["mail"])
 
-        assert desk.chores.queue_sizes(NOW) == [QueueSizes("mail", 0, 1), QueueSizes("tag", 2, 0)]
-        assert desk.chores.queue_sizes(NOW + 60)[0] == QueueSizes("later", 1, 0)
+        assert desk.maintenance.backlog.queue_sizes(NOW) == [QueueSizes("mail", 0, 1), QueueSizes("tag", 2, 0)]
+        assert desk.maintenance.backlog.queue_sizes(NOW + 60)[0] == QueueSizes("later", 1, 0)

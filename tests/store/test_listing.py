@@ -21,7 +21,7 @@ def pages(desk: Desk, which: Filter, limit: int) -> list[int]:
     found: list[int] = []
     before = None
     while True:
-        page = desk.operations.page(which, before=before, limit=limit)
+        page = desk.operations.jobs.page(which, before=before, limit=limit)
         assert len(page.jobs) <= limit
         found += [job.id for job in page.jobs]
         before = page.next
@@ -50,7 +50,7 @@ def stock(desk: Desk, count: int = 150) -> list[Job]:
 def end(desk: Desk, job_id: int, status: Status, at: float) -> None:
     """Bring the only job that is due into this state."""
     if status is Status.CANCELLED:
-        desk.operations.cancel(job_id, at)
+        desk.operations.actions.cancel(job_id, at)
     elif status is not Status.PENDING:
         claim = desk.one(types=TYPES, now=at, capabilities="cpu gpu")
         failure = Failure("exception", ERRORS[status]) if status in ERRORS else None
@@ -117,63 +117,65 @@ def test_every_filter_finds_the_jobs_that_it_means_whatever_the_size_of_the_page
         expected = [job.id for job in reversed(jobs) if means(job)]
         for limit in (1, 7, 1000):
             assert pages(desk, which, limit) == expected, (name, limit)
-        assert desk.operations.ids(which) == expected[::-1], name
-        assert desk.operations.count(which, limit=1000) == len(expected), name
+        assert desk.operations.jobs.ids(which) == expected[::-1], name
+        assert desk.operations.jobs.count(which, limit=1000) == len(expected), name
 
 
 def test_a_count_goes_no_further_than_its_limit(desk: Desk) -> None:
     stock(desk, 40)
 
-    assert [desk.operations.count(Filter(), limit=limit) for limit in (1, 39, 40, 41)] == [1, 39, 40, 40]
+    assert [desk.operations.jobs.count(Filter(), limit=limit) for limit in (1, 39, 40, 41)] == [1, 39, 40, 40]
 
 
 def test_a_full_last_page_has_no_next_one(desk: Desk) -> None:
     ids = [desk.put() for _ in range(4)]
 
-    first = desk.operations.page(Filter(), before=None, limit=2)
-    second = desk.operations.page(Filter(), before=first.next, limit=2)
+    first = desk.operations.jobs.page(Filter(), before=None, limit=2)
+    second = desk.operations.jobs.page(Filter(), before=first.next, limit=2)
 
     assert [job.id for job in first.jobs + second.jobs] == ids[::-1]
     assert (first.next, second.next) == (ids[2], None)
-    assert desk.operations.page(Filter(), before=1, limit=2) == Page([], None)
+    assert desk.operations.jobs.page(Filter(), before=1, limit=2) == Page([], None)
 
 
 def test_jobs_that_come_or_go_between_two_pages_move_no_other(desk: Desk) -> None:
     ids = [desk.put() for _ in range(6)]
     for job_id in ids:
         desk.finish(job_id, Status.FAILED)
-    first = desk.operations.page(Filter((Status.FAILED,)), before=None, limit=3)
-    desk.operations.retry(ids[4:], NOW)
+    first = desk.operations.jobs.page(Filter((Status.FAILED,)), before=None, limit=3)
+    desk.operations.actions.retry(ids[4:], NOW)
     desk.finish(desk.put("a"), Status.FAILED)
 
-    second = desk.operations.page(Filter((Status.FAILED,)), before=first.next, limit=3)
+    second = desk.operations.jobs.page(Filter((Status.FAILED,)), before=first.next, limit=3)
 
     assert [job.id for job in second.jobs] == ids[2::-1]
 
 
 def test_many_more_jobs_than_one_look_compares(desk: Desk) -> None:
-    ids = desk.intake.enqueue([NewJob("tag", "{}", number % 2, scheduled_at=NOW) for number in range(25_000)])
+    ids = desk.producer.enqueue([NewJob("tag", "{}", number % 2, scheduled_at=NOW) for number in range(25_000)])
     for start in range(0, 1500, 500):
         for claim in desk.claim(want=500, now=LATER):
             desk.settle(Settlement(claim.job_id, claim.token, Status.FAILED, failure=BROKEN), now=LATER + start)
 
-    odd = [job_id for job_id in ids if desk.intake.status(job_id) is Status.FAILED]
+    odd = [job_id for job_id in ids if desk.producer.status(job_id) is Status.FAILED]
     assert len(odd) == 1500
     assert pages(desk, Filter((Status.FAILED,)), 400) == odd[::-1]
-    assert desk.operations.ids(Filter((Status.PENDING,))) == [job_id for job_id in ids if job_id not in set(odd)]
-    assert desk.operations.ids(Filter(priority=0)) == ids[::2]
+    assert desk.operations.jobs.ids(Filter((Status.PENDING,))) == [job_id for job_id in ids if job_id not in set(odd)]
+    assert desk.operations.jobs.ids(Filter(priority=0)) == ids[::2]
 
 
 def test_counts_of_what_is_open_and_of_what_is_closed_are_all_counts(desk: Desk) -> None:
     jobs = stock(desk)
     expected = Counter((job.type, job.status) for job in jobs)
 
-    counted = {(type_, status): count for type_, status, count in desk.operations.counts()}
+    counted = {(type_, status): count for type_, status, count in desk.operations.statistics.counts()}
     assert counted == dict(expected)
-    assert len(desk.operations.counts()) == len(expected)
-    closed = {status for _, status, _ in desk.operations.closed_counts()}
+    assert len(desk.operations.statistics.counts()) == len(expected)
+    closed = {status for _, status, _ in desk.operations.statistics.closed_counts()}
     assert closed == {Status.DONE, Status.CANCELLED}
-    assert sorted(desk.operations.counts()) == sorted(desk.operations.open_counts() + desk.operations.closed_counts())
+    assert sorted(desk.operations.statistics.counts()) == sorted(
+        desk.operations.statistics.open_counts() + desk.operations.statistics.closed_counts()
+    )
 
 
 # Failures
@@ -192,16 +194,16 @@ def test_failures_that_differ_in_numbers_and_names_are_one_group(desk: Desk) -> 
     fail(desk, "b", "cannot open '/srv/1.jpg'", NOW + 1)
     fail(desk, "a", "time limit of 5 s", NOW + 1, kind="timeout")
     fail(desk, "a", "long ago", NOW - 100)
-    desk.operations.retry([first], NOW + 3)
+    desk.operations.actions.retry([first], NOW + 3)
 
-    groups = desk.operations.error_groups(NOW, 10)
+    groups = desk.operations.statistics.error_groups(NOW, 10)
 
     assert groups == [
         ErrorGroup("a", "exception", "cannot open '/srv/22.jpg'", 2, 1, NOW + 2, last),
         ErrorGroup("a", "timeout", "time limit of 5 s", 1, 1, NOW + 1, last + 2),
         ErrorGroup("b", "exception", "cannot open '/srv/1.jpg'", 1, 1, NOW + 1, last + 1),
     ]
-    assert desk.operations.error_groups(NOW, 1) == groups[:1]
+    assert desk.operations.statistics.error_groups(NOW, 1) == groups[:1]
 
 
 def test_a_job_that_failed_several_times_is_one_job_of_its_group(desk: Desk) -> None:
@@ -211,7 +213,7 @@ def test_a_job_that_failed_several_times_is_one_job_of_its_group(desk: Desk) -> 
         desk.settle(failed(claim, BROKEN, POLICY, chance=0.5), now=NOW + 100 * number)
     assert desk.status(job_id) is Status.FAILED
 
-    [group] = desk.operations.error_groups(NOW, 10)
+    [group] = desk.operations.statistics.error_groups(NOW, 10)
 
     assert (group.count, group.jobs, group.last_job) == (3, 1, job_id)
 
@@ -222,8 +224,8 @@ def test_a_job_that_failed_several_times_is_one_job_of_its_group(desk: Desk) -> 
 def test_some_ids_are_those_of_a_page(desk: Desk) -> None:
     ids = [desk.put() for _ in range(5)]
 
-    first, floor = desk.operations.some_ids(Filter(), before=None, limit=3)
-    rest, end_ = desk.operations.some_ids(Filter(), before=floor, limit=3)
+    first, floor = desk.operations.jobs.some_ids(Filter(), before=None, limit=3)
+    rest, end_ = desk.operations.jobs.some_ids(Filter(), before=floor, limit=3)
 
     assert (first, rest, end_) == (ids[:1:-1], ids[1::-1], None)
 
@@ -234,7 +236,7 @@ def test_of_many_jobs_the_waiting_are_cancelled_and_the_running_asked_to_stop(de
     waiting, finished = desk.put("a"), desk.put("b")
     desk.finish(finished)
 
-    assert desk.operations.cancel_all([running, waiting, finished, 4711], NOW) == 2
+    assert desk.operations.actions.cancel_all([running, waiting, finished, 4711], NOW) == 2
 
     assert (desk.status(running), desk.job(running).cancel_requested_at) == (Status.RUNNING, NOW)
     assert [desk.status(job_id) for job_id in (waiting, finished)] == [Status.CANCELLED, Status.DONE]
@@ -246,28 +248,28 @@ def test_the_backlog_tells_of_every_type_what_waits_whoever_may_take_it(desk: De
     desk.put("a", at=NOW + 5)
     desk.put("b", at=NOW + 50)
     desk.put("c", at=NOW - 1)
-    desk.operations.pause("c", NOW)
+    desk.operations.controls.pause("c", NOW)
     desk.finish(desk.put("d"))
     desk.put("e")
     desk.one(types=["e"])
 
-    assert desk.operations.backlog(NOW, 100) == {
+    assert desk.operations.backlog.by_type(NOW, 100) == {
         "a": Depth(due=2, oldest=NOW - 9, next_due=None),
         "b": Depth(due=0, oldest=None, next_due=NOW + 50),
         "c": Depth(due=1, oldest=NOW - 1, next_due=None),
         "e": Depth(),
     }
-    assert desk.operations.backlog(NOW, 1)["a"].due == 1
+    assert desk.operations.backlog.by_type(NOW, 1)["a"].due == 1
 
 
 def test_one_job_is_put_in_and_said_to_be_new_or_not(desk: Desk) -> None:
-    first = desk.intake.put(NewJob("tag", "{}", unique_key="k"))
+    first = desk.producer.put(NewJob("tag", "{}", unique_key="k"))
     assert first == (1, True)
-    assert desk.intake.put(NewJob("tag", "[1]", unique_key="k")) == (1, False)
-    assert desk.intake.put(NewJob("mail", "{}", unique_key="k")) == (2, True)
-    assert [desk.intake.put(NewJob("tag", "{}")) for _ in range(2)] == [(3, True), (4, True)]
+    assert desk.producer.put(NewJob("tag", "[1]", unique_key="k")) == (1, False)
+    assert desk.producer.put(NewJob("mail", "{}", unique_key="k")) == (2, True)
+    assert [desk.producer.put(NewJob("tag", "{}")) for _ in range(2)] == [(3, True), (4, True)]
     desk.finish(1, at=desk.job(1).scheduled_at + 1)
-    assert desk.intake.put(NewJob("tag", "{}", unique_key="k")) == (5, True)
+    assert desk.producer.put(NewJob("tag", "{}", unique_key="k")) == (5, True)
     assert desk.job(1).payload == {}
 
 
@@ -275,6 +277,6 @@ def test_whoever_insists_on_writing_changes_nothing(desk: Desk) -> None:
     job_id = desk.put()
     before = desk.job(job_id)
 
-    desk.operations.insist_on_writing()
+    desk.operations.check_writable()
 
     assert desk.job(job_id) == before

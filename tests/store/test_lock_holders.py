@@ -54,7 +54,7 @@ def hold(engine: Engine) -> Iterator[Hold]:
     ],
 )
 def test_whoever_keeps_others_from_writing_is_known(engine: Engine, hold: Hold, statements: tuple[str, ...]) -> None:
-    engine.migrate()
+    engine.database.migrate()
     watch = engine.writers()
     assert watch.database_holder() is None
     process = hold(*statements)
@@ -68,7 +68,7 @@ def test_whoever_keeps_others_from_writing_is_known(engine: Engine, hold: Hold, 
 
 
 def test_whoever_reads_keeps_nobody_from_writing(engine: Engine, hold: Hold) -> None:
-    engine.migrate()
+    engine.database.migrate()
     hold("BEGIN", "SELECT * FROM jobs")
     assert engine.writers().database_holder() is None
 
@@ -77,4 +77,4 @@ def test_where_there_is_no_database_nobody_holds_it_and_nothing_is_made(engine: 
     watch = engine.writers()
     assert watch.database_holder() is None
     assert watch.holder() is None
-    assert not engine.folder.exists()
+    assert not engine.database.folder.exists()

@@ -64,7 +64,7 @@ def test_no_job_is_given_to_two_processes_and_none_is_left(desk: Desk) -> None:
     jobs = [
         NewJob(("tag", "caption")[n % 2], "{}", n % 5 - 2, ("", "cpu")[n % 3 == 0], T0 + n % 7) for n in range(JOBS)
     ]
-    ids = desk.intake.enqueue(jobs)
+    ids = desk.producer.enqueue(jobs)
     processes = [start(desk, f"w{n}", want) for n, want in enumerate((1, 7, 16, 64))]
     go(processes)
 
@@ -74,11 +74,11 @@ def test_no_job_is_given_to_two_processes_and_none_is_left(desk: Desk) -> None:
 
     assert [process.returncode for process in processes] == [0] * PROCESSES
     assert ran == collections.Counter(ids)
-    assert {status for _, status, _ in desk.operations.counts()} == {Status.DONE}
+    assert {status for _, status, _ in desk.operations.statistics.counts()} == {Status.DONE}
 
 
 def test_what_a_killed_claimer_held_runs_once_more_and_nothing_else_does(desk: Desk) -> None:
-    ids = desk.intake.enqueue([NewJob("tag", "{}", scheduled_at=T0) for _ in range(500)])
+    ids = desk.producer.enqueue([NewJob("tag", "{}", scheduled_at=T0) for _ in range(500)])
     victim = start(desk, "victim", 20, "hold")
     go([victim])
     assert victim.stdout is not None
@@ -86,9 +86,9 @@ def test_what_a_killed_claimer_held_runs_once_more_and_nothing_else_does(desk: D
     victim.send_signal(signal.SIGKILL)
     victim.communicate()
 
-    held = desk.chores.held_by("victim")
+    held = desk.maintenance.locks.held_by("victim")
     assert len(held) == 20
-    assert desk.chores.settle_dead("victim", [released(claim) for claim in held], NOW) == 20
+    assert desk.maintenance.locks.settle_dead("victim", [released(claim) for claim in held], NOW) == 20
     heir = start(desk, "heir", 20)
     go([heir])
     ran = dict(map(int, word.split(":")) for word in heir.communicate(timeout=60)[0].split())

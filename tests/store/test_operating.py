@@ -13,7 +13,7 @@ from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 def listed(desk: Desk, **options: object) -> list[int]:
     which = {"status": None, "type": None, "before": None, "limit": 100} | options
-    return [job.id for job in desk.operations.jobs(**which)]  # type: ignore[arg-type]
+    return [job.id for job in desk.operations.jobs.latest(**which)]  # type: ignore[arg-type]
 
 
 class TestListing:
@@ -45,16 +45,16 @@ class TestListing:
             desk.finish(job_id, at=at)
         waiting = desk.put("a")
 
-        assert desk.operations.ids(Filter((Status.DONE,))) == [old, new, other]
-        assert desk.operations.ids(Filter((Status.DONE, Status.PENDING), types=("a",))) == [old, waiting]
-        assert desk.operations.ids(Filter((Status.DONE,), finished_before=NOW + 5)) == [old, other]
+        assert desk.operations.jobs.ids(Filter((Status.DONE,))) == [old, new, other]
+        assert desk.operations.jobs.ids(Filter((Status.DONE, Status.PENDING), types=("a",))) == [old, waiting]
+        assert desk.operations.jobs.ids(Filter((Status.DONE,), finished_before=NOW + 5)) == [old, other]
 
     def test_counts_by_type_and_status(self, desk: Desk) -> None:
         desk.finish(desk.put("a"))
         desk.put("a")
         desk.put("b")
 
-        assert sorted(desk.operations.counts()) == [
+        assert sorted(desk.operations.statistics.counts()) == [
             ("a", Status.DONE, 1),
             ("a", Status.PENDING, 1),
             ("b", Status.PENDING, 1),
@@ -67,7 +67,7 @@ class TestRetry:
         job_id = desk.put()
         desk.finish(job_id, status)
 
-        assert desk.operations.retry([job_id], NOW + 5) == 1
+        assert desk.operations.actions.retry([job_id], NOW + 5) == 1
 
         job = desk.job(job_id)
         assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
@@ -80,33 +80,33 @@ class TestRetry:
         desk.claim(["b"])
         waiting = desk.put("c")
 
-        assert desk.operations.retry([finished, running, waiting, 4711], NOW) == 0
+        assert desk.operations.actions.retry([finished, running, waiting, 4711], NOW) == 0
 
     def test_a_cancelled_job_can_be_retried(self, desk: Desk) -> None:
         job_id = desk.put()
-        desk.operations.cancel(job_id, NOW)
+        desk.operations.actions.cancel(job_id, NOW)
 
-        assert desk.operations.retry([job_id], NOW) == 1
+        assert desk.operations.actions.retry([job_id], NOW) == 1
         assert desk.job(job_id).cancel_requested_at is None
 
     def test_more_jobs_than_fit_into_one_transaction(self, desk: Desk) -> None:
         for _ in range(1100):
             desk.put()
         for claim in desk.claim(want=1100):
-            desk.operations.cancel(claim.job_id, NOW)
+            desk.operations.actions.cancel(claim.job_id, NOW)
         # All of them running: none may be retried or deleted.
-        ids = desk.operations.ids(Filter((Status.RUNNING,)))
-        assert (desk.operations.retry(ids, NOW), desk.operations.delete(ids)) == (0, 0)
-        desk.settle(*(done(claim, None) for claim in desk.chores.held_by("w1")))
+        ids = desk.operations.jobs.ids(Filter((Status.RUNNING,)))
+        assert (desk.operations.actions.retry(ids, NOW), desk.operations.actions.delete(ids)) == (0, 0)
+        desk.settle(*(done(claim, None) for claim in desk.maintenance.locks.held_by("w1")))
 
-        assert desk.operations.delete(ids) == 1100
+        assert desk.operations.actions.delete(ids) == 1100
 
 
 class TestCancelAndDelete:
     def test_a_pending_job_is_cancelled_at_once(self, desk: Desk) -> None:
         job_id = desk.put()
 
-        assert desk.operations.cancel(job_id, NOW) is Status.CANCELLED
+        assert desk.operations.actions.cancel(job_id, NOW) is Status.CANCELLED
 
         assert (desk.status(job_id), desk.job(job_id).completed_at) == (Status.CANCELLED, NOW)
         assert desk.claim() == []
@@ -115,8 +115,8 @@ class TestCancelAndDelete:
         job_id = desk.put()
         claim = desk.one()
 
-        assert desk.operations.cancel(job_id, NOW) is Status.RUNNING
-        assert desk.operations.cancel(job_id, NOW + 5) is Status.RUNNING
+        assert desk.operations.actions.cancel(job_id, NOW) is Status.RUNNING
+        assert desk.operations.actions.cancel(job_id, NOW + 5) is Status.RUNNING
 
         job = desk.job(job_id)
         assert (job.status, job.cancel_requested_at) == (Status.RUNNING, NOW)
@@ -128,7 +128,7 @@ class TestCancelAndDelete:
     ) -> None:
         job_id = desk.put(unique_key="k")
         claim = desk.one()
-        desk.operations.cancel(job_id, NOW)
+        desk.operations.actions.cancel(job_id, NOW)
         ends = {
             "released": released(claim),
             "crashed": crashed(claim, BROKEN, POLICY, 3, chance=0.5),
@@ -145,7 +145,7 @@ class TestCancelAndDelete:
     def test_a_job_that_was_asked_to_stop_too_late_is_done(self, desk: Desk) -> None:
         job_id = desk.put()
         claim = desk.one()
-        desk.operations.cancel(job_id, NOW)
+        desk.operations.actions.cancel(job_id, NOW)
         desk.settle(done(claim, '"ok"'))
 
         assert (desk.status(job_id), desk.job(job_id).result) == (Status.DONE, "ok")
@@ -155,9 +155,9 @@ class TestCancelAndDelete:
         desk.finish(job_id)
 
         with pytest.raises(Conflict, match="done"):
-            desk.operations.cancel(job_id, NOW)
+            desk.operations.actions.cancel(job_id, NOW)
         with pytest.raises(JobNotFound):
-            desk.operations.cancel(4711, NOW)
+            desk.operations.actions.cancel(4711, NOW)
 
     def test_only_finished_jobs_are_deleted_with_their_errors(self, desk: Desk) -> None:
         failed_id, waiting = desk.put("a"), desk.put("b")
@@ -165,36 +165,36 @@ class TestCancelAndDelete:
         running = desk.put("c")
         desk.claim(["c"])
 
-        assert desk.operations.delete([failed_id, waiting, running, 4711]) == 1
+        assert desk.operations.actions.delete([failed_id, waiting, running, 4711]) == 1
 
-        assert desk.intake.job(failed_id) is None
-        assert desk.operations.attempts(failed_id) == []
+        assert desk.producer.job(failed_id) is None
+        assert desk.operations.jobs.attempts(failed_id) == []
         assert listed(desk) == [running, waiting]
 
 
 class TestControls:
     def test_pausing_scaling_and_reloading_are_seen_by_everybody(self, desk: Desk) -> None:
-        desk.operations.pause("tag", NOW)
-        desk.operations.pause("tag", NOW)
-        desk.operations.scale("tag", 3, NOW)
-        desk.operations.scale("tag", 4, NOW)
-        desk.operations.request_reload(NOW)
-        desk.operations.request_reload(NOW)
+        desk.operations.controls.pause("tag", NOW)
+        desk.operations.controls.pause("tag", NOW)
+        desk.operations.controls.scale("tag", 3, NOW)
+        desk.operations.controls.scale("tag", 4, NOW)
+        desk.operations.controls.request_reload(NOW)
+        desk.operations.controls.request_reload(NOW)
 
-        controls = desk.chores.controls()
-        assert controls == desk.operations.controls()
+        controls = desk.maintenance.controls.current()
+        assert controls == desk.operations.controls.current()
         assert (controls.paused, dict(controls.sizes), controls.reloads) == ({"tag"}, {"tag": 4}, 2)
 
     def test_a_pool_is_given_back_to_automatic_scaling(self, desk: Desk) -> None:
-        desk.operations.scale("tag", 3, NOW)
-        desk.operations.scale("tag", None, NOW)
+        desk.operations.controls.scale("tag", 3, NOW)
+        desk.operations.controls.scale("tag", None, NOW)
 
-        assert dict(desk.chores.controls().sizes) == {}
+        assert dict(desk.maintenance.controls.current().sizes) == {}
 
     def test_resuming_says_whether_it_was_paused(self, desk: Desk) -> None:
-        desk.operations.pause("tag", NOW)
+        desk.operations.controls.pause("tag", NOW)
 
-        assert [desk.operations.resume("tag") for _ in range(2)] == [True, False]
+        assert [desk.operations.controls.resume("tag") for _ in range(2)] == [True, False]
 
 
 class TestLooking:
@@ -203,7 +203,7 @@ class TestLooking:
             job_id = desk.put(type_)
             desk.finish(job_id, Status.FAILED, at=at)
 
-        assert desk.operations.failures(NOW) == [("a", 2), ("b", 1)]
+        assert desk.operations.statistics.failures(NOW) == [("a", 2), ("b", 1)]
 
     def test_speeds_come_from_done_jobs_slowest_first(self, desk: Desk) -> None:
         for type_, seconds in (("quick", 1.0), ("slow", 9.0), ("quick", 3.0)):
@@ -211,7 +211,7 @@ class TestLooking:
             claim = desk.one(types=[type_])
             desk.settle(done(claim, None, started_at=NOW), now=NOW + seconds)
 
-        speeds = desk.operations.speeds()
+        speeds = desk.operations.statistics.speeds()
         assert [(s.type, s.count, s.mean, s.longest) for s in speeds] == [
             ("slow", 1, 9.0, 9.0),
             ("quick", 2, 2.0, 3.0),

@@ -20,7 +20,7 @@ OWNER = """
 import sys
 from supervisor.engine import open_engine
 
-lock = open_engine(sys.argv[1]).claim_ownership(sys.argv[2])
+lock = open_engine(sys.argv[1]).ownership.claim(sys.argv[2])
 print(lock.path, flush=True)
 while (line := sys.stdin.readline()) == "keep\\n":
     print(lock.keep(), flush=True)
@@ -60,8 +60,8 @@ def owner(desk: Desk) -> Iterator[Owner]:
 
 
 def judged(desk: Desk, record: SupervisorRecord) -> bool | None:
-    verdict = desk.chores.owner_lives(record)
-    assert desk.operations.owner_lives(record) is verdict
+    verdict = desk.maintenance.registry.owner_lives(record)
+    assert desk.operations.registry.owner_lives(record) is verdict
     return verdict
 
 
@@ -91,7 +91,7 @@ def test_an_owner_that_has_let_go_is_dead(desk: Desk, owner: Owner) -> None:
 
 
 def test_an_owner_whose_file_and_process_are_gone_is_dead(desk: Desk, engine: Engine) -> None:
-    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"), host=socket.gethostname())
+    record = supervisor_record("s9", engine, str(engine.database.folder / "owner-s9.lock"), host=socket.gethostname())
 
     assert judged(desk, record) is False
 
@@ -105,7 +105,7 @@ def test_an_owner_whose_file_somebody_deletes_lives_for_as_long_as_its_process(
     )
     Path(owner.path).unlink()
     if what == "the folder":
-        shutil.rmtree(engine.folder)
+        shutil.rmtree(engine.database.folder)
     assert judged(desk, record) is True
     owner.end()
     assert judged(desk, record) is False
@@ -121,13 +121,13 @@ def test_a_younger_process_with_the_number_of_an_owner_is_not_it(desk: Desk, own
 
 
 def test_an_owner_of_another_container_whose_file_is_gone_cannot_be_judged(desk: Desk, engine: Engine) -> None:
-    record = supervisor_record("s9", engine, str(engine.folder / "owner-s9.lock"), host="another")
+    record = supervisor_record("s9", engine, str(engine.database.folder / "owner-s9.lock"), host="another")
     assert judged(desk, record) is None
 
 
 def test_an_owner_makes_its_file_again_when_somebody_has_deleted_it(desk: Desk, owner: Owner) -> None:
     for _ in range(2):
-        shutil.rmtree(desk.engine.folder)
+        shutil.rmtree(desk.engine.database.folder)
         assert owner.tell("keep") == "True"
         assert judged(desk, owner.record) is True
         assert owner.tell("keep") == "False"
@@ -140,7 +140,7 @@ def test_an_owner_makes_its_file_again_when_somebody_has_deleted_it(desk: Desk, 
 
 
 def test_an_owner_of_another_boot_of_this_machine_is_dead(desk: Desk, owner: Owner, engine: Engine) -> None:
-    if not engine.machine_id:
+    if not engine.ownership.machine_id:
         pytest.skip("this machine has no id")
     record = supervisor_record("s1", engine, owner.path, boot_id="another")
 
@@ -154,11 +154,11 @@ def test_an_owner_on_another_machine_is_judged_by_its_lock_alone(desk: Desk, own
 
 
 def test_forgetting_a_dead_supervisor_leaves_nothing_of_it(desk: Desk, owner: Owner) -> None:
-    desk.chores.register(owner.record)
+    desk.maintenance.registry.register(owner.record)
     owner.end()
 
-    desk.chores.forget_supervisor("s1")
+    desk.maintenance.registry.forget("s1")
 
-    assert desk.chores.supervisors() == []
+    assert desk.maintenance.registry.supervisors() == []
     assert judged(desk, owner.record) is False
-    assert not list(desk.engine.folder.glob("owner-*"))
+    assert not list(desk.engine.database.folder.glob("owner-*"))

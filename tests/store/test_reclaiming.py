@@ -42,7 +42,7 @@ def look_for(reclaimer: Reclaimer, clock: Clock, seconds: float, now: float = LA
 def test_a_lock_that_nobody_renews_is_taken_after_patience_and_not_before(desk: Desk, clock: Clock) -> None:
     job_id = desk.put()
     claim = desk.one()
-    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
 
     assert look_for(reclaimer, clock, reclaimer.patience * 0.75) == Reclaimed(0, 1)
     assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)
@@ -57,7 +57,7 @@ def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_
     job_id = desk.put()
     desk.one()
     living = {"w1"}
-    reclaimer = Reclaimer(desk.chores, LOCK, clock, tended=lambda: living)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, tended=lambda: living)
 
     assert look_for(reclaimer, clock, reclaimer.patience * 3) == Reclaimed(0, 0)
     living.clear()  # stopped or stuck, and so no longer renewed
@@ -69,12 +69,12 @@ def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_
 def test_a_jump_of_the_wall_clock_takes_nothing_from_an_owner_that_renews(desk: Desk, clock: Clock) -> None:
     job_id = desk.put()
     claim = desk.one()
-    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
 
     for hours in range(1, 10):
         now = NOW + hours * 3600.0
         assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 1)
-        desk.chores.renew(["w1"], now + LOCK * 2 / 3, now + LOCK)
+        desk.maintenance.locks.renew(["w1"], now + LOCK * 2 / 3, now + LOCK)
         assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 0)
 
     assert desk.settle(done(claim, None)) == []
@@ -87,10 +87,10 @@ def test_a_peer_with_short_locks_is_patient_with_an_owner_that_renews_seldom(des
     desk.claims.register(worker_record("w1", policy=JobPolicy(lock_time=long).encode()))
     job_id = desk.put()
     claim = desk.one(lock_time=long)
-    reclaimer = Reclaimer(desk.chores, short, clock)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, short, clock)
 
     assert look_for(reclaimer, clock, renewal_interval(long)) == Reclaimed(0, 1)
-    desk.chores.renew(["w1"], LATER + long * 2 / 3, LATER + long)
+    desk.maintenance.locks.renew(["w1"], LATER + long * 2 / 3, LATER + long)
 
     assert look_for(reclaimer, clock, patience(long)) == Reclaimed(0, 0)
     assert desk.settle(done(claim, None)) == []
@@ -102,12 +102,12 @@ def test_being_stopped_together_with_the_owner_takes_nothing(desk: Desk, clock: 
     """The whole machine is frozen just after the jump: nobody could renew, and the monotonic clock went on."""
     desk.put()
     claim = desk.one()
-    reclaimer = Reclaimer(desk.chores, LOCK, clock)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
     assert reclaimer.run(LATER) == Reclaimed(0, 1)
 
     clock.at += renewals * renewal_interval(LOCK)
     assert reclaimer.run(LATER) == Reclaimed(0, 1)
-    desk.chores.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
+    desk.maintenance.locks.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
 
     assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(0, 0)
     assert desk.settle(done(claim, None)) == []
@@ -117,6 +117,6 @@ def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Cloc
     """Nobody renews it, so there are no renewals to wait for."""
     desk.put()
     desk.one(owner="foreign")
-    reclaimer = Reclaimer(desk.chores, 1.0, clock)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, 1.0, clock)
 
     assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)

@@ -16,7 +16,9 @@ from tests.store.kit import NOW, T0, Desk, supervisor_record, worker_record
 def dead(desk: Desk, tmp_path: Path) -> None:
     """A supervisor whose lock is gone, with one worker."""
     desk.claims.register(worker_record("w1", "s1"))
-    desk.chores.register(supervisor_record("s1", desk.engine, "/nowhere", scoreboard=str(tmp_path / "gone")))
+    desk.maintenance.registry.register(
+        supervisor_record("s1", desk.engine, "/nowhere", scoreboard=str(tmp_path / "gone"))
+    )
 
 
 @pytest.mark.usefixtures("dead")
@@ -24,7 +26,7 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
     """Its supervisor died a moment ago, and it will; until then it goes on with its work."""
     first, second = desk.put(), desk.put(priority=-1)
     late = desk.one()
-    recovery = Recovery(desk.chores, "s2")
+    recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
     assert recovery.run(NOW) == Recovered(1, 1)
     assert desk.settle(done(late, None)) == [first]
     assert [claim.job_id for claim in desk.claim(want=2)] == [first, second]
@@ -41,7 +43,7 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
 def test_another_supervisors_jobs_are_never_touched(desk: Desk) -> None:
     desk.put()
     other = desk.one(owner="w2")
-    recovery = Recovery(desk.chores, "s2")
+    recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
     assert [recovery.run(NOW) for _ in range(6)] == [Recovered(1, 0), *[Recovered()] * 5]
     assert desk.settle(done(other, None), owner="w2") == []

@@ -19,7 +19,7 @@ DIED = Failure("crash", "the worker was killed by SIGKILL", stderr="last words",
 
 
 def outcomes(desk: Desk, job_id: int) -> list[tuple[int, str]]:
-    return [(run.attempt, run.outcome) for run in desk.operations.runs(job_id)]
+    return [(run.attempt, run.outcome) for run in desk.operations.jobs.runs(job_id)]
 
 
 class TestRows:
@@ -29,7 +29,7 @@ class TestRows:
         claim = desk.one()
         desk.settle(done(claim, '"ok"', started_at=NOW - 2, usage=USED))
 
-        assert desk.operations.runs(job_id) == [
+        assert desk.operations.jobs.runs(job_id) == [
             Run(job_id, claim.token, 1, "done", "tag-1", NOW - 2, 1.5, 0.25, 64 << 20, "tagging\n")
         ]
         assert desk.job(job_id).started_at == NOW - 2
@@ -41,7 +41,7 @@ class TestRows:
         spoken = {claim.job_id: Usage(NOW, log=f"job {claim.job_id}") for claim in claims[::2]}
         desk.settle(*(done(claim, result, usage=spoken.get(claim.job_id)) for claim in claims))
 
-        logs = {job_id: [run.log for run in desk.operations.runs(job_id)] for job_id in jobs}
+        logs = {job_id: [run.log for run in desk.operations.jobs.runs(job_id)] for job_id in jobs}
         assert logs == {job_id: [f"job {job_id}"] if job_id in spoken else [] for job_id in jobs}
 
     def test_each_attempt_has_a_run_of_its_own(self, desk: Desk) -> None:
@@ -56,7 +56,7 @@ class TestRows:
         job_id = desk.put()
         desk.settle(crashed(desk.one(), DIED, POLICY, 3, chance=0.5), now=NOW + 5)
 
-        [run] = desk.operations.runs(job_id)
+        [run] = desk.operations.jobs.runs(job_id)
         assert (run.outcome, run.started_at, run.duration) == ("crash", NOW + 2, 3.0)
         assert (run.cpu_time, run.peak_memory) == (None, 1 << 30)
         assert run.log is None  # the last words stand in job_errors
@@ -65,14 +65,14 @@ class TestRows:
         job_id = desk.put()
         desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5), now=NOW + 5)
 
-        assert [run.started_at for run in desk.operations.runs(job_id)] == [NOW]
+        assert [run.started_at for run in desk.operations.jobs.runs(job_id)] == [NOW]
 
     def test_what_never_ran_has_no_run(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.settle(released(desk.one()))
         desk.settle(done(desk.one(), None))
 
-        assert desk.operations.runs(job_id) == []
+        assert desk.operations.jobs.runs(job_id) == []
 
     @pytest.mark.parametrize(("charge", "outcome"), [("cancel", "cancelled"), ("nothing", "released")])
     def test_where_a_death_leaves_no_error_the_last_words_are_the_runs(
@@ -81,12 +81,12 @@ class TestRows:
         begun, waiting = desk.put(), desk.put()
         claims = desk.claim(want=2)
         settlements = settle_held(claims, claims[0][:2], charge, DIED, JobPolicy(), 0.5)  # type: ignore[arg-type]
-        desk.chores.settle_dead("w1", settlements, NOW + 5, worker="tag-1")
+        desk.maintenance.locks.settle_dead("w1", settlements, NOW + 5, worker="tag-1")
 
-        [run] = desk.operations.runs(begun)
+        [run] = desk.operations.jobs.runs(begun)
         assert (run.outcome, run.worker, run.log, run.peak_memory) == (outcome, "tag-1", "last words", 1 << 30)
-        assert desk.operations.attempts(begun) == []
-        assert desk.operations.runs(waiting) == []
+        assert desk.operations.jobs.attempts(begun) == []
+        assert desk.operations.jobs.runs(waiting) == []
 
 
 def ends(claim: Claim) -> list[Settlement]:
@@ -106,20 +106,20 @@ def test_a_lost_claim_leaves_no_run(desk: Desk, end: int) -> None:
     desk.one()
 
     assert desk.settle(ends(stale)[end]) == [job_id]
-    assert desk.operations.runs(job_id) == []
+    assert desk.operations.jobs.runs(job_id) == []
 
 
 def run_of(desk: Desk) -> int:
     """A job that is done, with a run worth a row."""
     job_id = desk.put()
     desk.settle(done(desk.one(), None, usage=USED))
-    assert len(desk.operations.runs(job_id)) == 1
+    assert len(desk.operations.jobs.runs(job_id)) == 1
     return job_id
 
 
 def test_runs_are_deleted_with_their_job(desk: Desk) -> None:
     deleted, kept = run_of(desk), run_of(desk)
-    desk.operations.delete([deleted])
+    desk.operations.actions.delete([deleted])
 
     assert (outcomes(desk, deleted), outcomes(desk, kept)) == ([], [(1, "done")])
 
@@ -127,7 +127,7 @@ def test_runs_are_deleted_with_their_job(desk: Desk) -> None:
 def test_runs_are_pruned_with_their_job(desk: Desk) -> None:
     pruned, waiting = run_of(desk), desk.put()
     desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5))
-    desk.chores.prune(0, 10, NOW + 1, NOW + 1)
+    desk.maintenance.finished.prune(0, 10, NOW + 1, NOW + 1)
 
     assert (outcomes(desk, pruned), outcomes(desk, waiting)) == ([], [(1, "exception")])
 
@@ -135,7 +135,7 @@ def test_runs_are_pruned_with_their_job(desk: Desk) -> None:
 def test_a_backup_holds_them(desk: Desk, engine: Engine, tmp_path: Path) -> None:
     job_id = run_of(desk)
     (tmp_path / "copy").mkdir()
-    engine.back_up(tmp_path / "copy" / "jobs.db")
+    engine.database.back_up(tmp_path / "copy" / "jobs.db")
 
     with contextlib.closing(open_engine(f"sqlite:///{tmp_path}/copy/jobs.db").operations()) as operations:
-        assert operations.runs(job_id) == desk.operations.runs(job_id)
+        assert operations.jobs.runs(job_id) == desk.operations.jobs.runs(job_id)

@@ -30,7 +30,7 @@ def again(desk: Desk, job_id: int, at: float) -> None:
 
 
 def revive(desk: Desk, until: float, *, times: int = 2, after: Cursor = START, limit: int = 100) -> list[int]:
-    revived, _ = desk.chores.revive(TAG, times, after, until, limit, until)
+    revived, _ = desk.maintenance.finished.redrive(TAG, times, after, until, limit, until)
     return revived
 
 
@@ -50,14 +50,14 @@ def test_it_goes_back_so_many_times_and_no_more_unless_somebody_retries_it_by_ha
         again(desk, job_id, NOW + 100 * round_)
     assert revive(desk, NOW + 300) == []
 
-    assert desk.operations.retry([job_id], NOW + 300) == 1
+    assert desk.operations.actions.retry([job_id], NOW + 300) == 1
     again(desk, job_id, NOW + 300)
     assert revive(desk, NOW + 400) == [job_id]
 
 
 def test_what_another_pool_takes_or_what_was_quarantined_or_cancelled_stays(desk: Desk) -> None:
     wanted = fail(desk, requires="gpu")
-    (elsewhere,) = desk.intake.enqueue([NewJob("mail", "{}", scheduled_at=NOW - 1)])
+    (elsewhere,) = desk.producer.enqueue([NewJob("mail", "{}", scheduled_at=NOW - 1)])
     (claim,) = desk.claims.settle_and_claim("w1", [], JobSelector(("mail",)), 1, 60.0, NOW).claims
     desk.claims.settle_and_claim("w1", [Settlement(elsewhere, claim.token, Status.FAILED)], TAG, 0, 60.0, NOW)
     poisoned = desk.put("tag")
@@ -70,10 +70,10 @@ def test_what_another_pool_takes_or_what_was_quarantined_or_cancelled_stays(desk
 def test_a_walk_is_bounded_and_goes_on_where_it_was(desk: Desk) -> None:
     jobs = [fail(desk) for _ in range(5)]  # all of the same moment
 
-    first, mark = desk.chores.revive(TAG, 1, START, NOW, 2, NOW)
-    second, mark = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
-    third, mark = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
-    last, same = desk.chores.revive(TAG, 1, mark, NOW, 2, NOW)
+    first, mark = desk.maintenance.finished.redrive(TAG, 1, START, NOW, 2, NOW)
+    second, mark = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
+    third, mark = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
+    last, same = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
 
     assert [first, second, third, last] == [jobs[:2], jobs[2:4], jobs[4:], []]
     assert same == mark
@@ -88,7 +88,7 @@ def test_one_whose_unique_key_has_been_taken_meanwhile_stays_and_is_not_counted(
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
-    reviver = Redriver(desk.chores, [RedrivePolicy(TAG, 60.0, 5)])
+    reviver = Redriver(desk.maintenance.finished, [RedrivePolicy(TAG, 60.0, 5)])
     fail(desk)
     assert reviver.run(NOW + 60).jobs == 1
     fail(desk, at=NOW - 7200)

@@ -52,7 +52,7 @@ class TestEnds:
 
         job = desk.job(job_id)
         assert (job.status, job.attempts, job.completed_at) == (Status.FAILED, 3, NOW + 300)
-        assert [a.attempt for a in desk.operations.attempts(job_id)] == [1, 2, 3]
+        assert [a.attempt for a in desk.operations.jobs.attempts(job_id)] == [1, 2, 3]
 
     def test_a_jobs_own_limit_goes_before_the_pools(self, desk: Desk) -> None:
         job_id = desk.put(max_attempts=1)
@@ -65,7 +65,7 @@ class TestEnds:
         failure = Failure("exit", "x" * 5000, "trace", 3, "SIGKILL", "tail", 1 << 30, 1.5)
         desk.settle(failed(desk.one(), failure, POLICY, chance=0.5))
 
-        [attempt] = desk.operations.attempts(job_id)
+        [attempt] = desk.operations.jobs.attempts(job_id)
         assert (attempt.job_id, attempt.attempt, attempt.kind) == (job_id, 1, "exit")
         assert len(attempt.message) == MAX_MESSAGE
         assert (attempt.traceback, attempt.exit_code, attempt.signal) == ("trace", 3, "SIGKILL")
@@ -100,11 +100,11 @@ class TestEnds:
     def test_a_cancelled_run_ends_cancelled_and_is_no_failure(self, desk: Desk) -> None:
         job_id = desk.put()
         claim = desk.one()
-        desk.operations.cancel(job_id, NOW)
+        desk.operations.actions.cancel(job_id, NOW)
         desk.settle(cancelled(claim))
 
         assert desk.status(job_id) is Status.CANCELLED
-        assert desk.operations.attempts(job_id) == []
+        assert desk.operations.jobs.attempts(job_id) == []
 
     def test_success_clears_the_last_error_and_keeps_the_attempts(self, desk: Desk) -> None:
         job_id = desk.put()
@@ -112,13 +112,13 @@ class TestEnds:
         desk.settle(done(desk.one(now=NOW + 100), None))
 
         assert desk.job(job_id).last_error is None
-        assert len(desk.operations.attempts(job_id)) == 1
+        assert len(desk.operations.jobs.attempts(job_id)) == 1
 
     def test_children_are_inserted_with_the_completion(self, desk: Desk) -> None:
         desk.put()
         desk.settle(done(desk.one(), None, children=(NewJob("caption", "[1]"), NewJob("caption", "[2]"))))
 
-        assert desk.operations.counts() == [("caption", Status.PENDING, 2), ("tag", Status.DONE, 1)]
+        assert desk.operations.statistics.counts() == [("caption", Status.PENDING, 2), ("tag", Status.DONE, 1)]
 
 
 def ends(claim: Claim) -> dict[str, Settlement]:
@@ -144,8 +144,8 @@ class TestLostClaims:
         assert desk.settle(ends(stale)[end]) == [job_id]
 
         assert desk.job(job_id) == before
-        assert desk.operations.attempts(job_id) == []
-        assert desk.operations.counts() == [("tag", Status.RUNNING, 1)]
+        assert desk.operations.jobs.attempts(job_id) == []
+        assert desk.operations.statistics.counts() == [("tag", Status.RUNNING, 1)]
         assert desk.settle(done(current, '"current"')) == []
 
     @pytest.mark.parametrize("end", ["done", "done with children", "failed", "released", "crashed", "cancelled"])
@@ -228,6 +228,6 @@ class TestBatches:
         job_id = desk.put()
         desk.settle(suspected(desk.one(), 16))
         desk.finish(job_id)
-        desk.operations.delete([job_id])
+        desk.operations.actions.delete([job_id])
 
         assert desk.claims.limits([job_id]) == {}

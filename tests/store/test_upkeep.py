@@ -22,28 +22,28 @@ class TestTheDead:
         desk.claim(owner="w2")
 
         assert [claim.job_id for claim in claims] == [high, early, low]
-        assert desk.chores.held_by("w1") == claims
-        assert desk.chores.held_by("nobody") == []
+        assert desk.maintenance.locks.held_by("w1") == claims
+        assert desk.maintenance.locks.held_by("nobody") == []
 
     def test_a_dead_workers_claims_are_settled_and_it_is_struck_off(self, desk: Desk) -> None:
         desk.claims.register(worker_record("w1"))
         begun, waiting = desk.put(), desk.put()
         first, second = desk.claim(want=2)
 
-        settled = desk.chores.settle_dead("w1", [crash(first), released(second)], NOW, worker="tag-1")
+        settled = desk.maintenance.locks.settle_dead("w1", [crash(first), released(second)], NOW, worker="tag-1")
 
         assert settled == 2
         assert (desk.job(begun).crashes, desk.job(begun).attempts) == (1, 0)
         assert (desk.job(waiting).crashes, desk.job(waiting).attempts) == (0, 0)
-        assert desk.operations.attempts(begun)[0].worker == "tag-1"
-        assert desk.chores.worker("w1") is None
-        assert desk.chores.held_by("w1") == []
+        assert desk.operations.jobs.attempts(begun)[0].worker == "tag-1"
+        assert desk.maintenance.registry.worker("w1") is None
+        assert desk.maintenance.locks.held_by("w1") == []
 
     def test_a_death_reported_twice_counts_once(self, desk: Desk) -> None:
         job_id = desk.put()
         claim = desk.one()
 
-        counts = [desk.chores.settle_dead("w1", [crash(claim)], NOW) for _ in range(2)]
+        counts = [desk.maintenance.locks.settle_dead("w1", [crash(claim)], NOW) for _ in range(2)]
 
         assert counts == [1, 0]
         assert desk.job(job_id).crashes == 1
@@ -55,7 +55,7 @@ class TestTheDead:
         current = desk.one()
         before = desk.job(job_id)
 
-        assert desk.chores.settle_dead("w1", [crash(old)], NOW) == 0
+        assert desk.maintenance.locks.settle_dead("w1", [crash(old)], NOW) == 0
         assert desk.job(job_id) == before
         assert desk.settle(done(current, None)) == []
 
@@ -69,7 +69,7 @@ class TestLocks:
         other = desk.put()
         desk.one(owner="w2", lock_time=10)
 
-        assert desk.chores.renew(["w1", "idle"], NOW + 50, NOW + 200) == 1
+        assert desk.maintenance.locks.renew(["w1", "idle"], NOW + 50, NOW + 200) == 1
 
         expiries = [desk.job(job_id).lock_expires_at for job_id in (soon, later, other)]
         assert expiries == [NOW + 200, NOW + 100, NOW + 10]
@@ -77,18 +77,17 @@ class TestLocks:
     def test_a_renewal_that_nobody_needs_writes_nothing(self, desk: Desk) -> None:
         desk.put()
         desk.one(lock_time=100)
-        desk.chores.version()
-        watcher = desk.engine.chores()
+        watcher = desk.engine.changes()
         before = watcher.version()
 
-        assert desk.chores.renew(["w1"], NOW + 50, NOW + 200) == 0
+        assert desk.maintenance.locks.renew(["w1"], NOW + 50, NOW + 200) == 0
         assert watcher.version() == before
         watcher.close()
 
     def test_a_renewed_claim_keeps_its_token(self, desk: Desk) -> None:
         desk.put()
         claim = desk.one()
-        desk.chores.renew(["w1"], NOW + 1000, NOW + 2000)
+        desk.maintenance.locks.renew(["w1"], NOW + 1000, NOW + 2000)
 
         assert desk.settle(done(claim, None)) == []
 
@@ -96,22 +95,22 @@ class TestLocks:
         job_id = desk.put()
         desk.one()
 
-        assert desk.chores.expired(NOW + LOCK, 10) == []
-        assert desk.chores.expired(NOW + LOCK + 1, 10) == [Expired(job_id, 1, "w1", NOW + LOCK, NOW)]
+        assert desk.maintenance.locks.expired(NOW + LOCK, 10) == []
+        assert desk.maintenance.locks.expired(NOW + LOCK + 1, 10) == [Expired(job_id, 1, "w1", NOW + LOCK, NOW)]
 
     def test_expired_claims_are_bounded(self, desk: Desk) -> None:
         for _ in range(5):
             desk.put()
         desk.claim(want=5)
 
-        assert len(desk.chores.expired(NOW + LOCK + 1, 3)) == 3
+        assert len(desk.maintenance.locks.expired(NOW + LOCK + 1, 3)) == 3
 
     def test_a_reclaim_takes_back_an_unchanged_claim_and_refuses_its_late_result(self, desk: Desk) -> None:
         job_id = desk.put()
         claim = desk.one()
-        [seen] = desk.chores.expired(NOW + LOCK + 1, 10)
+        [seen] = desk.maintenance.locks.expired(NOW + LOCK + 1, 10)
 
-        assert desk.chores.reclaim(seen, crash, NOW + LOCK + 1) is True
+        assert desk.maintenance.locks.reclaim(seen, crash, NOW + LOCK + 1) is True
 
         assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
         assert desk.settle(done(claim, None)) == [job_id]
@@ -120,9 +119,9 @@ class TestLocks:
     def test_a_claim_that_changed_since_it_was_seen_is_left_alone(self, desk: Desk, change: str) -> None:
         job_id = desk.put()
         claim = desk.one()
-        [seen] = desk.chores.expired(NOW + LOCK + 1, 10)
+        [seen] = desk.maintenance.locks.expired(NOW + LOCK + 1, 10)
         if change == "renewed":
-            desk.chores.renew(["w1"], NOW + 1000, NOW + 2000)
+            desk.maintenance.locks.renew(["w1"], NOW + 1000, NOW + 2000)
         elif change == "settled":
             desk.settle(done(claim, None))
         elif change == "claimed anew":
@@ -130,45 +129,45 @@ class TestLocks:
             desk.one(lock_time=LOCK)
         else:
             desk.settle(done(claim, None))
-            desk.operations.delete([job_id])
-        before = desk.intake.job(job_id)
+            desk.operations.actions.delete([job_id])
+        before = desk.producer.job(job_id)
 
-        assert desk.chores.reclaim(seen, crash, NOW + LOCK + 1) is False
-        assert desk.intake.job(job_id) == before
+        assert desk.maintenance.locks.reclaim(seen, crash, NOW + LOCK + 1) is False
+        assert desk.producer.job(job_id) == before
 
     def test_the_policy_is_asked_with_the_claim_and_its_owner(self, desk: Desk) -> None:
         desk.put(payload="[7]")
         claim = desk.one(owner="w9")
-        [seen] = desk.chores.expired(NOW + LOCK + 1, 10)
+        [seen] = desk.maintenance.locks.expired(NOW + LOCK + 1, 10)
         asked = []
 
         def settle(claim: Claim, owner: str) -> Settlement:
             asked.append((claim, owner))
             return crash(claim)
 
-        desk.chores.reclaim(seen, settle, NOW)
+        desk.maintenance.locks.reclaim(seen, settle, NOW)
         assert asked == [(claim, "w9")]
 
     def test_a_store_that_nobody_holds_is_writable(self, desk: Desk) -> None:
-        assert desk.chores.writable() is True
+        assert desk.maintenance.locks.writable() is True
 
 
 class TestRegistry:
     def test_a_supervisor_and_its_workers_are_found_again(self, desk: Desk) -> None:
         record = supervisor_record("s1", desk.engine, "/nowhere/owner")
         workers = [worker_record("w1", policy='{"x": 1}'), worker_record("w2")]
-        desk.chores.register(record)
-        desk.chores.register(record)  # again, after a restart of the maintainer
+        desk.maintenance.registry.register(record)
+        desk.maintenance.registry.register(record)  # again, after a restart of the maintainer
         for worker in workers:
             desk.claims.register(worker)
 
-        assert desk.chores.supervisors() == desk.operations.supervisors() == [record]
-        assert sorted(desk.chores.workers_of("s1"), key=lambda w: w.incarnation) == workers
-        assert desk.chores.worker("w1") == workers[0]
-        assert desk.chores.workers_of("s2") == []
+        assert desk.maintenance.registry.supervisors() == desk.operations.registry.supervisors() == [record]
+        assert sorted(desk.maintenance.registry.workers_of("s1"), key=lambda w: w.incarnation) == workers
+        assert desk.maintenance.registry.worker("w1") == workers[0]
+        assert desk.maintenance.registry.workers_of("s2") == []
 
-        desk.chores.forget_supervisor("s1")
-        assert desk.chores.supervisors() == []
+        desk.maintenance.registry.forget("s1")
+        assert desk.maintenance.registry.supervisors() == []
 
     def test_running_jobs_that_somebody_wants_stopped_are_listed(self, desk: Desk) -> None:
         job_id, second, other, *foreign = (desk.put() for _ in range(5))
@@ -177,25 +176,27 @@ class TestRegistry:
         desk.claim(want=2, owner="somebody")
 
         for cancelled in (job_id, second, *foreign):
-            assert desk.operations.cancel(cancelled, NOW) is Status.RUNNING
-        assert desk.chores.cancels("s1", 10) == [(job_id, 1, "w1"), (second, 1, "w1")]
-        assert desk.chores.cancels("s1", 1) == [(job_id, 1, "w1")]
-        assert desk.chores.cancels("s2", 10) == []
+            assert desk.operations.actions.cancel(cancelled, NOW) is Status.RUNNING
+        assert desk.maintenance.controls.cancels("s1", 10) == [(job_id, 1, "w1"), (second, 1, "w1")]
+        assert desk.maintenance.controls.cancels("s1", 1) == [(job_id, 1, "w1")]
+        assert desk.maintenance.controls.cancels("s2", 10) == []
         assert desk.status(other) is Status.RUNNING
 
     def test_another_connections_commit_changes_the_version(self, desk: Desk) -> None:
-        before = desk.chores.version()
-        assert desk.chores.version() == before
+        watcher = desk.engine.changes()
+        before = watcher.version()
+        assert watcher.version() == before
 
         desk.put()
 
-        assert desk.chores.version() != before
+        assert watcher.version() != before
+        watcher.close()
 
 
 class TestMeasuring:
     def test_depth_counts_what_is_due_for_a_pool_and_says_since_when(self, desk: Desk) -> None:
-        assert desk.chores.depth(JobSelector(("tag",)), NOW, 10) == (
-            desk.operations.depth(JobSelector(("tag",)), NOW, 10)
+        assert desk.maintenance.backlog.depth(JobSelector(("tag",)), NOW, 10) == (
+            desk.operations.backlog.depth(JobSelector(("tag",)), NOW, 10)
         )
         for at in (T0 + 2, T0 + 1, T0 + 3):
             desk.put(at=at)
@@ -204,36 +205,38 @@ class TestMeasuring:
         desk.put(at=NOW + 20)
         desk.put(at=NOW + 10, priority=3)
 
-        depth = desk.chores.depth(JobSelector(("tag",)), NOW, 100)
+        depth = desk.maintenance.backlog.depth(JobSelector(("tag",)), NOW, 100)
 
         assert (depth.due, depth.oldest, depth.next_due) == (3, T0 + 1, NOW + 10)
-        assert desk.chores.depth(JobSelector(("tag",), "gpu"), NOW, 100).due == 4
-        assert desk.operations.depth(JobSelector(("tag", "caption")), NOW, 100).due == 4
+        assert desk.maintenance.backlog.depth(JobSelector(("tag",), "gpu"), NOW, 100).due == 4
+        assert desk.operations.backlog.depth(JobSelector(("tag", "caption")), NOW, 100).due == 4
 
     def test_a_glance_sees_a_plain_job_that_is_due_and_no_other(self, desk: Desk) -> None:
         desk.put(requires="gpu")
         desk.put("caption")
         desk.put(at=NOW + 20)
-        assert not desk.chores.any_due(JobSelector(("tag",), "gpu"), NOW)
+        assert not desk.maintenance.backlog.any_due(JobSelector(("tag",), "gpu"), NOW)
 
         desk.put("tag")
-        assert not desk.chores.any_due(JobSelector(("tag",)), NOW)  # some need more than it looks at: `depth` will tell
-        assert desk.chores.any_due(JobSelector(("caption",)), NOW)
+        assert not desk.maintenance.backlog.any_due(
+            JobSelector(("tag",)), NOW
+        )  # some need more than it looks at: `depth` will tell
+        assert desk.maintenance.backlog.any_due(JobSelector(("caption",)), NOW)
 
-        desk.operations.pause("caption", NOW)
-        assert not desk.chores.any_due(JobSelector(("caption",)), NOW)
+        desk.operations.controls.pause("caption", NOW)
+        assert not desk.maintenance.backlog.any_due(JobSelector(("caption",)), NOW)
 
     def test_depth_counts_up_to_its_limit(self, desk: Desk) -> None:
         for n in range(9):
             desk.put(priority=n % 3)
 
-        assert desk.chores.depth(JobSelector(("tag",)), NOW, 5).due == 5
+        assert desk.maintenance.backlog.depth(JobSelector(("tag",)), NOW, 5).due == 5
 
     def test_paused_types_are_not_due(self, desk: Desk) -> None:
         desk.put()
-        desk.operations.pause("tag", NOW)
+        desk.operations.controls.pause("tag", NOW)
 
-        assert desk.chores.depth(JobSelector(("tag",)), NOW, 5).due == 0
+        assert desk.maintenance.backlog.depth(JobSelector(("tag",)), NOW, 5).due == 0
 
     def test_types_that_nobody_handles_are_named(self, desk: Desk) -> None:
         for type_ in ("tag", "caption", "nsfw", "tag"):
@@ -241,27 +244,31 @@ class TestMeasuring:
         desk.put("over")
         desk.finish(5)
 
-        assert desk.chores.unhandled(["tag"]) == desk.operations.unhandled(["tag"]) == ["caption", "nsfw"]
-        assert desk.chores.unhandled([]) == ["caption", "nsfw", "tag"]
+        assert (
+            desk.maintenance.backlog.unhandled(["tag"])
+            == desk.operations.backlog.unhandled(["tag"])
+            == ["caption", "nsfw"]
+        )
+        assert desk.maintenance.backlog.unhandled([]) == ["caption", "nsfw", "tag"]
 
     def test_a_burst_waits_for_due_jobs_and_for_retries_but_not_for_delayed_ones(self, desk: Desk) -> None:
         wanted = JobSelector(("tag",))
-        assert desk.chores.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
         desk.put(at=NOW + 1000)
-        assert desk.chores.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
 
         desk.put()
-        assert desk.chores.unfinished(wanted, NOW) is True
+        assert desk.maintenance.backlog.unfinished(wanted, NOW) is True
         desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5))
-        assert desk.chores.unfinished(wanted, NOW) is True
+        assert desk.maintenance.backlog.unfinished(wanted, NOW) is True
         desk.settle(done(desk.one(now=NOW + 10), None))
-        assert desk.chores.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
 
     def test_a_burst_does_not_wait_for_what_its_workers_cannot_run(self, desk: Desk) -> None:
         desk.put(requires="gpu")
 
-        assert desk.chores.unfinished(JobSelector(("tag",), "cpu"), NOW) is False
-        assert desk.chores.unfinished(JobSelector(("tag",), "gpu"), NOW) is True
+        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "cpu"), NOW) is False
+        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), NOW) is True
 
     def test_progress_counts_what_waits_and_what_went_wrong_since(self, desk: Desk) -> None:
         for _ in range(4):
@@ -271,16 +278,16 @@ class TestMeasuring:
         desk.settle(failed(first, BROKEN, POLICY, chance=0.5, permanent=True), now=NOW + 5)
         desk.settle(Settlement(second.job_id, second.token, Status.QUARANTINED), now=NOW + 6)
 
-        assert desk.chores.progress_of(["tag"], NOW) == (2, 2)
-        assert desk.chores.progress_of(["tag"], NOW + 6) == (2, 1)
-        assert desk.chores.progress_of(["caption", "tag"], NOW + 7) == (3, 0)
+        assert desk.maintenance.backlog.progress_of(["tag"], NOW) == (2, 2)
+        assert desk.maintenance.backlog.progress_of(["tag"], NOW + 6) == (2, 1)
+        assert desk.maintenance.backlog.progress_of(["caption", "tag"], NOW + 7) == (3, 0)
 
 
 class TestPruning:
     def walk(self, desk: Desk, limit: int, done_before: float, failed_before: float) -> int:
         deleted, after = 0, 0
         for _ in range(100):
-            count, after = desk.chores.prune(after, limit, done_before, failed_before)
+            count, after = desk.maintenance.finished.prune(after, limit, done_before, failed_before)
             deleted += count
             if after == 0:
                 return deleted
@@ -300,8 +307,8 @@ class TestPruning:
 
         assert self.walk(desk, limit, NOW + 50, NOW + 50) == len(gone)
 
-        assert all(desk.intake.job(job_id) for job_id in [*kept, held.job_id])
-        assert not any(desk.intake.job(job_id) for job_id in gone)
+        assert all(desk.producer.job(job_id) for job_id in [*kept, held.job_id])
+        assert not any(desk.producer.job(job_id) for job_id in gone)
 
     def test_done_and_failed_jobs_have_retentions_of_their_own(self, desk: Desk) -> None:
         done_id, failed_id = desk.put("a"), desk.put("b")
@@ -309,26 +316,26 @@ class TestPruning:
         desk.finish(failed_id, Status.FAILED)
 
         assert self.walk(desk, 10, NOW + 1, NOW - 1) == 1
-        assert desk.intake.job(failed_id)
+        assert desk.producer.job(failed_id)
 
     def test_a_deleted_jobs_errors_go_with_it(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.finish(job_id, Status.FAILED)
-        assert desk.operations.attempts(job_id)
+        assert desk.operations.jobs.attempts(job_id)
 
         self.walk(desk, 10, NOW + 1, NOW + 1)
 
-        assert desk.operations.attempts(job_id) == []
+        assert desk.operations.jobs.attempts(job_id) == []
 
     def test_one_look_is_bounded_in_rows(self, desk: Desk) -> None:
-        ids = desk.intake.enqueue([NewJob("tag", "{}", scheduled_at=T0)] * 10)
+        ids = desk.producer.enqueue([NewJob("tag", "{}", scheduled_at=T0)] * 10)
         desk.settle(*(done(claim, None) for claim in desk.claim(want=10)))
 
-        assert desk.chores.prune(0, 4, NOW + 1, NOW + 1) == (4, ids[3])
+        assert desk.maintenance.finished.prune(0, 4, NOW + 1, NOW + 1) == (4, ids[3])
 
 
-def test_a_checkpoint_leaves_nothing_in_the_log(desk: Desk) -> None:
-    desk.put()
+def test_nothing_is_lost_by_flushing(desk: Desk) -> None:
+    job_id = desk.put()
 
-    assert desk.chores.checkpoint() == 0
-    assert desk.chores.log_size() >= 0
+    desk.maintenance.flush()
+    assert desk.status(job_id) is Status.PENDING

@@ -184,7 +184,7 @@ def test_what_handlers_print_and_log_is_left_to_the_test(queue: Queue, capsys: p
     assert "printed\n" in said.out
     assert "tagging" in said.out + said.err
     with contextlib.closing(open_engine(queue.url).operations()) as operations:
-        [run] = operations.runs(job_id)
+        [run] = operations.jobs.runs(job_id)
     assert (run.outcome, run.cpu_time, run.peak_memory, run.log) == ("done", None, None, None)
     assert (run.duration or 0) >= 0.02
 

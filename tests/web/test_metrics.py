@@ -88,7 +88,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 def put_up(store: Desk, folder: Path, name: str, **types: int) -> Path:
     """A supervisor that was there once: registered, with counters of so many runs of each type."""
     board = folder / f"scoreboard-{name}"
-    store.chores.register(supervisor_record(name, store.engine, "/nowhere", scoreboard=str(board)))
+    store.maintenance.registry.register(supervisor_record(name, store.engine, "/nowhere", scoreboard=str(board)))
     row = shared(counters_of(board), 1)
     for type_, count in types.items():
         for _ in range(count):
@@ -220,7 +220,7 @@ def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: Desk, tmp_pa
 
     counters_of(first).unlink()
     assert scraper.samples()["supervisor_job_runs_total"]["done", "tag"] == 8
-    store.chores.forget_supervisor("s1")
+    store.maintenance.registry.forget("s1")
     put_up(store, tmp_path, "s3", tag=1)
     found = scraper.samples()
     assert found["supervisor_job_runs_total"] == {

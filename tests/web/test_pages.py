@@ -69,7 +69,7 @@ def words(page: str) -> str:
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
     with Queue(f"sqlite:///{tmp_path}/jobs.db") as made:
-        open_engine(made.url).migrate()
+        open_engine(made.url).database.migrate()
         yield made
 
 

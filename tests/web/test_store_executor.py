@@ -19,7 +19,7 @@ from supervisor.store.base import Engine, Operations
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     made = open_engine(f"sqlite:///{tmp_path}/jobs.db")
-    made.migrate()
+    made.database.migrate()
     return made
 
 
@@ -76,12 +76,12 @@ def test_a_question_that_hangs_holds_up_neither_the_others_nor_the_end(engine: E
 
     async def ask() -> int:
         hanging = asyncio.ensure_future(desk.ask(lambda operations: leave.wait(60)))
-        answers = [await desk.ask(lambda operations: operations.log_size()) for _ in range(5)]
+        answers = [await desk.ask(lambda operations: operations.statistics.log_size()) for _ in range(5)]
         began = time.monotonic()
         desk.close()
         assert time.monotonic() - began < 5
         with pytest.raises(StoreError):
-            await desk.ask(lambda operations: operations.log_size())
+            await desk.ask(lambda operations: operations.statistics.log_size())
         leave.set()
         await hanging
         return len(answers)
@@ -95,7 +95,7 @@ def test_an_error_of_a_question_reaches_who_asked_and_the_next_one_is_answered(e
     async def ask() -> int:
         with pytest.raises(ZeroDivisionError):
             await desk.ask(lambda operations: 1 // 0)
-        return await desk.ask(lambda operations: operations.log_size())
+        return await desk.ask(lambda operations: operations.statistics.log_size())
 
     assert asyncio.run(ask()) >= 0
     desk.close()

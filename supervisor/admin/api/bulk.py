@@ -71,7 +71,7 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
         return answer({"matching": len(ids), "changed": changed, "skipped": len(ids) - changed})
     if request.count is None:
         return await _confirm(what, state, which)
-    matching = await state.executor.ask(lambda operations: operations.count(which, limit=_ALL))
+    matching = await state.executor.ask(lambda operations: operations.jobs.count(which, limit=_ALL))
     if matching > request.count:
         said = f"{matching} jobs match now, more than the {request.count} expected; nothing was changed"
         return await _confirm(what, state, which, said, 409)
@@ -103,7 +103,7 @@ async def _meant(executor: StoreExecutor, which: Filter) -> array[int]:
         most = min(ROUND * 10, MOST_IDS - len(found))
 
         def look(operations: Operations, before: int | None = before, most: int = most) -> tuple[list[int], int | None]:
-            return operations.some_ids(which, before=before, limit=most)
+            return operations.jobs.some_ids(which, before=before, limit=most)
 
         ids, before = await executor.ask(look)
         found.extend(ids)
@@ -126,7 +126,7 @@ async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filt
         limit = min(ROUND, most - taken)
 
         def act(operations: Operations, before: int | None = before, limit: int = limit) -> _Round:
-            ids, floor = operations.some_ids(which, before=before, limit=limit)
+            ids, floor = operations.jobs.some_ids(which, before=before, limit=limit)
             return _Round(len(ids), commands.change(operations, what, ids, time.time()), floor)
 
         done = await executor.ask(act)

@@ -36,7 +36,7 @@ async def readyz(state: TheOffice) -> JSONResponse:
     """
     try:
         seen = await state.watch.overview()
-        await state.executor.ask(lambda operations: operations.insist_on_writing())
+        await state.executor.ask(lambda operations: operations.check_writable())
     except StoreError as error:
         return _not_ready([str(error)])
     reasons = list(hindrances(seen))

@@ -53,7 +53,7 @@ async def list_jobs(state: TheOffice, query: Annotated[models.JobQuery, Query()]
     """
 
     def look(operations: Operations) -> tuple[Page, dict[int, Doing]]:
-        page = operations.page(filter_of(query), before=query.before, limit=query.limit)
+        page = operations.jobs.page(filter_of(query), before=query.before, limit=query.limit)
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)
@@ -101,12 +101,12 @@ async def show(state: TheOffice, job_id: JobId) -> JSONResponse:
 
 
 def _everything(operations: Operations, job_id: int) -> Everything:
-    job = operations.job(job_id)
+    job = operations.jobs.get(job_id)
     if job is None:
         raise JobNotFound(job_id)
     doing = running(operations) if job.status is Status.RUNNING else {}
-    worker = operations.worker_name(job.locked_by) if job.locked_by else None
-    return Everything(job, operations.attempts(job_id), operations.runs(job_id), worker, doing)
+    worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
+    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing)
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
@@ -115,7 +115,7 @@ async def delete(state: TheOffice, job_id: JobId) -> JSONResponse:
 
     def act(operations: Operations) -> None:
         commands.check_delete(operations, [job_id])
-        operations.delete([job_id])
+        operations.actions.delete([job_id])
 
     await state.executor.ask(act)
     return answer({"id": job_id, "status": "deleted"})
@@ -139,6 +139,6 @@ async def cancel(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONRe
 
     def act(operations: Operations) -> Any:
         commands.check_cancel(operations, [job_id])
-        return operations.cancel(job_id, time.time())
+        return operations.actions.cancel(job_id, time.time())
 
     return answer({"id": job_id, "status": await state.executor.ask(act)})

@@ -59,7 +59,7 @@ async def change_pool(
             commands.pause_pool(operations, name, change.paused, now)
         if "workers" in given:
             commands.scale(operations, name, change.workers, state.pools, now)
-        controls = operations.controls()
+        controls = operations.controls.current()
         types = commands.types_of(operations, name)
         return {
             "name": name,

@@ -86,7 +86,7 @@ async def stats(state: TheOffice) -> JSONResponse:
 async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
-    groups = await state.executor.ask(lambda operations: operations.error_groups(since, query.limit))
+    groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
     return answer({"since": since, "groups": [asdict(group) for group in groups]})
 
 
@@ -94,5 +94,5 @@ async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -
 async def history(state: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
-    minutes = await state.executor.ask(lambda operations: operations.history(since))
+    minutes = await state.executor.ask(lambda operations: operations.history.minutes(since))
     return answer({"since": since, "minutes": [minute._asdict() for minute in minutes]})

@@ -37,7 +37,7 @@ async def failures(request: Request, state: TheOffice) -> HTMLResponse:
     chosen = request.query_params.get("since", "1d")
     chosen = chosen if chosen in SPANS else "1d"
     since = shown.time - seconds(chosen)
-    groups = await state.executor.ask(lambda operations: operations.error_groups(since, MOST))
+    groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, MOST))
     return await route.page(
         request,
         "failures.html",

@@ -53,11 +53,11 @@ async def jobs(request: Request, state: TheOffice) -> Response:
 
 def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
-    found = operations.page(query.which(now), before=query.before, limit=PAGE)
+    found = operations.jobs.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
         if found.jobs or found.next is None:
             break
-        found = operations.page(query.which(now), before=found.next, limit=PAGE)
+        found = operations.jobs.page(query.which(now), before=found.next, limit=PAGE)
     return found
 
 
@@ -105,10 +105,10 @@ async def job(request: Request, state: TheOffice, job_id: int) -> HTMLResponse:
 
 
 def _everything(operations: Operations, job_id: int) -> tuple[Job, list[Attempt], list[Run]]:
-    found = operations.job(job_id) if abs(job_id) < 2**62 else None
+    found = operations.jobs.get(job_id) if abs(job_id) < 2**62 else None
     if found is None:
         raise HTTPException(404, f"there is no job {job_id}; finished ones are deleted after a while")
-    return found, operations.attempts(job_id), operations.runs(job_id)
+    return found, operations.jobs.attempts(job_id), operations.jobs.runs(job_id)
 
 
 def progress(found: Job, worker: WorkerView | None) -> float | None:

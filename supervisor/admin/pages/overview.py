@@ -49,7 +49,8 @@ class PoolCard:
 async def overview(request: Request, state: TheOffice) -> HTMLResponse:
     shown = await state.watch.overview()
     hour = Hour(
-        await state.executor.ask(lambda operations: operations.history(minute_of(shown.time) - KEPT)), shown.time
+        await state.executor.ask(lambda operations: operations.history.minutes(minute_of(shown.time) - KEPT)),
+        shown.time,
     )
     return await route.page(
         request,

@@ -22,7 +22,7 @@ async def workers(request: Request, state: TheOffice) -> HTMLResponse:
 
 @router.get("/schedules")
 async def schedules(request: Request, state: TheOffice) -> HTMLResponse:
-    planned: list[Planned] = await state.executor.ask(lambda operations: operations.schedules())
+    planned: list[Planned] = await state.executor.ask(lambda operations: operations.schedules.planned())
     return await route.page(
         request, "schedules.html", schedules=[route.fitting(one) for one in planned[:MOST_SCHEDULES]]
     )

@@ -18,9 +18,9 @@ class Pause:
     def perform(self, operations: Operations, now: float) -> str:
         for type_ in self.types:
             if self.paused:
-                operations.pause(type_, now)
+                operations.controls.pause(type_, now)
             else:
-                operations.resume(type_)
+                operations.controls.resume(type_)
         names = ", ".join(self.types)
         return f"{names}: {'paused' if self.paused else 'resumed'}"
 
@@ -45,10 +45,10 @@ class Retry:
     agreed: int
 
     def perform(self, operations: Operations, now: float) -> str:
-        ids = operations.ids(Filter(commands.UNSUCCESSFUL, self.types))
+        ids = operations.jobs.ids(Filter(commands.UNSUCCESSFUL, self.types))
         if len(ids) > self.agreed:
             return f"nothing was changed: now {len(ids)} jobs have failed"
-        retried = operations.retry(ids, now)
+        retried = operations.actions.retry(ids, now)
         skipped = len(ids) - retried
         return counted(retried, "pending again") + (f", {skipped} skipped" if skipped else "")
 
@@ -59,7 +59,7 @@ class Cancel:
 
     def perform(self, operations: Operations, now: float) -> str:
         commands.check_cancel(operations, [self.job])
-        finished = operations.cancel(self.job, now).finished
+        finished = operations.actions.cancel(self.job, now).finished
         return f"job {self.job} " + ("is cancelled" if finished else "was asked to stop")
 
 

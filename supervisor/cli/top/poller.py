@@ -124,10 +124,11 @@ class Poller:
 
 def _identity(engine: Engine) -> tuple[int, int] | None:
     """Device and inode; None where there is no file, or the engine has none."""
-    if engine.watched is None:
+    file = engine.database.file
+    if file is None:
         return None
     try:
-        found = (engine.watched / engine.watch_prefix).stat()
+        found = file.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -138,7 +139,7 @@ def _failures(operations: Operations) -> dict[str, str]:
     found = [
         job
         for status in commands.UNSUCCESSFUL
-        for job in operations.jobs(status=status, type=None, before=None, limit=RECENT)
+        for job in operations.jobs.latest(status=status, type=None, before=None, limit=RECENT)
     ]
     found.sort(key=lambda job: job.completed_at or 0.0)
     return {job.type: job.last_error for job in found if job.last_error}

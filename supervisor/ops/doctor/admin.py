@@ -50,7 +50,7 @@ def _remote(admin: AdminSettings) -> Iterator[Finding]:
 def _tokens(settings: Settings, admin: AdminSettings) -> Iterator[Finding]:
     """`run` creates a missing file, with the default name if none is configured."""
     if admin.token_file is None and admin.unix_path is None:
-        usual = open_engine(settings.database).folder / tokens.DEFAULT_NAME
+        usual = open_engine(settings.database).database.folder / tokens.DEFAULT_NAME
         settings = settings._replace(admin=admin._replace(token_file=usual))
     for key, problem in tokens.problems(settings).items():
         refused = problem.endswith(os.strerror(errno.EACCES))
@@ -95,7 +95,7 @@ def _answer(settings: Settings, admin: AdminSettings) -> Finding:
 def _served(settings: Settings) -> bool:
     """Whether a running supervisor of this database has, or may have, an admin process."""
     engine = open_engine(settings.database)
-    if not engine.exists():
+    if not engine.database.exists():
         return False
     try:
         operations = engine.operations()

@@ -33,8 +33,8 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
     try:
         counts = _counts(operations)
         yield good("database", f"the schema is current, {_jobs_that(counts[Status.PENDING], 'is', 'are')} pending")
-        supervisors = operations.supervisors()
-        living = {record.id: record for record in supervisors if operations.owner_lives(record) is not False}
+        supervisors = operations.registry.supervisors()
+        living = {record.id: record for record in supervisors if operations.registry.owner_lives(record) is not False}
         left = [*_supervisors(engine, supervisors, living), *_rows(operations, settings, living)]
         yield from left
         if not any(finding.about == "leftovers" for finding in left):
@@ -46,7 +46,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
 
 def _counts(operations: Operations) -> dict[Status, int]:
     totals = dict.fromkeys(Status, 0)
-    for _, status, count in operations.counts():
+    for _, status, count in operations.statistics.counts():
         totals[status] += count
     return totals
 
@@ -64,12 +64,12 @@ def _supervisors(
         )
     ours = [Path(path).name for record in supervisors for path in (record.owner_lock, record.scoreboard)]
     # Other files of a scoreboard have its name with a suffix.
-    stray = [path for path in _stray_files(engine.folder) if not path.name.startswith(tuple(ours))]
+    stray = [path for path in _stray_files(engine.database.folder) if not path.name.startswith(tuple(ours))]
     if stray:
         yield note(
             "leftovers",
             f"files of supervisors that have ended: {_named(stray)}",
-            f"delete them from {engine.folder} while no supervisor is starting",
+            f"delete them from {engine.database.folder} while no supervisor is starting",
         )
     for record in living.values():
         yield from _living(record)
@@ -111,7 +111,7 @@ def _stray_files(folder: Path) -> list[Path]:
 
 def _rows(operations: Operations, settings: Settings | None, living: dict[str, SupervisorRecord]) -> Iterator[Finding]:
     now = time.time()
-    found = operations.remains(now, _LATE, *_retention(settings, now))
+    found = operations.statistics.anomalies(now, _LATE, *_retention(settings, now))
     abandoned = sum(count for owner, count in found.held.items() if owner not in living)
     start = "" if living else "start a supervisor: "
     if abandoned:
@@ -159,13 +159,13 @@ def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status
             f"{_jobs_that(counts[Status.QUARANTINED], 'is', 'are')} quarantined: their workers died repeatedly",
             "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one",
         )
-    controls = operations.controls()
+    controls = operations.controls.current()
     if controls.paused:
         yield note("jobs", f"paused: {_some(controls.paused)}", "`supervisor resume TYPE` resumes a type")
     if settings is None:
         return
     handled = {type_ for pool in settings.pools.values() for type_ in pool.types}
-    unhandled = operations.unhandled(handled)
+    unhandled = operations.backlog.unhandled(handled)
     if unhandled:
         yield warning(
             "jobs",

@@ -32,17 +32,17 @@ _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
 def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     """Raises StoreError or OSError if not even the folder can be examined."""
     engine = open_engine(url)
-    folder = engine.watched
-    if folder is None:
+    database = engine.database.file
+    if database is None:
         return []
+    folder = database.parent
     if not folder.is_dir():
         return [fault("database", f"{folder}: no such folder", "create it, or correct the path")]
-    database = folder / engine.watch_prefix
     found = [file_system(folder), *_folder_permissions(folder), _room(folder, database)]
-    if not engine.exists():
+    if not engine.database.exists():
         advice = "`supervisor enqueue` or `supervisor run` creates it"
         return [*found, note("database", f"{database} does not exist yet", advice)]
-    found += [*_file_permissions(database), *_beside(database, engine.folder), *_log(database)]
+    found += [*_file_permissions(database), *_beside(database, engine.database.folder), *_log(database)]
     from supervisor.ops.doctor import leftovers  # `run` only needs the file system
 
     found += leftovers.copies(database)

@@ -1,4 +1,4 @@
-"""Take over a `jobs` table made by hand, in place, in one transaction, after a backup.
+"""Takes over a hand-made `jobs` table, in place, in one transaction, after a backup.
 
 The table is rebuilt: the application's columns first and in their order, then ours. Its extra columns,
 indexes, triggers, views and foreign keys stay. It cannot be STRICT, since extra columns may have any
@@ -38,18 +38,18 @@ from supervisor.store.sqlite.settling import Outcomes
 # is decided by the others.
 _FREE = ("payload", "last_error", "created_at", "updated_at")
 _AS_WRITTEN = ("created_at", "updated_at")
-_THEIRS = ("meta",)  # what an application has under this name stays as it is, and is shown
+_THEIRS = ("meta",)  # an application's column of this name stays as it is, and is shown
 _ELSEWHERE = ("run_after", "run_at", "not_before", "available_at", "next_run_at", "next_attempt_at")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def adopt(place: Place, *, payload_column: str | None, tried: Sequence[str]) -> AdoptReport:
-    """Take over the table. Raises StoreError, with nothing changed, where that cannot be done safely."""
+    """Take over the table. Raises StoreError, with nothing changed, if that cannot be done safely."""
     _look_first(place, payload_column)
     reader = Connection(place, synchronous="NORMAL")
     connection = Connection(place, synchronous="FULL", checkpoints=True)
     try:
-        # Rebuilding a table that others point at: https://sqlite.org/lang_altertable.html#otheralter
+        # Rebuilding a table that others refer to: https://sqlite.org/lang_altertable.html#otheralter
         connection.raw.execute("PRAGMA foreign_keys = OFF")
         with connection.write() as raw:
             # Inside the transaction, so that the copy holds exactly what is adopted.
@@ -74,7 +74,7 @@ def _free_name(place: Place) -> Path:
 
 
 def _look_first(place: Place, payload_column: str | None) -> None:
-    """Refuse what cannot be adopted before the file is touched at all."""
+    """Refuse what cannot be adopted before the file is touched."""
     if sqlite3.sqlite_version_info < schema.MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
     if not place.database.exists():
@@ -132,10 +132,10 @@ class _Adoption:
     # The table
 
     def _rebuild(self, forms: dict[str, str]) -> None:
-        """Old table aside, new one made and filled, everything around it put back."""
+        """Rename the old table, create and fill the new one, restore everything around it."""
         raw, old = self._raw, self._old
         row = raw.execute(SQL.sequence).fetchone() if self._has_sequences() else None
-        # The others' references and views mean the table named jobs, whichever that is.
+        # References and views of other tables go by the name jobs.
         raw.execute("PRAGMA legacy_alter_table = ON")
         raw.execute(SQL.put_aside.format(table=old.table))
         raw.execute(SQL.create.format(definitions=",\n  ".join(self._definitions())))
@@ -180,7 +180,7 @@ class _Adoption:
             self._notes.append("the table is no longer STRICT; CHECKs hold the types of our columns")
 
     def _shared(self, column: Column, model: Column) -> str:
-        """A column that both know: ours in what it may hold, the application's in what it has besides."""
+        """A column that both have: our type and constraints, with the rest of the application's definition."""
         if model.name in _AS_WRITTEN:
             kept = [clause for clause in column.clauses if clause.kind != "CHECK"]
             return " ".join([quoted(column.name), column.declared, *(clause.text for clause in kept)])
@@ -204,7 +204,7 @@ class _Adoption:
         return " ".join(part for part in parts if part)
 
     def _default(self, column: Column, model: Column) -> str:
-        """The application's own default where a job of ours could have it."""
+        """The application's default, if it is valid for our jobs."""
         theirs, ours = column.clause("DEFAULT"), model.clause("DEFAULT")
         if theirs is None or theirs.value.upper() == "NULL" or is_time(model):
             return ours.text if ours else ""
@@ -213,7 +213,7 @@ class _Adoption:
         return theirs.text
 
     def _guard(self, model: Column, column: str) -> str:
-        """What STRICT would hold. The primary key needs nothing: only whole numbers are rowids."""
+        """CHECKs instead of STRICT. The primary key needs none: only integers are rowids."""
         if model.name in _FREE or model.name == "id":
             return ""
         types = [f"'{model.declared.lower()}'", *([] if model.not_null else ["'null'"])]
@@ -237,7 +237,7 @@ class _Adoption:
             yield "completed_at", self._completed()
         for name in _AS_WRITTEN:
             if self._old.definition.column(name) is None:
-                yield name, "NULL"  # nobody knows
+                yield name, "NULL"  # unknown
 
     def _value(self, column: Column, model: Column) -> str:
         name = quoted(column.name)
@@ -276,7 +276,7 @@ class _Adoption:
     # Times as the application writes them
 
     def _form(self, name: str) -> str | None:
-        """How to turn Unix seconds into the application's form; None where seconds are what it writes."""
+        """How to convert Unix seconds into the application's form; None if it writes seconds."""
         column = self._old.definition.column(name)
         if column is None:
             return None

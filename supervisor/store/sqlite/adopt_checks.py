@@ -1,4 +1,4 @@
-"""What must hold before a `jobs` table made by hand is taken over, and what still works afterwards."""
+"""Checks before a hand-made `jobs` table is taken over, and of what still works afterwards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from supervisor.store.sqlite.definition import Clause, Column, Definition, names
 
 SQL: Queries = load("supervisor.store.sqlite", "adopt.sql")
 
-# What only a claim of ours may write. A program with a meaning of its own for one of these would look like
-# one of our workers to the triggers that defend claims.
+# What only our claims may write. To the triggers that protect claims, a program that uses one of these for its own
+# purposes would look like one of our workers.
 _CLAIM = ("locked_by", "locked_at", "lock_expires_at", "claim_token")
-COUNTERS = ("attempts", "crashes", "claim_token")  # brought into their bounds as they are copied
+COUNTERS = ("attempts", "crashes", "claim_token")  # clamped when they are copied
 _MADE_HERE = ("jobs_before_adopt", "jobs_times_insert", "jobs_times_update")
 _DENIED = (
     sqlite3.SQLITE_TRANSACTION,
@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
 
 
 class Old(NamedTuple):
-    """The table as its application made it."""
+    """The table as the application created it."""
 
     name: str
     definition: Definition
@@ -51,7 +51,7 @@ class Old(NamedTuple):
 
 
 def our_definition() -> Definition:
-    """Our own table, as our migrations make it."""
+    """Our own table, as our migrations create it."""
     with closing(_model()) as model:
         [(sql,)] = model.execute(QUERIES.definition, {"table": "jobs"}).fetchall()
     return parse(sql)
@@ -67,7 +67,7 @@ def _model() -> sqlite3.Connection:
 
 
 def look(raw: sqlite3.Connection, ours: Definition, payload: str | None) -> Old:
-    """Read the table. Raises StoreError with every reason why it cannot be taken over."""
+    """Read the table. Raises StoreError with all reasons why it cannot be taken over."""
     objects = raw.execute(SQL.objects).fetchall()
     if any(name.lower() == "job_meta" for _, name, _, _ in objects):
         raise StoreError("the jobs table is job-supervisor's already; there is nothing to adopt")
@@ -135,7 +135,7 @@ def _clashes(objects: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
 
 
 def _values(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str]:
-    """Values that no row of ours may have. NULL stands for the default where there is one."""
+    """Values that our rows must not have. NULL stands for the default if there is one."""
     for column in old.definition.columns:
         model = ours.column(column.name)
         if model is None:
@@ -161,7 +161,7 @@ def _values(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str
 
 
 def _beyond(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str]:
-    """Rows that the CHECKs over all columns would refuse."""
+    """Rows that our CHECKs would refuse."""
     for check in fences(ours):
         column = next((model for model in ours.columns if model.name in names(check.value)), None)
         if column is None or column.name in COUNTERS or old.definition.column(column.name) is None:
@@ -172,14 +172,14 @@ def _beyond(raw: sqlite3.Connection, old: Old, ours: Definition) -> Iterator[str
 
 
 def fences(ours: Definition) -> list[Clause]:
-    """The CHECKs that stand with `type` and bound other columns."""
+    """The CHECKs of the column `type` that restrict other columns."""
     type_ = ours.column("type")
     assert type_ is not None
     return [clause for clause in type_.clauses if clause.kind == "CHECK"][1:]
 
 
 def is_time(model: Column) -> bool:
-    """Whether one of our columns holds a time that something is decided by."""
+    """Whether one of our columns holds a time that decides something."""
     return model.name.endswith("_at") and model.declared == "REAL"
 
 
@@ -193,7 +193,7 @@ def _short(value: object) -> str:
 
 
 class Samples(NamedTuple):
-    """What the application has stored, seen before anything was changed."""
+    """What the application had stored before anything was changed."""
 
     values: tuple[tuple[str, Any], ...]  # (column, one value of each storage class)
     row: dict[str, Any] | None
@@ -215,19 +215,19 @@ class Samples(NamedTuple):
 
 
 class Trial:
-    """Runs statements against the adopted table inside a savepoint; nothing of it stays."""
+    """Runs statements on the adopted table inside a savepoint, which is rolled back."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
         self.failing: list[NeedsChange] = []
 
     def built_in(self, old: Old, samples: Samples, payload: str) -> None:
-        """What an application with such a table typically runs, one after the other."""
+        """Statements that an application with such a table typically runs, one after the other."""
         has = {column.name.lower() for column in old.definition.columns}
         touch = SQL.touch if "updated_at" in has else ""
         attempts = SQL.count_attempt if "attempts" in has else ""
         error = SQL.write_error if "last_error" in has else ""
-        # In double quotes an unknown name would be taken for a text.
+        # In double quotes an unknown name would be taken as a string.
         named = f"`{payload.replace('`', '``')}`"
         self._raw.execute("SAVEPOINT trial")
         if samples.row is None:
@@ -251,7 +251,7 @@ class Trial:
         self._undo()
 
     def given(self, sqls: Sequence[str]) -> None:
-        """The caller's own statements. One with parameters is only compiled: nobody knows its values."""
+        """The caller's statements. One with parameters is only compiled: its values are unknown."""
         for sql in sqls:
             self._raw.execute("SAVEPOINT trial")
             marks = [token.text for token in tokens(sql) if token.kind == "parameter"]
@@ -264,7 +264,7 @@ class Trial:
             self._undo()
 
     def refuses(self, work: Callable[[], object]) -> str | None:
-        """Why the table refuses something of ours, or None."""
+        """Why the table refuses one of our statements, or None."""
         self._raw.execute("SAVEPOINT trial")
         problem = None
         try:

@@ -1,7 +1,7 @@
-"""Hears of commits: the kernel tells of writes to the database's files, and SQLite what has been committed.
+"""Detects commits: the kernel reports writes to the database's files, SQLite reports what has been committed.
 
-With synchronous=FULL the kernel's word comes before the commit is visible. So a hint opens a window in which the
-version is to be looked at again and again, at growing distances.
+With synchronous=FULL the kernel's report comes before the commit is visible. So a hint opens a window in which the
+version is checked repeatedly, at growing intervals.
 """
 
 from __future__ import annotations
@@ -31,29 +31,23 @@ class SqliteChanges:
             self.problem = f"{database.parent}: {error.strerror or error}"
 
     def fileno(self) -> int | None:
-        """Readable when there are hints; None where there never are."""
         return None if self._watch is None else self._watch.fileno()
 
     def drain(self) -> bool:
-        """Take in the hints; whether one of them was about this database."""
         return self._watch is not None and self._watch.seen()
 
     def version(self) -> int:
-        """Changes whenever anybody has committed. Costs microseconds."""
-        row = self._connection.row("PRAGMA data_version")
-        return int(row[0]) if row else 0
+        return self._connection.version()
 
     def pause(self) -> None:
-        """No hints for a while: they cost whoever writes."""
         if self._watch is not None:
             self._watch.pause()
 
     def resume(self) -> bool:
-        """Hints again. True if there were none before: then what was committed meanwhile gave none."""
         try:
             return self._watch is not None and self._watch.resume()
         except OSError:
-            return False  # tried again at the next look; until then the poll finds everything
+            return False  # tried again at the next check; until then polling finds everything
 
     def close(self) -> None:
         if self._watch is not None:

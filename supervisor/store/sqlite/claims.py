@@ -1,4 +1,4 @@
-"""The worker's role: settle what is finished and claim what comes next, in one short transaction."""
+"""Settles finished jobs and claims the next ones, in one short transaction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.isolation import IGNORED, set_aside
+from supervisor.store.sqlite.isolation import IGNORED, quarantine
 from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 
-_ROUNDS = 20  # of looking for claims, while nothing but refused rows is found
+_ROUNDS = 20  # attempts to claim, while only refused rows are found
 _MOST_STUCK = 1000
-_STUCK_FOR = 60.0  # seconds: somebody may have dropped the rule meanwhile
+_STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meantime
 
 
 class SqliteClaims:
@@ -32,11 +32,10 @@ class SqliteClaims:
         self._connection = connection
         self._worker = worker
         self._singly = Singly(connection)
-        self._stuck: dict[int, float] = {}  # rows that cannot even be set aside, and when (monotonic) to try again
-        self._priority = 0  # of the group that the last claim was from: the next is most likely from it, too
+        self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
+        self._priority = 0  # of the group of the last claim: the next one is most likely from it, too
 
     def register(self, worker: WorkerRecord) -> None:
-        """Write the worker's row; it must stand before its first claim, so that recovery can judge it."""
         self._worker = worker.name
         self._connection.apply(QUERIES.register_worker, worker._asdict())
 
@@ -49,7 +48,6 @@ class SqliteClaims:
         lock_time: float,
         now: float,
     ) -> Exchange:
-        """Settle, then claim up to `want` due jobs, best first. With nothing to do the lock is never taken."""
         if not settlements and (want < 1 or not self._anything_due(wanted, now)):
             return Exchange([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
@@ -67,7 +65,7 @@ class SqliteClaims:
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
-        """All in one transaction. Raises RowRefused where a row does not allow that."""
+        """All in one transaction. Raises RowRefused if a row does not allow that."""
         owner, now = mark["owner"], mark["now"]
         outcomes = Outcomes(owner, settlements, now, worker=self._worker) if settlements else None
         lost: list[int] = []
@@ -80,7 +78,9 @@ class SqliteClaims:
             if want > 0 and not claims:
                 claims = self._claim_due(raw, wanted, mark, want)
                 if not (claims or settlements):
-                    raw.execute("ROLLBACK")  # a commit would wake us for the row that cannot be claimed
+                    raw.execute(
+                        "ROLLBACK"
+                    )  # a commit would make the maintainer wake us for a row that cannot be claimed
         return Exchange(claims, lost)
 
     def _claim_due(self, raw: sqlite3.Connection, wanted: JobSelector, mark: dict[str, Any], want: int) -> list[Claim]:
@@ -92,15 +92,13 @@ class SqliteClaims:
         return [Claim._make(row) for row in rows]
 
     def held(self, owner: str) -> list[Claim]:
-        """A worker's claims, in the order in which it runs them."""
         return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
-        """With how many at most each may run together, of those whose batch has failed before."""
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
 
     def _anything_due(self, wanted: JobSelector, now: float) -> bool:
-        """The short look first: after a sleep every page of the longer one has to come from memory."""
+        """The cheap check first: after a sleep the pages of the full one are no longer in the CPU's caches."""
         if len(wanted.types) == 1:
             first = (wanted.types[0], self._priority, now)
             if self._connection.row(QUERIES.claim_first, first) is not None:
@@ -116,7 +114,7 @@ class SqliteClaims:
         return due
 
     def _claim_first(self, raw: sqlite3.Connection, type_: str, mark: dict[str, Any]) -> list[Claim]:
-        """The short way to one job, where one exists: most queues hold one group of a pool's type."""
+        """The fast way to one job: most queues hold a single group of a pool's type."""
         row = raw.execute(QUERIES.claim_first, (type_, self._priority, mark["now"])).fetchone()
         if row is None or row[0] in self._stuck:
             return []
@@ -125,7 +123,7 @@ class SqliteClaims:
         return [Claim._make(row)]
 
     def _claim(self, raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
-        """Claim the first `want` due rows of the groups, tier by tier of equal priority."""
+        """Claim the first `want` due rows of the groups, in tiers of equal priority."""
         claimed: list[Row] = []
         for tier in _tiers(groups):
             if len(claimed) == want:
@@ -141,25 +139,25 @@ class SqliteClaims:
                     continue
             _refuse_impossible(rows, len(rows))
             if len(rows) > 1:
-                rows.sort(key=_place)  # RETURNING promises no order
+                rows.sort(key=_place)  # RETURNING guarantees no order
             claimed += rows
         return claimed
 
     def _first(self, raw: sqlite3.Connection, tier: list[Row], now: float, want: int) -> list[int]:
-        """The ids of the first rows of groups that share a priority, without those that are stuck."""
+        """The ids of the first rows of groups of the same priority, without stuck ones."""
         peek = {"now": now, "want": want + len(self._stuck)}
         rows = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
         return [job_id for _, job_id in rows if job_id not in self._stuck][:want]
 
-    # One row in a transaction of its own, where one of them is refused
+    # One row per transaction, after one of them was refused
 
     def _claim_singly(
         self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]
     ) -> list[Claim]:
-        """As `_claim_due`; adds what is set aside to `refused`."""
+        """As `_claim_due`; adds quarantined rows to `refused`."""
         self._stuck = {job: until for job, until in self._stuck.items() if until > monotonic()}
         claims: list[Claim] = []
-        for _ in range(_ROUNDS):  # while all that is found is refused
+        for _ in range(_ROUNDS):  # while everything that is found is refused
             found = self._candidates(wanted, mark["now"], want)
             for job_id in found:
                 claims += self._claim_alone(job_id, mark, refused)
@@ -182,13 +180,13 @@ class SqliteClaims:
             with self._connection.write() as raw:
                 found = raw.execute(QUERIES.pending_token, (job_id,)).fetchone()
                 if found is None:
-                    return []  # somebody else has it
+                    return []  # another worker has it
                 token = found[0]
                 rows = raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
                 _refuse_impossible(rows, len(rows))
             return [Claim._make(row) for row in rows]
         except RowRefused as error:
-            if set_aside(self._connection, job_id, str(error), mark["now"], token=token):
+            if quarantine(self._connection, job_id, str(error), mark["now"], token=token):
                 refused.append((job_id, str(error)))
             elif len(self._stuck) < _MOST_STUCK:
                 self._stuck[job_id] = monotonic() + _STUCK_FOR
@@ -204,13 +202,13 @@ def _parameters(wanted: JobSelector) -> dict[str, str]:
 
 
 def _tiers(groups: list[Row]) -> Iterator[list[Row]]:
-    """Groups of equal priority together, as they come."""
+    """Groups of equal priority together, in the given order."""
     for _, tier in groupby(groups, _priority):
         yield list(tier)
 
 
 def _refuse_impossible(rows: list[Row], marked: int) -> None:
-    """Raises RowRefused if a trigger has kept a row from being marked, silently, or if one has no possible id.
+    """Raises RowRefused if a trigger has silently kept a row from being marked, or if one has an impossible id.
 
     Ids below 1 mean "no job" to the scoreboard: nobody could limit, cancel or charge such a run.
     """
@@ -218,7 +216,7 @@ def _refuse_impossible(rows: list[Row], marked: int) -> None:
         raise RowRefused(IGNORED)
     for row in rows:
         if row[0] < 1:
-            raise RowRefused(f"{row[0]} is no id")
+            raise RowRefused(f"{row[0]} is not an id")
 
 
 def _named(group: Row) -> dict[str, Any]:

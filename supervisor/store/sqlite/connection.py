@@ -31,7 +31,7 @@ from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriteLock
 
 QUERIES: Queries = load("supervisor.store.sqlite")
-_TURN = 0.003  # seconds that one look takes where we ask for the lock again and again
+_TURN = 0.003  # seconds per attempt while polling for the lock
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
@@ -44,8 +44,8 @@ Answer = TypeVar("Answer")
 # parent's files, so they are kept out of the garbage collector's reach.
 _abandoned: list[sqlite3.Connection] = []
 
-# How many forks lie between this process and the one that first imported us: os.getpid would cost a system
-# call at every use of a connection.
+# The number of forks since this module was imported: os.getpid would cost a system call at every use of a
+# connection.
 _generation = 0
 
 
@@ -78,8 +78,8 @@ class Connection:
         any_thread: bool = False,
     ) -> None:
         self.place = place
-        self.unreadable: set[bytes] = set()  # requirements met by `groups` that nobody can have
-        self.patience = 0.0  # seconds for which we ask again what SQLite has refused because somebody writes
+        self.unreadable: set[bytes] = set()  # requirements found by `groups` that are not UTF-8
+        self.patience = 0.0  # seconds for which a statement is retried while another program writes
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -105,7 +105,7 @@ class Connection:
 
     def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
         driver = _connection_type()
-        self.place.refuse_strange_folder()  # before anything is made
+        self.place.refuse_strange_folder()  # before anything is created
         if self.place.pinned not in (None, self.place.identity()):
             raise self.place.gone()
         new = not self.place.database.exists()
@@ -135,7 +135,7 @@ class Connection:
         return raw
 
     def _make_private(self) -> None:
-        """A new database is readable by its owner alone; SQLite gives -wal and -shm the same mode."""
+        """A new database is readable only by its owner; SQLite gives -wal and -shm the same mode."""
         try:
             descriptor = os.open(
                 self.place.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR
@@ -154,15 +154,20 @@ class Connection:
         return self._raw
 
     def checkpoint_itself(self, whether: bool) -> None:
-        """Whether commits of this connection copy the log into the database when it has grown to 4 MB."""
+        """Whether commits of this connection checkpoint a log of 4 MB or more."""
         self.raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if whether else 0}")
 
     def poll(self) -> None:
-        """From now on wait for foreign writers by asking every few milliseconds. SQLite's own pauses grow to 100 ms:
-        whoever waits like that beside a program that writes one short transaction after the other rarely gets a turn.
+        """From now on wait for foreign writers by polling every few milliseconds. SQLite's own pauses grow to 100 ms,
+        with which a writer rarely gets a turn beside a program that writes one short transaction after the other.
         """
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
         self.patience = BUSY_TIMEOUT
+
+    def version(self) -> int:
+        """Changes whenever another connection has committed. Costs microseconds."""
+        row = self.row("PRAGMA data_version")
+        return int(row[0]) if row else 0
 
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
@@ -175,7 +180,7 @@ class Connection:
             raise translated(error, self.place.database) from None
 
     def insisting(self, run: Callable[[], Answer]) -> Answer:
-        """Run what somebody was in the way of until it succeeds, for as long as SQLite would have tried."""
+        """Retry a statement that another writer blocked, for as long as SQLite would have tried."""
         deadline = time.monotonic() + self.patience
         while True:
             try:
@@ -183,7 +188,7 @@ class Connection:
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translated(error, self.place.database) from None
-            time.sleep(_TURN / 10)  # SQLite has waited; where it does not, as for a deadlock, we must
+            time.sleep(_TURN / 10)  # SQLite has usually waited; not for a deadlock
 
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
@@ -207,7 +212,7 @@ class Connection:
             self._lock.release()
 
     def insist_on_file(self) -> None:
-        """Raises StoreGone if the database's name leads to another file than ours: writes would be lost in it."""
+        """Raises StoreGone if the database's name no longer leads to the open file: writes would be lost."""
         if self.moved:
             raise self.place.gone()
 
@@ -216,7 +221,7 @@ class Connection:
         return self.place.identity() != self._file
 
     def be_generous(self) -> None:
-        """Have all our writers leave the write lock free for a larger share of the time."""
+        """Make all our writers leave the write lock free for a larger share of the time."""
         self._lock.be_generous()
 
     def apply(self, sql: str, parameters: Any) -> int:
@@ -231,7 +236,7 @@ class Connection:
 
 
 class _Transaction:
-    """The write transactions of one connection, one after another. A class, because thousands are run a second."""
+    """The write transactions of one connection, one after another. A class, because thousands are run per second."""
 
     __slots__ = ("_connection", "_lock", "_raw")
 
@@ -290,8 +295,8 @@ class _Anything(dict[str, None]):
 
 
 def _compile(raw: sqlite3.Connection) -> bool:
-    """Whether the statements that change jobs fit the schema, and their triggers with them: SQLite compiles both to
-    explain one. Then an error came from what a row holds.
+    """Whether the statements that change jobs, and their triggers, fit the schema: EXPLAIN compiles both. If they do,
+    an error came from the contents of a row.
     """
     try:
         for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
@@ -302,7 +307,7 @@ def _compile(raw: sqlite3.Connection) -> bool:
 
 
 def _connection_type() -> type[sqlite3.Connection]:
-    """The driver's own, or for tests one whose statements can be failed at."""
+    """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return sqlite3.Connection
     from supervisor.store.sqlite.failing import connection_type
@@ -318,9 +323,9 @@ def _text(raw: bytes) -> str | bytes:
 
 
 def _covers(unreadable: set[bytes], capabilities: str, requires: bytes) -> bool:
-    """For SQL, which hands over bytes: a text that is no UTF-8 would be an error of the whole statement.
+    """For SQL, which passes bytes: a text that is not UTF-8 would be an error of the whole statement.
 
-    No worker has what cannot be read; it is noted, so that its jobs can be failed.
+    No worker meets unreadable requirements; they are collected, so that their jobs can be failed.
     """
     try:
         return covers(capabilities, requires.decode())
@@ -330,7 +335,7 @@ def _covers(unreadable: set[bytes], capabilities: str, requires: bytes) -> bool:
 
 
 def _next_kind(capabilities: str, requires: bytes) -> bytes:
-    """For SQL: where to look next after these requirements; what cannot be read is followed by whatever comes."""
+    """For SQL: the next requirements to look for after these; unreadable ones are followed by the next in order."""
     try:
         return next_candidate(capabilities, requires.decode()).encode()
     except UnicodeDecodeError:
@@ -338,7 +343,7 @@ def _next_kind(capabilities: str, requires: bytes) -> bytes:
 
 
 def _use_wal(raw: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging, if it is not. SQLite does not wait for others here, so we do."""
+    """Switch the file to write-ahead logging if necessary. SQLite does not wait for others here, so we do."""
     deadline = time.monotonic() + BUSY_TIMEOUT
     while raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:

@@ -1,4 +1,4 @@
-"""Whether the file is whole, found out before anything is built upon it."""
+"""Checks that the file is not damaged, before it is used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def look_for_damage(place: Place, seconds: float) -> bool:
         with contextlib.closing(_open(place)) as raw, _stopped_after(seconds, raw):
             tables = {name for (name,) in raw.execute(QUERIES.tables) if not name.startswith("sqlite_")}
             first = [f"({table})" for table in _OURS if table in tables] if tables.difference(_OURS) else []
-            # What a row may hold is not for us to judge: the check is about the file.
+            # The check is about the file, not about the contents of rows.
             raw.execute("PRAGMA ignore_check_constraints = ON")
             for what in (*first, ""):
                 _check(raw, what, place)
@@ -47,7 +47,7 @@ def _check(raw: sqlite3.Connection, what: str, place: Place) -> None:
     except sqlite3.Error as error:
         if not is_general(error):
             raise
-        return  # an index or a column of the application's needs a function or a collation that it alone has
+        return  # an index or a column of the application's needs a function or a collation of its own
     _insist([row for row in found if not row[0].startswith(_OF_ROWS)] or [("ok",)], place)
 
 
@@ -66,11 +66,11 @@ def _insist(findings: list[tuple[str]], place: Place) -> None:
 
 @contextlib.contextmanager
 def _stopped_after(seconds: float, raw: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt what the connection is doing when the time is up."""
+    """Interrupt the connection when the time is up."""
     timer = threading.Timer(seconds, raw.interrupt)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()  # we are about to fork: no other thread may be left
+        timer.join()  # a fork follows: no other thread may be left

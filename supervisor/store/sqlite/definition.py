@@ -1,4 +1,4 @@
-"""Read a CREATE TABLE statement: its columns, their clauses, its constraints, each as it was written.
+"""Reads a CREATE TABLE statement: its columns, their clauses, its constraints, each as it was written.
 
 SQLite keeps the text of a definition and offers no other way to learn its CHECKs, so whoever rebuilds
 a table has to read it. Nothing here understands expressions; it only finds where things begin and end.
@@ -33,7 +33,7 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The keyword, in capitals; empty for anything that is none."""
+        """The keyword, in capitals; empty if it is not one."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
@@ -46,13 +46,13 @@ class Token(NamedTuple):
 
 
 def tokens(sql: str, most: int | None = None) -> list[Token]:
-    """The tokens of a statement, or the first `most` of them, without blanks and comments."""
+    """The tokens of a statement, or the first `most` of them, without white space and comments."""
     found = (match for match in _TOKEN.finditer(sql) if match.lastgroup != "skip")
     return [Token(match.lastgroup or "", match[0], match.start(), match.end()) for match in islice(found, most)]
 
 
 def names(sql: str) -> set[str]:
-    """Everything in a fragment that may name a column, in small letters."""
+    """Everything in a fragment that may name a column, in lower case."""
     return {token.name.lower() for token in tokens(sql) if token.kind in ("word", "quoted")}
 
 
@@ -71,7 +71,7 @@ class Clause(NamedTuple):
 
 class Column(NamedTuple):
     name: str
-    declared: str  # its type, empty where none is declared
+    declared: str  # its type, empty if none is declared
     clauses: tuple[Clause, ...]
     text: str
 
@@ -102,12 +102,12 @@ class Definition(NamedTuple):
     constraints: tuple[str, ...]
 
     def column(self, name: str) -> Column | None:
-        """A column by its name; capitals do not matter, as in SQL."""
+        """A column by its name; case does not matter, as in SQL."""
         return next((column for column in self.columns if column.name.lower() == name.lower()), None)
 
 
 def table_created(sql: str) -> str | None:
-    """The name of the table that a statement creates, in small letters."""
+    """The name of the table that a statement creates, in lower case."""
     words = tokens(sql, 6)
     if [token.word for token in words[:2]] != ["CREATE", "TABLE"]:
         return None
@@ -115,7 +115,7 @@ def table_created(sql: str) -> str | None:
 
 
 def column_added(sql: str, table: str) -> str | None:
-    """The name of the column that a statement adds to a table, in small letters; None for any other statement."""
+    """The name of the column that a statement adds to a table, in lower case; None for any other statement."""
     words = tokens(sql, 6)
     if [token.word for token in words[:2]] != ["ALTER", "TABLE"] or words[2].name.lower() != table:
         return None
@@ -138,7 +138,7 @@ def _text(sql: str, part: list[Token]) -> str:
 
 
 def _items(all_tokens: list[Token]) -> Iterator[list[Token]]:
-    """What stands between the commas of the outermost parentheses."""
+    """The parts between the commas of the outermost parentheses."""
     depth, item = 0, list[Token]()
     for token in all_tokens:
         depth -= token.text == ")"

@@ -1,4 +1,4 @@
-"""What an error of the driver means: for everybody, for one row, or that somebody else was in the way.
+"""What an error of the driver means: for the whole database, for one row, or that another program is writing.
 
 SQLite's result codes decide, never the words: those may be an application's own, from a trigger.
 """
@@ -14,7 +14,7 @@ from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
 
 _IN_THE_WAY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-# Nothing can be done with the file just now.
+# The file cannot be used at the moment.
 _UNUSABLE = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_NOMEM,
@@ -25,22 +25,22 @@ _UNUSABLE = {
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_NOTADB,
 }
-# A rule broken, a value too large or of a wrong kind.
+# A violated constraint, a value too large or of a wrong type.
 _OF_VALUES = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 _HINTS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "the database is read-only for this user",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check the path and its permissions",
-    sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; run PRAGMA integrity_check and restore a backup",
     sqlite3.SQLITE_IOERR: "the disk reports an error",
 }
 
 
 class RowRefused(StoreError):
-    """What one row holds, or a rule of the application's about it, does not allow what was asked.
+    """The contents of one row, or a constraint of the application's, do not allow the change.
 
-    Nothing of the transaction is kept: a trigger may have ended it itself, or kept half of a statement.
+    The transaction is rolled back: a trigger may have ended it itself, or kept half of a statement.
     """
 
 
@@ -50,24 +50,24 @@ def result_code(error: BaseException) -> int:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else was in the way, so that asking again may help."""
+    """Whether another program was writing, so that a retry may help."""
     return result_code(error) in _IN_THE_WAY
 
 
 def may_be_a_rows_fault(error: BaseException) -> bool:
-    """Whether something that a row holds can have caused this. A general error may be the statement's, too."""
+    """Whether the contents of a row may have caused this. A general error may be the statement's, too."""
     if isinstance(error, (OverflowError, UnicodeEncodeError, sqlite3.DataError)):
         return True
     return result_code(error) in _OF_VALUES or is_general(error)
 
 
 def is_general(error: BaseException) -> bool:
-    """SQLite has one code for an expression that fails in one row, and a statement that does not fit the schema."""
+    """SQLite has one code for an expression that fails in one row and a statement that does not fit the schema."""
     return result_code(error) == sqlite3.SQLITE_ERROR
 
 
 def translated(error: sqlite3.Error, path: object) -> StoreError:
-    """The exception that our callers know, with a sentence for people."""
+    """The exception for our callers, with a readable message."""
     text, code = str(error), result_code(error)
     if code in _IN_THE_WAY:
         return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
@@ -81,8 +81,8 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
 
 
 def _is_full(path: object) -> bool:
-    """Whether there is no room on its disk; SQLite cannot always tell, as when it maps a file."""
+    """Whether its disk is full; SQLite cannot always tell, for example when it maps a file."""
     try:
-        return os.statvfs(os.path.dirname(str(path))).f_bavail == 0  # noqa: PTH120 - a path, or what stands for one
+        return os.statvfs(os.path.dirname(str(path))).f_bavail == 0  # noqa: PTH120 - a path, or a string
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""A connection on which every named statement is a place to fail at: for tests, see CONTRIBUTING.md.
+"""A connection on which every named statement is a fail-point: for tests, see CONTRIBUTING.md.
 
 The statement `settle` offers `settle.before`, `settle` (it has run; a transaction is still open) and
 `settle.committed` (so is the transaction that it was part of; without one, that is at once). An error at the
@@ -15,7 +15,7 @@ from typing import Any, Self
 from supervisor.domain.errors import ConfigError
 from supervisor.system import failpoints
 
-# What has no name of its own in queries.sql, by its text.
+# Statements that are not in queries.sql, by their text.
 OTHERS = {
     "BEGIN IMMEDIATE": "begin",
     "COMMIT": "commit",
@@ -24,7 +24,7 @@ OTHERS = {
     "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
     "PRAGMA journal_mode": "open",
 }
-# As SQLite says it, and what the driver makes of it.
+# SQLite's code and message, and the driver's exception.
 KINDS: Mapping[str, Callable[[], sqlite3.Error]] = {
     "busy": lambda: made(sqlite3.OperationalError("database is locked"), sqlite3.SQLITE_BUSY),
     "full": lambda: made(sqlite3.OperationalError("database or disk is full"), sqlite3.SQLITE_FULL),
@@ -34,7 +34,7 @@ KINDS: Mapping[str, Callable[[], sqlite3.Error]] = {
 
 
 def made(error: sqlite3.Error, code: int) -> sqlite3.Error:
-    """With SQLite's result code, by which errors are told apart."""
+    """With SQLite's result code, which distinguishes errors."""
     error.sqlite_errorcode = code
     return error
 
@@ -43,7 +43,7 @@ _names: dict[str, str] = {}  # by the statement's text
 
 
 def connection_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
-    """What to connect with. Raises ConfigError if the environment names a place that is none."""
+    """The class to connect with. Raises ConfigError if the environment names an unknown place."""
     try:
         failpoints.verify(places(statements), KINDS)
     except ValueError as error:
@@ -63,7 +63,7 @@ def _reach(place: str) -> None:
 
 
 class FailingConnection(sqlite3.Connection):
-    """Not every driver's version makes its cursors by `cursor`, so whatever executes is overridden, too."""
+    """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden, too."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -79,11 +79,11 @@ class FailingConnection(sqlite3.Connection):
         return _Cursor(self).executemany(sql, parameters)
 
     def run(self, sql: str, execute: Callable[[], object]) -> None:
-        """Run a statement with its places around it."""
+        """Run a statement, with its fail-points before and after."""
         name, open_before = _names.get(sql), self.in_transaction
         place = name or OTHERS.get(sql)
         if not open_before:
-            self._uncommitted = []  # of a transaction that an error ended
+            self._uncommitted = []  # of a transaction that an error has ended
         if place is not None:
             self.reach(f"{place}.before")
         execute()
@@ -95,11 +95,11 @@ class FailingConnection(sqlite3.Connection):
             self._end(committed=not sql.startswith("ROLLBACK"))
 
     def reach(self, place: str) -> None:
-        """Nothing happens here, unless a test has asked for it."""
+        """Does nothing unless a test has asked for it."""
         _reach(place)
 
     def _end(self, *, committed: bool) -> None:
-        """No transaction is open (any more)."""
+        """No transaction is open any more."""
         ran, self._uncommitted = dict.fromkeys(self._uncommitted), []
         for name in ran if committed else ():
             self.reach(f"{name}.committed")

@@ -1,4 +1,4 @@
-"""Put jobs into the table: the one place, whoever asks for it."""
+"""Inserts jobs into the table, for producers, handlers and schedules alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def with_room(connection: Connection, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-    """Do what inserts jobs in a transaction; and again, where ids had run out after a row with the greatest of all."""
+    """Run `work`, which inserts jobs, in a transaction; once more if a row with the largest id had used up all ids."""
     try:
         with connection.write() as raw:
             return work(raw)
@@ -28,12 +28,12 @@ def with_room(connection: Connection, work: Callable[[sqlite3.Connection], Answe
 
 
 def has_run_out(connection: Connection) -> bool:
-    """Whether there are no more ids for jobs or their failed attempts."""
+    """Whether there are no more ids for jobs or for their failed attempts."""
     return repair.exhausted(connection.row(QUERIES.greatest_sequence))
 
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
-    """True: it is new, and `cursor.lastrowid` is its id; False: it is a duplicate."""
+    """Returns True if it is new (its id is `cursor.lastrowid`), False if it is a duplicate."""
     cursor.execute(_statement(job), insertion(job, now))
     return cursor.rowcount == 1 and cursor.lastrowid is not None
 
@@ -51,7 +51,7 @@ def _statement(job: NewJob) -> str:
 
 
 def plain_insertion(job: NewJob, now: float) -> tuple[object, ...]:
-    """For `insert_plain`, of a job without a key and without meta."""
+    """The parameters of `insert_plain`, for a job without a key and without meta."""
     due = now if job.scheduled_at is None else job.scheduled_at
     return job.type, job.payload, job.priority, job.requires, due, job.max_attempts, now
 

@@ -1,4 +1,4 @@
-"""A row that the database refuses to have changed is that row's fault: it is set aside, and its neighbours go on.
+"""A row whose change the database refuses affects no other rows: it is quarantined, and the others are processed.
 
 The table's CHECKs keep such rows out, but not all of them: a CHECK of the application's, a trigger, a counter at the
 end of what an integer holds. Whatever is done to many rows is done in one transaction; if that is refused, with a
@@ -23,7 +23,7 @@ IGNORED = "a trigger ignores the change"
 def one_by_one(
     connection: Connection, items: Iterable[Item], change: Callable[[sqlite3.Connection, Item], int]
 ) -> tuple[int, list[tuple[Item, str]]]:
-    """Change each in a transaction of its own. Returns (the sum of what `change` returns, the refused with reasons)."""
+    """Change each in a transaction of its own. Returns (sum of `change`'s results, refused items with reasons)."""
     changed, refused = 0, []
     for item in items:
         try:
@@ -34,7 +34,7 @@ def one_by_one(
     return changed, refused
 
 
-def set_aside(
+def quarantine(
     connection: Connection,
     job_id: int,
     why: str,
@@ -44,9 +44,9 @@ def set_aside(
     owner: str = "",
     expires_at: float | None = None,
 ) -> bool:
-    """Quarantine a job, with a row in job_errors, if it is as it was seen: pending, or held by `owner`.
+    """Quarantine a job, with a row in job_errors, if it has not changed since it was read: pending, or held by `owner`.
 
-    False if it is not, or if the row cannot be changed at all.
+    False if it has changed, or if the row cannot be changed at all.
     """
     message = clipped(f"the database refuses this row: {why}", MAX_MESSAGE)
     about = {"id": job_id, "error": message, "now": now, "owner": owner, "token": token, "expires_at": expires_at}

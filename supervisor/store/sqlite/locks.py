@@ -1,4 +1,4 @@
-"""Who holds a record lock, asked without taking it.
+"""Finds who holds a record lock, without taking it.
 
 Only for a process that has no SQLite connection to the file: the kernel drops all record locks of a process on a
 file when it closes any descriptor of it, and SQLite's are such locks.
@@ -21,9 +21,9 @@ _INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
 
 
 def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> int | None:
-    """The pid of somebody who stands in the way of such a lock, 0 for one of another container, or None.
+    """The pid of a process that blocks such a lock; 0 if it is in another container; None if there is none.
 
-    Raises OSError where the file system knows no record locks.
+    Raises OSError if the file system has no record locks.
     """
     asked = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
     found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
@@ -31,7 +31,7 @@ def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> in
 
 
 def database_holder(place: Place) -> DatabaseHolder | None:
-    """Who is in a write transaction, or has the file for itself."""
+    """Who is in a write transaction, or has the file in exclusive mode."""
     for path, kind, start, length in (
         (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
         (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),

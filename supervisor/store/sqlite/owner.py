@@ -1,7 +1,7 @@
-"""Who lives: a POSIX record lock on a file of its own for each supervisor.
+"""Which supervisors are alive: each holds a POSIX record lock on a file of its own.
 
-A record lock belongs to the process, not to the descriptor: it does not live on in forked children, as
-flock does, and the kernel drops it with the process however that ends. It is also lost when the process
+A record lock belongs to the process, not to the descriptor: unlike flock it is not inherited by forked
+children, and the kernel drops it when the process ends, however it ends. It is also lost when the process
 closes any descriptor of the file, so the file is opened exactly once in its owner.
 """
 
@@ -22,12 +22,12 @@ from supervisor.store.sqlite.locks import holder_of
 from supervisor.store.sqlite.place import Place
 from supervisor.system import kernel
 
-_FRESH = 5.0  # seconds for whoever has made a file to lock it, and to stand in the registry
-_CLOCKS_DIFFER = 5.0  # seconds: the kernel tells of starts in whole ones, and clocks are set
+_FRESH = 5.0  # seconds for a new file's owner to lock it and to register
+_CLOCKS_DIFFER = 5.0  # seconds: the kernel reports start times in whole seconds, and clocks are set
 
 
 class OwnerFile:
-    """Held for as long as the process that made it lives, or until `release`."""
+    """Held for as long as the process that created it is alive, or until `release`."""
 
     def __init__(self, place: Place, supervisor: str) -> None:
         self._place = place
@@ -44,9 +44,9 @@ class OwnerFile:
         return descriptor
 
     def keep(self) -> bool:
-        """Make the file again if it is gone, or another has its name. True: that was so.
+        """Create the file again if it is gone or was replaced. Returns whether that was necessary.
 
-        To be called now and then, in the owning process only. Raises StoreError if it cannot be made.
+        To be called regularly, in the owning process only. Raises StoreError if it cannot be created.
         """
         try:
             if os.path.samestat(self.path.lstat(), os.fstat(self._descriptor)):
@@ -58,20 +58,41 @@ class OwnerFile:
         return True
 
     def release(self, *, registered: bool = True) -> None:
-        """Drop the lock. Call it in the owning process only.
+        """Release the lock. To be called in the owning process only.
 
-        The file goes with the registry's row: without it nobody could tell an orderly end from a deleted file.
+        The file is removed with the registry's row: otherwise an orderly end would look like a deleted file.
         """
         if not registered:
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
-def lives(owner: SupervisorRecord, place: Place) -> bool | None:
-    """Whether a supervisor lives: True, False, or None where nothing here can tell.
+class SqliteOwnership:
+    """Implements `store.base.Ownership`."""
 
-    Its lock is looked for in our own folder: a peer in a container may know the same folder by another
-    path. Must not be asked by the owner's own process: closing the descriptor would drop its lock.
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def machine_id(self) -> str:
+        return machine_id()
+
+    @property
+    def boot_id(self) -> str:
+        return boot_id()
+
+    def claim(self, supervisor: str) -> OwnerFile:
+        return OwnerFile(self._place, supervisor)
+
+    def holders(self) -> list[int]:
+        return holders(self._place)
+
+
+def lives(owner: SupervisorRecord, place: Place) -> bool | None:
+    """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
+
+    Its lock is looked up in our own folder: a peer in a container may know the same folder by another path. Must
+    not be called in the owner's own process: closing the descriptor would drop its lock.
     """
     machine, boot = machine_id(), boot_id()
     if machine and boot and owner.boot_id and owner.machine_id == machine and owner.boot_id != boot:
@@ -80,7 +101,7 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
         descriptor = os.open(place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return _runs(owner)
-    except ValueError:  # no supervisor has written that row: its id is no part of a file's name
+    except ValueError:  # not a supervisor's row: its id cannot be part of a file name
         return False
     except OSError:
         return None
@@ -91,16 +112,16 @@ def lives(owner: SupervisorRecord, place: Place) -> bool | None:
     except OSError:
         return None
     else:
-        # The name may have been taken away and the lock be on a deleted file: either way it is dead.
+        # The lock may be on a deleted file: it is dead all the same.
         return False
     finally:
         os.close(descriptor)
 
 
 def _runs(owner: SupervisorRecord) -> bool | None:
-    """Whether the very process of a supervisor's record runs, whose lock file is gone: somebody may have deleted it.
+    """Whether the process of a supervisor's record is running although its lock file is gone, perhaps deleted.
 
-    Only a process that is older than the record can be that; None where its processes cannot be seen from here.
+    The process must be older than the record; None if its host's processes cannot be seen from here.
     """
     if owner.boot_id != boot_id():
         return False  # a copy of a database from another machine
@@ -111,9 +132,9 @@ def _runs(owner: SupervisorRecord) -> bool | None:
 
 
 def holders(place: Place) -> list[int]:
-    """The pids of the supervisors that live, whether the database knows them or not; 0 for one of another container.
+    """The pids of live supervisors, registered or not; 0 for one in another container.
 
-    Like `lives`, not to be asked by one of them.
+    Like `lives`, not to be called by one of them.
     """
     pids = []
     for path in sorted(place.folder.glob(place.owner_lock("*").name)):
@@ -126,13 +147,13 @@ def holders(place: Place) -> list[int]:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Changes with every start of this machine; empty where the system does not tell."""
+    """Changes with every boot of this machine; empty if unknown."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
 @lru_cache(maxsize=1)
 def machine_id() -> str:
-    """Stays with this installation; empty where the system tells none."""
+    """Identifies this installation; empty if unknown."""
     return _read("/etc/machine-id")
 
 
@@ -144,8 +165,8 @@ def _read(path: str) -> str:
 
 
 def remove_owner_files(gone: str, registered: Iterable[str], place: Place) -> None:
-    """Delete the file of a supervisor that has been struck from the registry, and those that others have left whose
-    row is gone already, or was never written.
+    """Delete the file of a supervisor that was removed from the registry, and the files of others whose row is gone or
+    was never written.
     """
     with suppress(OSError, ValueError):
         place.owner_lock(gone).unlink()
@@ -158,5 +179,5 @@ def remove_owner_files(gone: str, registered: Iterable[str], place: Place) -> No
 
 
 def supervised(records: Iterable[SupervisorRecord], place: Place) -> bool:
-    """Whether any of these supervisors lives: then checkpoints are its maintainer's."""
+    """Whether any of these supervisors is alive: then its maintainer checkpoints."""
     return any(lives(record, place) for record in records)

@@ -1,4 +1,4 @@
-"""Where things lie: the database's real path and the small folder beside it that supervisors share."""
+"""Paths: the database's real path, and the small folder beside it that supervisors share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Place:
         self.database = Path(os.path.realpath(path))
         self._name = str(self.database)
         self.folder = self.database.with_name(self.database.name + "-supervisor")
-        self.pinned: tuple[int, int] | None = None  # the file to insist on, if it must be a certain one
+        self.pinned: tuple[int, int] | None = None  # the only file to accept, if it must be a certain one
 
     def identity(self) -> tuple[int, int] | None:
-        """Which file has the database's name now: device and inode, None if there is none. Costs a microsecond."""
+        """Device and inode of the file that has the database's name now; None if there is none. Costs a microsecond."""
         try:
             found = os.stat(self._name)  # noqa: PTH116 - no Path per write
         except OSError:
@@ -29,32 +29,39 @@ class Place:
         return found.st_dev, found.st_ino
 
     def writable(self) -> bool:
-        """Whether the file, and the log beside it, may be written as far as permissions go."""
+        """Whether permissions allow writing the file and the log beside it."""
         return all(os.access(path, os.W_OK) for path in (self.database, self.database.parent))
 
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        try:
+            return os.stat(f"{self._name}-wal").st_size  # noqa: PTH116 - no Path per call
+        except OSError:
+            return 0
+
     def gone(self) -> StoreGone:
-        """What to raise when the file that was opened has lost its name."""
+        """The exception for a file that no longer has the name by which it was opened."""
         if self.identity() is None:
             return StoreGone(f"{self.database}: the file has been removed or moved away while in use", replaced=False)
         return StoreGone(f"{self.database}: the file has been replaced by another while in use", replaced=True)
 
     @property
     def write_lock(self) -> Path:
-        """The file on which our writers queue."""
+        """The file whose lock our writers wait for."""
         return self.folder / "write.lock"
 
     def owner_lock(self, supervisor: str) -> Path:
-        """The file whose record lock says that a supervisor lives."""
+        """The file whose record lock shows that a supervisor is alive."""
         return self.folder / f"owner-{supervisor}.lock"
 
     def refuse_strange_folder(self) -> None:
-        """Raises StoreError if somebody else has put something into the shared folder's place."""
+        """Raises StoreError if another user has put something in the shared folder's place."""
         problem = folder_problem(self.folder, owner_of(self.database))
         if problem:
             raise StoreError(problem)
 
     def make_folder(self) -> None:
-        """Make the shared folder, with the owner of the database and whoever may use it."""
+        """Make the shared folder, with the owner and the permissions of the database."""
         try:
             self.folder.mkdir(mode=0o700)
         except FileExistsError:
@@ -82,13 +89,13 @@ class Place:
         return descriptor
 
     def share_like_database(self, path: Path, *, folder: bool = False) -> None:
-        """Give `path` the owner and mode of the database, so that whoever uses one can use both."""
+        """Give `path` the owner and mode of the database, so that the same users can use both."""
         try:
             model = self.database.stat()
             mode = model.st_mode & 0o666
             if folder:
-                mode |= (mode & 0o444) >> 2  # who may read may enter
-            # By a descriptor that follows no link and, when it is closed, drops no lock.
+                mode |= (mode & 0o444) >> 2  # readers may enter
+            # A descriptor that follows no link, and that drops no locks when it is closed.
             descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return
@@ -99,6 +106,6 @@ class Place:
                 os.chown(f"/proc/self/fd/{descriptor}", model.st_uid, model.st_gid)
             Path(f"/proc/self/fd/{descriptor}").chmod(mode)
         except OSError:
-            return  # not the owner: whoever made it has set it
+            return  # not the owner, who has set it
         finally:
             os.close(descriptor)

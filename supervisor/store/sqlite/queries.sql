@@ -25,7 +25,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7);
 SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;
 
 -- name: find_unique
--- The job that a duplicate stands for.
+-- The existing job of a duplicate.
 SELECT id FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running');
@@ -48,7 +48,7 @@ SELECT status FROM jobs WHERE id = :id;
 
 -- name: groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time
--- of its first row. Loose index scans: one seek a group, whatever the number of rows, so neither finished
+-- of its first row. Loose index scans: one seek per group, whatever the number of rows, so neither finished
 -- rows nor delayed ones of a higher priority cost anything; and of requirements that these capabilities do not
 -- meet, however many there are, most are skipped.
 WITH RECURSIVE
@@ -92,7 +92,7 @@ SELECT g.type, g.requires, g.priority,
 FROM groups g WHERE g.priority IS NOT NULL;
 
 -- name: claim_first
--- The first due job of a type, when it is plain to see which: nothing of the type requires a capability,
+-- The first due job of a type, in the simple case: nothing of the type requires a capability,
 -- nothing has a higher priority than the one asked for, and the type is not paused. Costs three seeks,
 -- where the groups cost a dozen. Token and attempts are what they will be once it is claimed.
 SELECT id, claim_token + 1, type, payload, attempts + 1, max_attempts, crashes, scheduled_at
@@ -131,7 +131,7 @@ WHERE status = 'pending' AND type = :type AND requires = :requires AND priority 
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
--- Mark rows picked by peek_group, as far as nobody else has taken them.
+-- Mark rows picked by peek_group, unless another worker has claimed them.
 UPDATE jobs SET
   status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
   claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
@@ -139,7 +139,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND sched
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
 
 -- name: pending_token
--- What a row that is to be set aside must still hold.
+-- What a row that is to be quarantined must still hold.
 SELECT claim_token FROM jobs WHERE id = ?1 AND status = 'pending';
 
 -- name: settle_done
@@ -161,7 +161,7 @@ WHERE jobs.id = CAST(s.key AS INTEGER) AND jobs.status = 'running' AND jobs.lock
   AND jobs.claim_token = :token;
 
 -- name: settle
--- Every other end of a claim, by the same match. A job that somebody wants cancelled never runs again,
+-- Every other outcome of a claim, by the same match. A job that is to be cancelled never runs again,
 -- whatever this run ended with.
 UPDATE jobs SET
   status = CASE WHEN :status IN ('pending', 'failed') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -188,7 +188,7 @@ SELECT id, attempts - :attempts, :kind, :message, :traceback, :exit_code, :signa
 FROM jobs WHERE id = :id;
 
 -- name: set_aside
--- A row that the database refuses to have changed otherwise: its counters are brought back into their bounds.
+-- Quarantine a row whose change the database refuses: its counters are clamped.
 UPDATE jobs SET
   status = 'quarantined', last_error = :error, completed_at = :now, updated_at = :now,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
@@ -205,7 +205,7 @@ INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
 SELECT id, attempts, 'row', :error, :now FROM jobs WHERE id = :id;
 
 -- name: limit_batch
--- Its batch failed or killed: it may be in smaller ones only.
+-- Its batch failed or killed its worker: it may run only in smaller ones.
 INSERT INTO job_batch_limits (job_id, most) VALUES (:id, :most)
 ON CONFLICT (job_id) DO UPDATE SET most = min(most, :most);
 
@@ -214,7 +214,7 @@ SELECT job_id, most FROM job_batch_limits WHERE job_id IN (SELECT value FROM jso
 
 -- name: insert_run
 -- OR REPLACE: a token names a run for ever, unless another program has lowered it; that must not stop a worker.
--- When a dead worker's run began is known by how long it had run.
+-- The start of a dead worker's run is known from its duration.
 INSERT OR REPLACE INTO job_runs (job_id, token, attempt, outcome, worker, started_at, duration, cpu_time,
                                  peak_memory, log)
 SELECT id, :token, attempts - :attempts, :outcome, :worker,
@@ -251,27 +251,27 @@ WHERE locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
 
 -- name: expired
--- Claims whose lock has run out, or which have none at all: a row marked running by hand.
+-- Claims whose lock has expired, or that have none: a row marked running by hand.
 SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0), coalesce(locked_at, 0)
 FROM jobs_held
 WHERE lock_expires_at IS NULL OR lock_expires_at < :now
 LIMIT :limit;
 
 -- name: claim_of
--- One expired claim, with what settling it takes; it must be as it was when first seen.
+-- One expired claim, with what settling needs; it must be as it was when it was first read.
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
   AND coalesce(lock_expires_at, 0) = :expires_at;
 
 -- name: adopt_unowned
--- A row that was marked running without a claim, or with an owner that is no text, gets one, so that it can
--- be settled like any other.
+-- A row that was marked running without a claim, or with an owner that is not a text, gets one, so that it can be
+-- settled like any other.
 UPDATE jobs SET locked_by = 'foreign', claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END, lock_expires_at = :now
 WHERE id = :id AND status = 'running' AND claim_token = :token;
 
 -- name: cancels
--- Running jobs of a supervisor's workers that somebody wants stopped.
+-- Running jobs of a supervisor's workers that are to be cancelled.
 SELECT j.id, j.claim_token, j.locked_by FROM jobs_held j CROSS JOIN job_workers w ON w.incarnation = j.locked_by
 WHERE j.cancel_requested_at IS NOT NULL AND w.supervisor = :supervisor
 ORDER BY j.id LIMIT :limit;
@@ -312,7 +312,7 @@ DELETE FROM job_workers WHERE incarnation = :incarnation;
 -- Schedules ----------------------------------------------------------------------------------------
 
 -- name: plan
--- A schedule with another timing than before starts anew; otherwise its next time stays.
+-- A schedule with a new timing starts again; otherwise its next time stays.
 INSERT INTO job_schedules (name, timing, next_at) VALUES (:name, :timing, :next_at)
 ON CONFLICT (name) DO UPDATE SET timing = :timing, next_at = :next_at WHERE timing <> :timing;
 
@@ -326,7 +326,7 @@ SELECT name, timing, next_at, last_at, last_job FROM job_schedules ORDER BY name
 UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
 
 -- name: move_on
--- Unless somebody else has moved it: of several supervisors one fires each time.
+-- Unless it has been advanced already: of several supervisors one fires each time.
 UPDATE job_schedules SET next_at = :next_at
 WHERE name = :name AND timing = :timing AND next_at = :planned;
 
@@ -343,7 +343,7 @@ SELECT count(*) FROM (
 
 -- name: backlog
 -- Each (type, requires, priority) that has unfinished rows, paused or not, with the time of its first pending
--- one. One seek a group, as for a claim.
+-- one. One seek per group, as for a claim.
 SELECT g.type, g.requires, g.priority,
        (SELECT j.scheduled_at FROM jobs j INDEXED BY jobs_unfinished
         WHERE j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
@@ -352,11 +352,11 @@ SELECT g.type, g.requires, g.priority,
 FROM job_groups g;
 
 -- name: crowded
--- Whether one look at the whole index costs less than a few seeks a kind.
+-- Whether a scan of the whole index costs less than a few seeks per group.
 SELECT yes FROM jobs_crowded;
 
 -- name: whole_backlog
--- What waits of each type, by one look at the index, in its order: how many are due, since when and from when on.
+-- The backlog of each type, by one scan of the index: how many are due, since when, and when the next will be.
 SELECT type, sum(scheduled_at <= :now), min(CASE WHEN scheduled_at <= :now THEN scheduled_at END),
        min(CASE WHEN scheduled_at > :now THEN scheduled_at END)
 FROM jobs INDEXED BY jobs_unfinished
@@ -371,11 +371,11 @@ WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
   AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
 -- name: greatest_sequence
--- How near the ids of jobs, or of failed attempts, are to the last.
+-- How close the ids of jobs, or of failed attempts, are to the largest possible.
 SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND typeof(seq) = 'integer';
 
 -- name: inserted
--- How many jobs there ever were.
+-- How many jobs were ever inserted.
 SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
 
 -- name: has_claims
@@ -393,7 +393,7 @@ WHERE status IN ('failed', 'quarantined') AND completed_at >= :since
   AND type IN (SELECT value FROM json_each(:types));
 
 -- name: unhandled
--- Types with pending jobs that no pool of ours handles. Two seeks a type.
+-- Types with pending jobs that no pool of ours handles. Two seeks per type.
 SELECT type FROM job_types t
 WHERE type NOT IN (SELECT value FROM json_each(:types))
   AND EXISTS (SELECT 1 FROM jobs j INDEXED BY jobs_unfinished WHERE j.type = t.type AND j.status = 'pending')
@@ -403,7 +403,7 @@ LIMIT 20;
 SELECT type, count(*) FROM jobs_held GROUP BY type;
 
 -- name: refuse_unreadable
--- Pending jobs whose requirements, given as bytes, are no UTF-8.
+-- Pending jobs whose requirements, given as bytes, are not UTF-8.
 UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
@@ -418,15 +418,15 @@ SELECT kind, name, value FROM job_controls;
 -- History ------------------------------------------------------------------------------------------
 
 -- name: counted
--- What of a supervisor's tallies stands in the history.
+-- The part of a supervisor's counters that is in the history.
 SELECT counted FROM job_supervisors WHERE id = :id;
 
 -- name: count_on
--- Unless somebody else has; then what goes with it must not be written either.
+-- Unless it has been changed; then the minutes must not be written either.
 UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
 
 -- name: add_minute
--- Counts are those of one supervisor and add up; how the table stands is the same for all of them.
+-- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
 INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
 VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
 ON CONFLICT (minute, type) DO UPDATE SET
@@ -447,7 +447,7 @@ DELETE FROM job_history WHERE minute < :before;
 -- Operating ----------------------------------------------------------------------------------------
 
 -- name: match_among
--- Which of these jobs a filter means. What is empty or NULL in it applies to all.
+-- Which of these jobs match a filter. A condition that is empty or NULL matches all.
 SELECT id FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
@@ -465,7 +465,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 ORDER BY id DESC;
 
 -- name: match_stretch
--- The same for a stretch of ids.
+-- The same for a range of ids.
 SELECT id FROM jobs
 WHERE id >= :floor AND id <= :latest
   AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
@@ -483,12 +483,12 @@ WHERE id >= :floor AND id <= :latest
 ORDER BY id DESC;
 
 -- name: stretch
--- Where the next so many rows end, going down, and where the table does.
+-- The lowest of the next :rows ids, going down, and the lowest of all.
 SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows)),
        (SELECT min(id) FROM jobs);
 
 -- name: unsuccessful_types
--- Types of failed or of quarantined jobs, by one seek a type.
+-- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
   SELECT (SELECT type FROM jobs INDEXED BY jobs_unsuccessful_type
           WHERE status = :status AND status IN ('failed', 'quarantined') ORDER BY type LIMIT 1)
@@ -501,7 +501,7 @@ WITH RECURSIVE types (type) AS (
 SELECT type FROM types WHERE type IS NOT NULL;
 
 -- name: unsuccessful_ids
--- One type's, the latest first, straight out of the index.
+-- Those of one type, the latest first, in the order of the index.
 SELECT id FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status = :status AND status IN ('failed', 'quarantined') AND type = :type AND id <= :latest
 ORDER BY id DESC LIMIT :limit;
@@ -513,7 +513,7 @@ SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR statu
 SELECT id FROM jobs_held LIMIT :limit;
 
 -- name: jobs_among
--- For lists: of long texts their beginnings, so that one page of fat rows is not a page of hundreds of megabytes.
+-- For lists: only the beginnings of long texts, so that a page of large rows does not take hundreds of megabytes.
 SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload ELSE substr(payload, 1, 4096) END,
        status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
@@ -523,7 +523,7 @@ SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload EL
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: recent_errors
--- The latest failed attempts, to be grouped, and whether their jobs stand failed now.
+-- The latest failed attempts, to be grouped, and whether their jobs are failed now.
 SELECT j.type, e.kind, substr(e.message, 1, 1000), e.created_at, e.job_id, j.status IN ('failed', 'quarantined')
 FROM job_errors e INDEXED BY job_errors_time CROSS JOIN jobs j ON j.id = e.job_id
 WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
@@ -538,7 +538,7 @@ SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, 
 FROM job_runs WHERE job_id = :id ORDER BY token;
 
 -- name: retry
--- Back to pending with its counters reset. OR IGNORE: a unique key may have been taken meanwhile.
+-- Back to pending with its counters reset. OR IGNORE: a unique key may be taken by now.
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
@@ -559,14 +559,14 @@ WHERE id = :id AND status = 'running';
 DELETE FROM jobs WHERE id = :id AND status NOT IN ('pending', 'running');
 
 -- name: prune
--- Finished jobs past their retention, in a bounded stretch of ids: no index is needed, and none is paid for.
+-- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
 DELETE FROM jobs
 WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
 -- name: prunable
--- The same jobs by id, for when something points at one of them.
+-- The same jobs by id, in case another table refers to one of them.
 SELECT id FROM jobs
 WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
@@ -582,7 +582,7 @@ DELETE FROM job_errors WHERE id IN (
   WHERE j.id IS NULL AND e.created_at < :before LIMIT 1000);
 
 -- name: prune_runs
--- Runs of such jobs, in the same stretch of ids: there may be one for every job that is kept.
+-- Runs of such jobs, in the same range of ids: there may be one for every job that is kept.
 DELETE FROM job_runs
 WHERE job_id > :after AND job_id <= :until AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_runs.job_id);
 
@@ -597,7 +597,7 @@ WHERE job_id > :after AND job_id <= :until
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = job_second_chances.job_id);
 
 -- name: failed_after
--- Failed jobs in the order of their failures, and whether each is to have another chance.
+-- Failed jobs in the order of their failures, and whether each is to be redriven.
 SELECT j.completed_at, j.id,
        j.type IN (SELECT value FROM json_each(:types))
        AND (j.requires = '' OR covers(:capabilities, CAST(j.requires AS BLOB)))
@@ -611,7 +611,7 @@ INSERT INTO job_second_chances (job_id, used) VALUES (:id, 1)
 ON CONFLICT (job_id) DO UPDATE SET used = used + 1;
 
 -- name: forget_second_chances
--- Retried by hand, a job starts anew.
+-- A job that is retried by hand starts again.
 DELETE FROM job_second_chances WHERE job_id = :id;
 
 -- name: set_control
@@ -626,7 +626,7 @@ INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1
 ON CONFLICT (kind, name) DO UPDATE SET value = value + 1, updated_at = :now;
 
 -- name: count_open
--- Jobs that are unfinished or went wrong, by the two indexes that hold no others; each in the index's own
+-- Jobs that are unfinished or failed, by the two indexes that hold no others; each in the index's own
 -- order, so that nothing is sorted.
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' OR status = 'running' GROUP BY type, requires, priority, status
@@ -635,11 +635,11 @@ SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
 
 -- name: count_closed
--- The others, which no index holds: this reads the whole table.
+-- The others, which are in no index: this reads the whole table.
 SELECT type, status, count(*) FROM jobs WHERE status = 'done' OR status = 'cancelled' GROUP BY type, status;
 
 -- name: held_by_supervisor
--- Running jobs by the supervisor of their worker; those of foreign programs are their own affair.
+-- Running jobs by the supervisor of their worker; without those of foreign programs.
 SELECT coalesce(w.supervisor, ''), count(*)
 FROM jobs_held j LEFT JOIN job_workers w ON w.incarnation = j.locked_by
 WHERE coalesce(j.locked_by, '') <> 'foreign'
@@ -657,7 +657,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELEC
                               LIMIT :limit));
 
 -- name: count_overdue
--- Finished jobs past their retention: a look at every row, for the doctor alone.
+-- Finished jobs past their retention: reads every row, for the doctor alone.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs
   WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
@@ -665,7 +665,7 @@ SELECT count(*) FROM (
   LIMIT :limit);
 
 -- name: count_future
--- Jobs that have ended, or begun, after now: the clock has gone back since.
+-- Jobs that ended, or began, after now: the clock has been set back since.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
 
@@ -674,7 +674,7 @@ SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
 WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
 
 -- name: slowest_types
--- Mean seconds a job of each type among the latest done ones.
+-- Mean seconds per job of each type among the latest done ones.
 SELECT type, count(*), avg(completed_at - started_at), max(completed_at - started_at)
 FROM (SELECT type, started_at, completed_at FROM jobs WHERE status = 'done' AND started_at IS NOT NULL
       ORDER BY id DESC LIMIT 5000)
@@ -690,7 +690,7 @@ SELECT name FROM sqlite_schema WHERE type = 'table';
 SELECT name FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger');
 
 -- name: parts
--- Indexes, views and triggers with their definitions, in the order in which they can be made.
+-- Indexes, views and triggers with their definitions, in the order in which they can be created.
 SELECT name, sql FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger') AND sql IS NOT NULL ORDER BY rowid;
 
 -- name: has_column
@@ -703,7 +703,7 @@ SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :table;
 SELECT count(*) FROM jobs;
 
 -- name: make_epoch
--- Another one than any before.
+-- A new one, different from all before.
 INSERT INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))))
 ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
 

@@ -1,4 +1,4 @@
-"""Jobs whose ids are none get new ones: zero and below mean "no job" elsewhere, and behind the greatest id there is
+"""Jobs with impossible ids get new ones: zero and below mean "no job" elsewhere, and behind the greatest id there is
 room for no other, so that nobody could enqueue any more.
 
 The table's CHECK refuses both but for the greatest, which somebody may well insert. So whoever meets a full sequence
@@ -15,16 +15,16 @@ from supervisor.store.queries import Queries, load
 SQL: Queries = load("supervisor.store.sqlite", "repair.sql")
 
 GREATEST = 1 << 62  # as in the table's CHECK
-ROOM = 1 << 40  # ids that have to be left behind the latest
+ROOM = 1 << 40  # ids that have to be left after the latest
 
 
 def exhausted(row: Sequence[int] | None) -> bool:
-    """Whether ids are about to run out, after so great a one. The row is what `greatest_sequence` finds."""
+    """Whether ids are about to run out. The row is the result of `greatest_sequence`."""
     return row is not None and row[0] is not None and int(row[0]) > GREATEST - ROOM
 
 
 def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Give rows with impossible ids the next free ones, put the sequence right, and tell in job_errors.
+    """Give rows with impossible ids the next free ones, fix the sequence, and record it in job_errors.
 
     Inside the caller's transaction. What points at such a row, in whatever table, points at it afterwards. Returns
     (old id, new id).
@@ -32,7 +32,7 @@ def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
     bounds = {"last": GREATEST - ROOM}
     raw.execute("PRAGMA defer_foreign_keys = ON")
     [(latest,)] = raw.execute(SQL.latest_id, bounds).fetchall()
-    for query in (SQL.move_errors, SQL.set_error_sequence):  # first: what is told below stands there, too
+    for query in (SQL.move_errors, SQL.set_error_sequence):  # first: the records below go there, too
         raw.execute(query, bounds)
     pointing = raw.execute(SQL.pointing_here).fetchall()
     moved = []

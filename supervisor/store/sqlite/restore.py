@@ -1,7 +1,7 @@
-"""Put a copy in the database's place, so that a kill at any moment leaves either the old one or the new one whole.
+"""Replaces the database with a copy, so that a kill at any moment leaves either the old or the new one complete.
 
-The copy is made anew beside the database and checked there; the database is gathered into one file, which works
-only while nobody else has it open; it gets a second name; and one rename does the rest.
+The copy is copied beside the database and checked there; the database is brought into one file, which is possible only
+while nobody else has it open; it gets a second name; and one rename does the rest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from supervisor.store.sqlite.place import Place
 from supervisor.system import failpoints
 
 _BESIDE = ("-wal", "-shm", "-journal")
-_PATIENCE = 1.0  # seconds for a program that is just about to close it
+_PATIENCE = 1.0  # seconds for a program that is about to close it
 
 
 def restore(place: Place, copy: Path) -> RestoreReport:
-    """Raises Conflict while a supervisor lives or anybody has the database open, and StoreError for a copy that
-    is damaged, none of ours or too new; nothing is changed then.
+    """Raises Conflict while a supervisor is running or a program has the database open, and StoreError for a copy that
+    is damaged, not ours or too new; then nothing is changed.
     """
     _refuse_if_in_use(place)
     with _made_anew(place, copy) as partial:
@@ -57,7 +57,7 @@ def _refuse_if_in_use(place: Place) -> None:
 
 
 def _users(place: Place) -> list[int]:
-    """Other processes that have the file, or one beside it, open, as far as this user may see."""
+    """Other processes that have the file, or one beside it, open, as far as this user can see."""
     ours = {(found.st_dev, found.st_ino) for path in _files(place) if (found := _stat(path)) is not None}
     return sorted(
         int(process.name)
@@ -94,7 +94,7 @@ def _name(pid: int) -> str:
 
 @contextlib.contextmanager
 def _made_anew(place: Place, copy: Path) -> Iterator[Path]:
-    """A whole copy of the copy, in one file beside the database; gone again in the end unless it has been renamed."""
+    """A complete copy of the copy, in one file beside the database; removed in the end unless it was renamed."""
     partial = place.database.with_name(f".{place.database.name}.restore-{uuid.uuid4().hex[:8]}")
     try:
         _copy(copy, partial)
@@ -112,7 +112,7 @@ def _made_anew(place: Place, copy: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """By SQLite, which also reads a log that lies beside the source."""
+    """By SQLite, which also reads a log beside the source."""
     try:
         with (
             contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as reader,
@@ -125,7 +125,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _examined(partial: Path, copy: Path) -> tuple[int, int]:
-    """(jobs in it, its schema). Raises StoreError unless it is whole, ours, and not too new for this program."""
+    """(number of jobs, schema). Raises StoreError unless it is undamaged, ours, and not too new for this program."""
     try:
         with contextlib.closing(sqlite3.connect(f"{partial.as_uri()}?mode=ro", uri=True)) as raw:
             [first, *_] = raw.execute("PRAGMA integrity_check(1)").fetchall()
@@ -138,7 +138,7 @@ def _examined(partial: Path, copy: Path) -> tuple[int, int]:
 
 
 def _renew_epoch(partial: Path) -> None:
-    """Ids that were given out after the copy was made will be given out again: they belong to another epoch."""
+    """Ids assigned after the copy was made will be assigned again: they belong to another epoch."""
     with contextlib.closing(sqlite3.connect(partial)) as raw, raw:
         raw.execute(QUERIES.make_epoch)
     with partial.open("rb") as file:
@@ -147,10 +147,10 @@ def _renew_epoch(partial: Path) -> None:
 
 @contextlib.contextmanager
 def _for_us_alone(place: Place) -> Iterator[bool]:
-    """The database gathered into one file and locked, so that nobody opens it meanwhile.
+    """Bring the database into one file and lock it, so that nobody opens it meanwhile.
 
-    False where that cannot be: there is none, or it is damaged. Raises Conflict if somebody has it open, in whatever
-    container: SQLite drops its log only for the last connection.
+    Yields False if that is impossible: it is missing or damaged. Raises Conflict if a process has it open, in any
+    container: SQLite removes its log only for the last connection.
     """
     if not place.database.exists():
         yield False
@@ -169,7 +169,7 @@ def _for_us_alone(place: Place) -> Iterator[bool]:
 
 
 def _keep(place: Place, gathered: bool) -> Path | None:
-    """Give the present database a second name; what is beside a damaged one must go before the new one comes."""
+    """Give the current database a second name; files beside a damaged one must be gone before the new one comes."""
     present = [path for path in _files(place) if path.exists()]
     if not present:
         return None
@@ -178,7 +178,7 @@ def _keep(place: Place, gathered: bool) -> Path | None:
     try:
         os.link(place.database, kept)
     except FileNotFoundError:
-        pass  # the database itself is lost; a log may have outlived it
+        pass  # the database itself is lost; a log may be left
     except OSError:
         shutil.copy2(place.database, kept)  # a file system without links
     for path in present:

@@ -1,9 +1,9 @@
-"""The timetable's role: each time of a schedule fires once, whoever is killed and however many look."""
+"""Schedules: each time fires once, no matter who is killed and how many supervisors have the schedule."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Planned
@@ -11,14 +11,23 @@ from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_job, with_room
 
 
-class SqliteTimetable:
-    """Implements `store.base.Timetable`. Its connection commits with synchronous=FULL."""
+class SqliteSchedules:
+    """Implements `store.base.Schedules`. Its connection commits with synchronous=FULL; it is opened at first use."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._opened: Connection | None = None
+
+    @property
+    def _connection(self) -> Connection:
+        if self._opened is None:
+            self._opened = self._connect()
+        return self._opened
+
+    def planned(self) -> list[Planned]:
+        return [Planned(*row) for row in self._connection.rows(QUERIES.schedules)]
 
     def plan(self, name: str, timing: str, next_at: float) -> Planned:
-        """The schedule's row; a new one, or one with another timing, is planned for `next_at` (Unix seconds)."""
         row = self._connection.row(QUERIES.schedule, {"name": name})
         if row is None or row[1] != timing:
             self._connection.apply(QUERIES.plan, {"name": name, "timing": timing, "next_at": next_at})
@@ -26,7 +35,6 @@ class SqliteTimetable:
         return Planned(*row) if row else Planned(name, timing, next_at)
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
-        """Move the schedule on and insert the jobs, both or neither. None: somebody else has moved it."""
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
 
         def fire(raw: sqlite3.Connection) -> list[int] | None:
@@ -43,4 +51,5 @@ class SqliteTimetable:
         return with_room(self._connection, fire)
 
     def close(self) -> None:
-        self._connection.close()
+        if self._opened is not None:
+            self._opened.close()

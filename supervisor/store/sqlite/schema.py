@@ -1,4 +1,4 @@
-"""The schema's version: create it, bring it up to date, refuse what is not ours."""
+"""The schema's version: creating it, bringing it up to date, refusing tables that are not ours."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", r
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
     """Bring the schema up to date; returns the versions applied now.
 
-    Two programs may do so at once: one migrates, the other finds it done. An older schema is copied to
+    Two programs may do so at the same time: one migrates, the other finds it done. An older schema is copied to
     `<database>.before-<version>` first. Raises StoreError for a `jobs` table that is not ours, and for a
-    newer schema that says that this program is too old for it.
+    newer schema that declares this program too old for it.
     """
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
@@ -48,7 +48,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
 
 
 def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
-    """Make indexes, views and triggers again that somebody has dropped: without one of them nothing works."""
+    """Recreate indexes, views and triggers that were dropped: without one of them nothing works."""
     there = {name for (name,) in connection.rows(QUERIES.named_parts)}
     if _parts_of(plan) <= there:
         return
@@ -62,7 +62,7 @@ def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
 
 
 def _parts_of(plan: Sequence[Migration]) -> set[str]:
-    """Their names, from the text: every program asks at its first use, and making the schema takes milliseconds."""
+    """Their names, from the text: every program checks at its first use, and creating the schema takes milliseconds."""
     named: set[str] = set()
     for migration in plan:
         for verb, name in _PART.findall(migration.sql):
@@ -71,12 +71,12 @@ def _parts_of(plan: Sequence[Migration]) -> set[str]:
 
 
 def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:
-    """For a caller's connection, which may be in a transaction and hold the write lock: nothing waits for it here.
+    """For a caller's connection, which may be in a transaction and hold the write lock, so nothing waits here.
 
-    Returns whether the tables stand, whatever becomes of that transaction.
+    Returns whether the tables exist even if that transaction is rolled back.
     """
     cursor = raw.cursor()
-    cursor.row_factory = None  # the caller's may turn rows into anything
+    cursor.row_factory = None  # the caller's may be anything
     names = {_plain(row[0]) for row in cursor.execute(QUERIES.tables)}
     value = {}
     if "job_meta" in names:
@@ -105,14 +105,14 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
 
 
 def _plain(name: str | bytes) -> str:
-    """The caller's connection may give texts as bytes."""
+    """The caller's connection may return texts as bytes."""
     return name.decode() if isinstance(name, bytes) else name
 
 
 def require_current(place: Place) -> None:
     """Raises StoreError for a database that is not ours, or older, or too new; it is left untouched.
 
-    A connection with our rules would turn another program's database to WAL before it could look.
+    A connection with our settings would switch another program's database to WAL before it could check.
     """
     newest = newest_version()
     if not place.database.exists():
@@ -127,12 +127,12 @@ def require_current(place: Place) -> None:
         raise translated(error, place.database) from None
     if current < newest:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
-        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` mends that")
+        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
     _refuse_if_too_old(oldest, current, newest)
 
 
 def newest_version() -> int:
-    """The schema that this program makes."""
+    """The schema that this program creates."""
     return shipped("supervisor.store.sqlite")[-1].version
 
 
@@ -153,7 +153,7 @@ def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
 def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     applied = []
-    current = _version(raw)  # again, now that nobody else can migrate
+    current = _version(raw)  # again, now that no other program can migrate
     for migration in plan:
         if migration.version > current:
             if migration.name == _FENCES:
@@ -167,14 +167,14 @@ def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list
 
 
 def apply(raw: sqlite3.Connection, statement: str) -> None:
-    """One statement of a migration; a column of `jobs` that is there already, an application's, is not added."""
+    """Run one statement of a migration; a column of `jobs` that exists already, an application's, is not added."""
     column = column_added(statement, "jobs")
     if column is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": column}).fetchone():
         raw.execute(statement)
 
 
 def stamp(raw: sqlite3.Connection, current: int) -> None:
-    """Note the schema's version, and that no program that knows only an older one may write."""
+    """Store the schema's version, and that programs that know only older ones must not write."""
     for key in ("schema_version", "oldest_writer"):
         raw.execute(QUERIES.set_meta, {"key": key, "value": str(current)})
 
@@ -217,7 +217,7 @@ def back_up(connection: Connection, target: Path) -> None:
 
 
 def _back_up(connection: Connection, current: int) -> None:
-    """Keep a copy of the older schema, unless another program has migrated in the meantime and so kept one."""
+    """Keep a copy with the older schema, unless another program has migrated in the meantime and kept one."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     path = connection.place.database
     target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
@@ -231,7 +231,7 @@ def _back_up(connection: Connection, current: int) -> None:
 
 @contextlib.contextmanager
 def _copied(connection: Connection, target: Path) -> Iterator[Path]:
-    """A whole copy under a name that nobody else has, which is gone again in the end."""
+    """A complete copy under a unique name, which is removed in the end."""
     partial = target.with_name(f".{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
@@ -246,9 +246,9 @@ def _copied(connection: Connection, target: Path) -> Iterator[Path]:
 
 
 def _publish(partial: Path, target: Path) -> None:
-    """Give the copy its name. Raises FileExistsError if that has been taken meanwhile."""
+    """Give the copy its name. Raises FileExistsError if that exists by now."""
     try:
-        os.link(partial, target)  # never over a file that has just appeared, as a rename would
+        os.link(partial, target)  # a rename would overwrite a file that has just appeared
     except FileExistsError:
         raise
     except OSError:

@@ -1,4 +1,4 @@
-"""Write the ends of claims. Every statement matches id, status, owner and token: a lost claim changes nothing."""
+"""Writes the outcomes of claims. Every statement matches id, status, owner and token: a lost claim changes nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlem
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import insert_children, with_room
-from supervisor.store.sqlite.isolation import set_aside
+from supervisor.store.sqlite.isolation import quarantine
 
 Refused = tuple[int, str]  # (a job, why)
 _Row = tuple[Any, ...]  # the parameters of settle_done
-_STARTED, _ID, _TOKEN = 2, 5, 7  # places in it
+_STARTED, _ID, _TOKEN = 2, 5, 7  # positions in it
 
 
 class Outcomes:
-    """Settlements sorted out before the write lock is taken: everything that can be done without it.
+    """Settlements, prepared before the write lock is taken as far as possible without it.
 
     Three kinds, from thousands a second to rare: plain ones (done, no result) are settled many at a time;
-    simple ones (done, with a result) by one prepared statement; the others one by one. Runs worth a row are
-    written after them all.
+    simple ones (done, with a result) by one prepared statement; the others one by one. Runs that are recorded are
+    written last.
     """
 
     __slots__ = ("_others", "_owner", "_plain", "_runs", "_simple", "_worker")
@@ -58,10 +58,10 @@ class Outcomes:
     def write(self, raw: sqlite3.Connection, now: float) -> list[int]:
         """Write them inside the caller's transaction. Returns the ids of the jobs whose claim was lost.
 
-        Raises RowRefused where only a transaction for each can tell which were lost; or what the driver raises.
+        Raises RowRefused if only a transaction for each can tell which were lost; or what the driver raises.
         """
         lost: list[int] = []
-        if len(self._simple) == 1:  # prefetch = 1 lives by this
+        if len(self._simple) == 1:  # the path of prefetch = 1
             if not raw.execute(QUERIES.settle_done, self._simple[0]).rowcount:
                 lost = [self._simple[0][_ID]]
         elif self._simple:
@@ -80,16 +80,16 @@ def _insist_on(rows: int, cursor: sqlite3.Cursor) -> None:
 
 
 class Singly:
-    """Settles each in a transaction of its own. After an error of the store, `settle` goes on where it was."""
+    """Settles each in a transaction of its own. After a StoreError, the next call of `settle` continues there."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._written: set[tuple[int, int]] = set()  # (job, token) of a call that did not come to its end
+        self._written: set[tuple[int, int]] = set()  # (job, token) of a call that was not completed
 
     def settle(
         self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
     ) -> tuple[list[int], list[Refused], list[Refused]]:
-        """Returns (the jobs whose outcome is lost, those set aside, those lost that could not even be set aside)."""
+        """Returns (jobs whose outcome is lost, those quarantined, those lost that could not even be quarantined)."""
         lost: list[int] = []
         refused: list[Refused] = []
         stuck: list[Refused] = []
@@ -100,9 +100,9 @@ class Singly:
             try:
                 settled = self._settle(owner, s, now, worker)
             except RowRefused as error:
-                aside = set_aside(self._connection, s.job_id, str(error), now, token=s.token, owner=owner)
-                (refused if aside else stuck).append((s.job_id, str(error)))
-                settled = aside
+                quarantined = quarantine(self._connection, s.job_id, str(error), now, token=s.token, owner=owner)
+                (refused if quarantined else stuck).append((s.job_id, str(error)))
+                settled = quarantined
             if not settled:
                 lost.append(s.job_id)
             self._written.add((s.job_id, s.token))
@@ -110,7 +110,7 @@ class Singly:
         return lost, refused, stuck
 
     def _settle(self, owner: str, s: Settlement, now: float, worker: str | None) -> bool:
-        """As it is; else without its run's row, which is worth less than its outcome; else without its children."""
+        """With everything; if that is refused without the run's row, which matters less; then without its children."""
 
         def attempt(s: Settlement, *, history: bool = True) -> bool:
             return with_room(self._connection, lambda raw: _settle(raw, owner, s, now, worker, history=history))
@@ -124,7 +124,7 @@ class Singly:
         except RowRefused as error:
             if not s.children:
                 raise
-            # A rule of the application's own; trying again would meet it again.
+            # A constraint of the application's; a retry would meet it again.
             failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
             return attempt(s._replace(status=Status.FAILED, result=None, failure=failure, children=()))
 
@@ -138,8 +138,8 @@ def _settle(
     *,
     history: bool = True,
 ) -> bool:
-    """Inside the caller's transaction. False if the claim is lost."""
-    # The children after the settlement: a job may enqueue its own unique key again.
+    """Inside the caller's transaction. Returns False if the claim is lost."""
+    # Children come after the settlement: a job may enqueue its own unique key again.
     settled = _write(raw, owner, settlement, now, worker, history=history)
     if settled and settlement.children:
         insert_children(raw, settlement.children, now)
@@ -179,7 +179,7 @@ def _write(
 
 
 def record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, worker: str | None, now: float) -> None:
-    """A row of `job_errors` for a job whose row has been written."""
+    """Insert a row of `job_errors` for a job whose row has been written."""
     fields: dict[str, Any] = {
         name: getattr(failure, name) for name in ("kind", "exit_code", "signal", "peak_memory", "duration")
     }
@@ -199,7 +199,7 @@ def record(raw: sqlite3.Connection, settlement: Settlement, failure: Failure, wo
 
 
 def _record_run(raw: sqlite3.Connection, settlement: Settlement, worker: str | None, now: float) -> None:
-    """A row of `job_runs`, if the run is worth one, for a job whose row has been written."""
+    """Insert a row of `job_runs`, if the run is recorded, for a job whose row has been written."""
     run = run_of(settlement)
     if run is None:
         return

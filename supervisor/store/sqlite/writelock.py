@@ -1,17 +1,17 @@
-"""The writers' lock file: our writers queue here before they ask SQLite for its write lock.
+"""The writers' lock file: our writers wait here before they ask SQLite for its write lock.
 
 SQLite's own busy timeout polls with growing pauses, so beside saturating writers an unlucky process waits
-for seconds. This lock keeps our own waits short. It is a courtesy, not a guarantee: SQLite's lock decides,
-and whoever waits too long for this one goes on without it.
+for seconds. This lock keeps our own waits short. It is advisory: SQLite's lock decides, and a writer that
+waits too long for this one continues without it.
 
-Trying again and again is a lottery, in which one of a dozen would wait for half a second now and then. So
-whoever has waited for long pleads, in the lock file, and the others hold back until it has had its turn; of
-several, whoever has waited longest.
+With mere polling, one of a dozen writers would wait for half a second now and then. So a writer that has waited
+for long marks that in the lock file, and the others hold back until it has had its turn; of several, the one that
+has waited longest goes first.
 
-Programs that know nothing of it must not starve. They poll, so what they need is that the write lock is
-free for a share of the time: while they are writing a large share, else a small one. Our writers keep an
-account of that in the file itself: each transaction adds to a owed idle time, free time pays it off, and whoever
-comes when the owed idle time has grown waits it out, with the lock in hand so that nobody else of ours can begin.
+Programs that do not use this lock must not starve. They poll, so the write lock has to be free for a share of
+the time: a large share while they are writing, a small one otherwise. Our writers keep an account of that in the
+file itself: each transaction adds to an owed idle time, free time reduces it, and a writer that finds too much of
+it waits that long while it holds this lock, so that no other writer of ours can begin.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
 from supervisor.system import released
 
-PATIENCE = 1.0  # seconds before a writer passes by: the holder is stopped, or a stranger
-SHARE = 0.1  # of the time, free in any case: all attempts of a 5 s busy timeout fail once in 300 times
-GENEROUS_SHARE = 0.4  # while others are seen to write: measured p95 of a foreign INSERT is then 4 ms
-GENEROUS_FOR = 5.0  # seconds after they were last seen
+PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
+SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
+GENEROUS_SHARE = 0.4  # while others are writing: measured p95 of a foreign INSERT is then 4 ms
+GENEROUS_FOR = 5.0  # seconds after they last wrote
 _WORTHWHILE = 0.002  # seconds of owed idle time that are worth a pause
-_MOST = 0.02  # seconds of owed idle time at most: a long transaction is not paid for with a long silence
-_PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks the others to let it go first
-_PLEA_STANDS = 0.005  # seconds: it is repeated at every try, so an older one is of somebody who is gone
+_MOST = 0.02  # seconds of owed idle time at most: a long transaction is not followed by a long pause
+_PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks to go first
+_PLEA_STANDS = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
 _FIRST_PAUSE = 0.00001
 _LONGEST_PAUSE = 0.0002
-_LOOK = 1.0  # seconds between two looks whether the file is still the one in the folder
+_LOOK = 1.0  # seconds between two checks that the file is still the one in the folder
 _BYTES = 56
 _MOST_PID = 1 << 31
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
-# when somebody last pleaded, and since when it waits, in monotonic seconds.
+# when a writer last asked to go first, and since when it waits, in monotonic seconds.
 _RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA, _PLEADER = range(7)
 
 
@@ -56,14 +56,14 @@ class WriteLock:
         self._pid = float(os.getpid())
         self._held = False
         self._since = 0.0
-        self._passed: tuple[float, float] | None = None  # the hold for which we have waited in vain
+        self._passed: tuple[float, float] | None = None  # the hold for which we have waited too long
 
     def acquire(self) -> None:
-        """Wait for the lock, for at most PATIENCE seconds a hold; then go on without it."""
+        """Wait for the lock, for at most PATIENCE seconds per hold; then continue without it."""
         now = time.monotonic()
         if now - self._looked > _LOOK:
             self._look()
-        # What stands in the account may be garbage of a process that was broken: none of it lasts.
+        # The account may hold garbage of a broken process: it has no lasting effect.
         held_back = abs(now - self._account[_PLEA]) < _PLEA_STANDS
         self._held = (not held_back and self._try()) or self._wait()
         now = time.monotonic()
@@ -86,7 +86,7 @@ class WriteLock:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             if abs(now - self._account[_PLEA]) < _PLEA_STANDS and self._account[_PLEADER] < began:
-                continue  # somebody has waited for longer
+                continue  # another writer has waited longer
             if now - began > _PLEA_AFTER:
                 self._account[_PLEADER], self._account[_PLEA] = began, now
             if self._try():
@@ -133,10 +133,10 @@ class WriteLock:
         self._looked = time.monotonic()
 
     def _look(self) -> None:
-        """Queue on the file that lies in the folder now: beside one that was deleted others would queue alone."""
+        """Use the file that is in the folder now: with a deleted one we would wait for nobody else."""
         self._looked = time.monotonic()
         try:
-            found = os.stat(self._name)  # noqa: PTH116 - no Path a write
+            found = os.stat(self._name)  # noqa: PTH116 - no Path per write
             if _identity(found) == self._file and found.st_size >= _BYTES:
                 return
         except OSError:
@@ -145,7 +145,7 @@ class WriteLock:
         try:
             self._open()
         except StoreError:
-            return  # it goes on with the one it has: this lock is a courtesy
+            return  # keep the old one: this lock is advisory
         old[0].release()
 
         def close() -> None:
@@ -156,16 +156,16 @@ class WriteLock:
 
 
 class WriterWatch:
-    """Tells who holds the locks that writers need: for the supervisor, which never writes.
+    """Finds who holds the locks that writers need: for the supervisor, which never writes.
 
-    The file is read and not mapped: if somebody cuts it short, that must not end the supervisor.
+    The file is read and not mapped: if it is truncated, that must not kill the supervisor.
     """
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def holder(self) -> Holder | None:
-        """Who holds our writers' lock, by the mark in its file. One that was killed keeps its mark until the next."""
+        """Who holds our writers' lock, by the entry in its file. A killed holder's entry stays until the next one."""
         try:
             descriptor = os.open(self._place.write_lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -183,7 +183,7 @@ class WriterWatch:
         return Holder(int(pid), since) if 0 < pid < _MOST_PID and math.isfinite(since) else None
 
     def database_holder(self) -> DatabaseHolder | None:
-        """Who holds SQLite's own write lock, whatever program that is; None if nobody does."""
+        """Who holds SQLite's own write lock, in any program; None if nobody does."""
         return database_holder(self._place)
 
 
@@ -197,9 +197,9 @@ def _open(place: Place) -> tuple[int, mmap.mmap]:
     try:
         size = os.fstat(descriptor).st_size
         if size < _BYTES:
-            # Written, not cut to size: the first write to a hole of a mapped file kills the process on a full disk.
+            # Written, not only resized: the first write to a hole of a mapped file kills the process on a full disk.
             os.pwrite(descriptor, bytes(_BYTES - size), size)
         return descriptor, mmap.mmap(descriptor, _BYTES)
     except OSError as error:
         os.close(descriptor)
-        raise StoreError(f"{place.write_lock}: it cannot be made: {error.strerror}") from None
+        raise StoreError(f"{place.write_lock}: it cannot be created: {error.strerror}") from None

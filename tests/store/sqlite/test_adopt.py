@@ -52,7 +52,7 @@ class App:
         return self.db.execute(sql, parameters).fetchall()
 
     def adopt(self, **options: Any) -> AdoptReport:
-        return open_engine(f"sqlite:///{self.path}").adopt(**options)
+        return open_engine(f"sqlite:///{self.path}").database.adopt(**options)
 
     def refusal(self, **options: Any) -> str:
         before = "\n".join(self.db.iterdump()), sorted(p.name for p in self.path.parent.iterdir())
@@ -197,7 +197,7 @@ class TestWhatIsKept:
         app.run(PLAIN)
         app.adopt()
         fresh = open_engine(f"sqlite:///{tmp_path}/fresh.db")
-        fresh.migrate()
+        fresh.database.migrate()
 
         query = (
             "SELECT type, name, tbl_name, sql FROM sqlite_schema "
@@ -211,7 +211,7 @@ class TestWhatIsKept:
             )
             names = "SELECT name FROM pragma_table_info('jobs')"
             assert sorted(app.run(names)) == sorted(model.execute(names).fetchall())
-        assert open_engine(f"sqlite:///{app.path}").migrate() == []
+        assert open_engine(f"sqlite:///{app.path}").database.migrate() == []
 
 
 class TestTimes:
@@ -316,7 +316,7 @@ class TestGuarantees:
     ) -> None:
         app.run(PLAIN.replace("status TEXT NOT NULL DEFAULT 'pending'", "status TEXT NOT NULL"))
         app.adopt()
-        open_engine(f"sqlite:///{tmp_path}/ours.db").migrate()
+        open_engine(f"sqlite:///{tmp_path}/ours.db").database.migrate()
         with contextlib.closing(sqlite3.connect(tmp_path / "ours.db")) as ours:
             for database in (app.db, ours):
                 database.execute("INSERT INTO jobs (type, payload, status) VALUES ('tag', '{}', 'pending')")
@@ -515,7 +515,7 @@ class TestRefused:
         app.run(PLAIN)
 
         with pytest.raises(StoreError, match="supervisor adopt"):
-            open_engine(f"sqlite:///{app.path}").migrate()
+            open_engine(f"sqlite:///{app.path}").database.migrate()
 
 
 # Dies by SIGKILL as the connection that adopts begins its nth statement.
@@ -537,7 +537,7 @@ def connect(*arguments, **options):
     return connection
 
 opened, sqlite3.connect = sqlite3.connect, connect
-open_engine(url).adopt()
+open_engine(url).database.adopt()
 print(seen)
 """
 

@@ -33,12 +33,12 @@ def test_what_an_application_has_of_its_own_keeps_nobody_from_starting(
     foreign.create_collation("mine", lambda one, other: (one > other) - (one < other))
     for statement in statements:
         foreign.execute(statement)
-    assert desk.engine.look_for_damage(5.0)
+    assert desk.engine.database.check_integrity(5.0)
 
 
 def test_a_row_that_breaks_a_rule_of_the_table_is_no_damage(desk: Desk, foreign: sqlite3.Connection) -> None:
     insert(foreign, priority=101)
-    assert desk.engine.look_for_damage(5.0)
+    assert desk.engine.database.check_integrity(5.0)
 
 
 def test_a_supervisor_s_row_that_no_supervisor_has_written_is_a_dead_one_s(
@@ -48,10 +48,10 @@ def test_a_supervisor_s_row_that_no_supervisor_has_written_is_a_dead_one_s(
         "INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,"
         " started_at) VALUES ('a' || char(0) || 'b', 1, 'h', 'm', 'b', '/o', '/s', '/c', '0', 1.0)"
     )
-    [record] = desk.operations.supervisors()
-    assert desk.operations.owner_lives(record) is False
-    desk.chores.forget_supervisor(record.id)
-    assert desk.operations.supervisors() == []
+    [record] = desk.operations.registry.supervisors()
+    assert desk.operations.registry.owner_lives(record) is False
+    desk.maintenance.registry.forget(record.id)
+    assert desk.operations.registry.supervisors() == []
 
 
 def test_what_somebody_has_dropped_beside_the_tables_is_made_again(desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -59,6 +59,6 @@ def test_what_somebody_has_dropped_beside_the_tables_is_made_again(desk: Desk, f
     before = foreign.execute(parts).fetchall()
     for kind, name in [(kind, name) for kind, name, _ in before]:
         foreign.execute(f"DROP {kind} {name}")
-    assert desk.engine.migrate() == []
+    assert desk.engine.database.migrate() == []
     assert foreign.execute(parts).fetchall() == before
     assert desk.one(now=desk.job(desk.put()).scheduled_at).job_id == 1

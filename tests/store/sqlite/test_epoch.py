@@ -21,13 +21,13 @@ def test_a_jobs_key_is_the_same_in_every_run_and_another_after_a_restore(tmp_pat
     with Queue(url) as queue:
         queue.create_tables()
         engine = open_engine(url)
-        engine.back_up(tmp_path / "copy.db")
+        engine.database.back_up(tmp_path / "copy.db")
         before = queue.enqueue("work")
         run_due(queue, {"work": work})
         run_due(queue, {"work": work}, now=4e9)
     assert len(keys) == 2
     assert len(set(keys)) == 1
-    engine.restore(tmp_path / "copy.db")
+    engine.database.restore(tmp_path / "copy.db")
     with Queue(url) as queue:
         assert queue.enqueue("work") == before
         run_due(queue, {"work": work})

@@ -18,10 +18,10 @@ from supervisor.domain.settlement import Usage, done, failed, released
 from supervisor.store.base import Filter, JobSelector
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.chores import SqliteChores
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.isolation import set_aside
+from supervisor.store.sqlite.isolation import quarantine
+from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
@@ -95,12 +95,12 @@ class TestSetAside:
         assert [claim.job_id for _ in range(3) for claim in desk.claim(want=want)] == [good]
         for job in poisoned:
             assert desk.status(job) is Status.QUARANTINED
-            assert [attempt.kind for attempt in desk.operations.attempts(job)] == ["row"]
+            assert [attempt.kind for attempt in desk.operations.jobs.attempts(job)] == ["row"]
 
     def test_it_can_be_retried(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         job = insert(foreign, claim_token=MOST)
         assert desk.claim(now=NOW) == []
-        assert desk.operations.retry([job], NOW) == 1
+        assert desk.operations.actions.retry([job], NOW) == 1
         assert desk.one().job_id == job
 
     @pytest.mark.fault(59)
@@ -176,7 +176,7 @@ class TestSetAside:
         one, two = desk.claim(want=2)
         assert desk.settle(done(one, None, children=(NewJob("bad", "{}"),)), done(two, None)) == []
         assert [desk.status(job) for job in (parent, other)] == [Status.FAILED, Status.DONE]
-        assert desk.operations.attempts(parent)[0].kind == "children"
+        assert desk.operations.jobs.attempts(parent)[0].kind == "children"
 
     @pytest.mark.parametrize("how", RAISES)
     def test_the_claims_of_the_dead_are_taken_back_beside_a_row_that_must_not_change(
@@ -188,9 +188,9 @@ class TestSetAside:
             f"CREATE TRIGGER no BEFORE UPDATE OF status ON jobs WHEN NEW.id = {jobs[1]} AND NEW.status = 'pending' "
             f"BEGIN SELECT RAISE({how}, 'no'); END"
         )
-        assert desk.chores.settle_dead("w1", [released(claim) for claim in claims], NOW) == 3
+        assert desk.maintenance.locks.settle_dead("w1", [released(claim) for claim in claims], NOW) == 3
         assert [desk.status(job) for job in jobs] == [Status.PENDING, Status.QUARANTINED, Status.PENDING]
-        assert desk.chores.worker("w1") is None
+        assert desk.maintenance.registry.worker("w1") is None
 
     @pytest.mark.parametrize("how", RAISES)
     def test_locks_are_renewed_beside_a_row_that_must_not_change(
@@ -202,7 +202,7 @@ class TestSetAside:
             f"CREATE TRIGGER no BEFORE UPDATE OF lock_expires_at ON jobs WHEN NEW.id = {jobs[0]} "
             f"BEGIN SELECT RAISE({how}, 'no'); END"
         )
-        assert desk.chores.renew(["w1"], NOW + 1e6, NOW + 2e6) == 2
+        assert desk.maintenance.locks.renew(["w1"], NOW + 1e6, NOW + 2e6) == 2
 
 
 class TestIds:
@@ -214,7 +214,7 @@ class TestIds:
         assert desk.put() == first + 2
         assert desk.put() == first + 3
         assert desk.job(first + 1).status is Status.PENDING
-        assert str(last) in desk.operations.attempts(first + 1)[0].message
+        assert str(last) in desk.operations.jobs.attempts(first + 1)[0].message
 
     @pytest.mark.fault(59)
     @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
@@ -222,10 +222,10 @@ class TestIds:
         self, desk: Desk, foreign: sqlite3.Connection, last: int
     ) -> None:
         insert(foreign, id=last)
-        ids = desk.intake.enqueue([NewJob("tag", "{}")] * 3)
+        ids = desk.producer.enqueue([NewJob("tag", "{}")] * 3)
         assert ids == [2, 3, 4]
         assert [desk.job(job_id).status for job_id in ids] == [Status.PENDING] * 3
-        assert desk.intake.put(NewJob("tag", "{}")) == (5, True)
+        assert desk.producer.put(NewJob("tag", "{}")) == (5, True)
 
     @pytest.mark.fault(59)
     def test_no_job_fails_because_ids_ran_out_for_its_children(self, desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -239,7 +239,7 @@ class TestIds:
     @pytest.mark.fault(59)
     def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         insert(foreign, id=2**62)
-        desk.chores.inserted()
+        cast("SqliteMaintenance", desk.maintenance).upkeep.inserted()
         assert foreign.execute("INSERT INTO jobs (type) VALUES ('tag') RETURNING id").fetchone()[0] == 2
         assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
 
@@ -309,16 +309,16 @@ class TestLooking:
         for status in ("pending", "running", "done", "failed"):
             foreign.execute("INSERT INTO jobs (type, status) VALUES (CAST(? AS TEXT), ?)", [raw, status])
         looks = [
-            *desk.operations.counts(),
-            *desk.operations.backlog(4e9, 10).items(),
-            *desk.operations.unhandled(["tag"]),
-            *desk.operations.speeds(),
-            *desk.chores.queue_sizes(4e9),
-            *desk.operations.jobs(status=None, type=None, before=None, limit=10),
-            desk.operations.remains(4e9, 1.0, 0.0, 0.0),
+            *desk.operations.statistics.counts(),
+            *desk.operations.backlog.by_type(4e9, 10).items(),
+            *desk.operations.backlog.unhandled(["tag"]),
+            *desk.operations.statistics.speeds(),
+            *desk.maintenance.backlog.queue_sizes(4e9),
+            *desk.operations.jobs.latest(status=None, type=None, before=None, limit=10),
+            desk.operations.statistics.anomalies(4e9, 1.0, 0.0, 0.0),
         ]
         assert len(repr(looks)) < 200_000
-        assert sorted(str(type_) for type_, _, _ in desk.operations.counts())
+        assert sorted(str(type_) for type_, _, _ in desk.operations.statistics.counts())
         assert desk.one(now=4e9).job_id == good
 
     @pytest.mark.fault(61)
@@ -327,7 +327,7 @@ class TestLooking:
         fat = '"' + "x" * 3_000_000 + '"'
         insert = "INSERT INTO jobs (type, payload, result, last_error) VALUES ('tag', ?, ?, ?)"
         foreign.executemany(insert, [(fat, fat, fat)] * 5)
-        listed = desk.operations.jobs(status=None, type=None, before=None, limit=10)
+        listed = desk.operations.jobs.latest(status=None, type=None, before=None, limit=10)
         assert len(repr(listed)) < 100_000
 
     @pytest.mark.fault(61)
@@ -348,8 +348,8 @@ def test_jobs_are_found_by_their_tags(desk: Desk) -> None:
         red = queue.enqueue("tag", meta={"tags": ["red"]})
         queue.enqueue("tag", meta={"tenant": "red"})
         queue.enqueue("tag")
-    assert desk.operations.ids(Filter(tags=("red",))) == [both, red]
-    assert desk.operations.ids(Filter(tags=("red", "big"), statuses=(Status.PENDING,))) == [both]
+    assert desk.operations.jobs.ids(Filter(tags=("red",))) == [both, red]
+    assert desk.operations.jobs.ids(Filter(tags=("red", "big"), statuses=(Status.PENDING,))) == [both]
 
 
 class TestWhatATriggerMayDo:
@@ -414,7 +414,7 @@ class TestWhatATriggerMayDo:
             f"CREATE TRIGGER rule BEFORE UPDATE ON jobs WHEN OLD.id = {jobs[1]} BEGIN SELECT RAISE({how}, 'kept'); END"
         )
         with pytest.raises(StoreError, match=f"job {jobs[1]} changed: kept; 2 other jobs were changed"):
-            desk.operations.cancel_all(jobs, NOW)
+            desk.operations.actions.cancel_all(jobs, NOW)
         assert [desk.status(job) for job in jobs] == [Status.CANCELLED, Status.PENDING, Status.CANCELLED]
 
     @pytest.mark.parametrize("how", ["SELECT RAISE(ROLLBACK, 'kept');", "SELECT json_extract(OLD.result, '$.a');"])
@@ -423,8 +423,8 @@ class TestWhatATriggerMayDo:
         desk.settle(*(done(claim, '{"a":1}') for claim in desk.claim(want=3)))
         foreign.execute("UPDATE jobs SET result = 'no json' WHERE id = ?", [jobs[1]])
         foreign.execute(f"CREATE TRIGGER rule BEFORE DELETE ON jobs WHEN OLD.id = {jobs[1]} BEGIN {how} END")
-        assert desk.chores.prune(0, 100, NOW + 1e6, NOW + 1e6)[0] == 2
-        assert desk.intake.job(jobs[1]) is not None
+        assert desk.maintenance.finished.prune(0, 100, NOW + 1e6, NOW + 1e6)[0] == 2
+        assert desk.producer.job(jobs[1]) is not None
 
     def test_the_greatest_id_of_a_failed_attempt(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         foreign.execute(
@@ -433,7 +433,7 @@ class TestWhatATriggerMayDo:
         )
         job = desk.put()
         assert desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5)) == []
-        assert [attempt.kind for attempt in desk.operations.attempts(job)] == [BROKEN.kind]
+        assert [attempt.kind for attempt in desk.operations.jobs.attempts(job)] == [BROKEN.kind]
         assert foreign.execute("SELECT max(id) FROM job_errors").fetchone()[0] < 10
 
 
@@ -473,8 +473,8 @@ class TestSeveralAtOnce:
             (claim.token, "", None),
             (claim.token, "w1", 1.0),
         ):
-            assert not set_aside(
-                cast("SqliteChores", desk.chores)._connection,
+            assert not quarantine(
+                cast("SqliteMaintenance", desk.maintenance)._connection,
                 job,
                 "x",
                 NOW,
@@ -493,7 +493,7 @@ class TestSeveralAtOnce:
             f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[1]} AND NEW.status = 'done' "
             "BEGIN SELECT RAISE(ROLLBACK, 'not this one'); END"
         )
-        busy = mock.patch("supervisor.store.sqlite.settling.set_aside", side_effect=StoreBusy("busy"))
+        busy = mock.patch("supervisor.store.sqlite.settling.quarantine", side_effect=StoreBusy("busy"))
         with busy, pytest.raises(StoreBusy):
             desk.settle(*(done(claim, None) for claim in claims))
         assert desk.settle(*(done(claim, None) for claim in claims)) == []

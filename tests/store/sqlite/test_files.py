@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -23,7 +24,9 @@ from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import Migration, shipped
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.upkeep import Upkeep
 from tests.store.kit import NOW, Desk, python, supervisor_record
 
 
@@ -33,19 +36,19 @@ class TestTheCallersOwnTransaction:
         for end in ("ROLLBACK", "COMMIT"):
             foreign.execute("BEGIN")
             foreign.execute("INSERT INTO pictures VALUES ('cat.jpg')")
-            [job_id] = desk.engine.insert(foreign, [NewJob("tag", "{}")])
-            assert desk.intake.job(job_id) is None
+            [job_id] = desk.engine.transactional.insert(foreign, [NewJob("tag", "{}")])
+            assert desk.producer.job(job_id) is None
             foreign.execute(end)
             there = end == "COMMIT"
-            assert (desk.intake.job(job_id) is not None) is there
+            assert (desk.producer.job(job_id) is not None) is there
             assert foreign.execute("SELECT count(*) FROM pictures").fetchone() == (int(there),)
 
     def test_the_drivers_implicit_transactions_do_too(self, desk: Desk, path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            desk.engine.insert(connection, [NewJob("tag", "{}")] * 3)
+            desk.engine.transactional.insert(connection, [NewJob("tag", "{}")] * 3)
             assert connection.in_transaction
             connection.rollback()
-            ids = desk.engine.insert(connection, [NewJob("tag", "{}")] * 3)
+            ids = desk.engine.transactional.insert(connection, [NewJob("tag", "{}")] * 3)
             connection.commit()
 
         assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
@@ -56,24 +59,28 @@ class TestTheCallersOwnTransaction:
         first = desk.put(unique_key="k")
         foreign.row_factory = lambda _, row: {"row": row}
 
-        assert desk.engine.insert(foreign, [NewJob("tag", "{}", unique_key="k")]) == [first]
+        assert desk.engine.transactional.insert(foreign, [NewJob("tag", "{}", unique_key="k")]) == [first]
 
     def test_the_writers_lock_is_never_taken_on_it(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         with held_lock(desk.engine):
             began = time.monotonic()
-            desk.engine.insert(foreign, [NewJob("tag", "{}")])
+            desk.engine.transactional.insert(foreign, [NewJob("tag", "{}")])
             assert time.monotonic() - began < 0.5
 
 
+def upkeep(desk: Desk) -> Upkeep:
+    return cast("SqliteMaintenance", desk.maintenance).upkeep
+
+
 class TestForks:
-    @pytest.mark.parametrize("role", ["intake", "claims", "chores", "operations"])
+    @pytest.mark.parametrize("role", ["producer", "claims", "maintenance", "operations"])
     def test_a_forked_child_is_refused_and_does_the_parent_no_harm(self, desk: Desk, role: str) -> None:
         job_id = desk.put()
         calls = {
-            "intake": lambda: desk.intake.status(job_id),
+            "producer": lambda: desk.producer.status(job_id),
             "claims": lambda: desk.claim(),
-            "chores": lambda: desk.chores.supervisors(),
-            "operations": lambda: desk.operations.counts(),
+            "maintenance": lambda: desk.maintenance.registry.supervisors(),
+            "operations": lambda: desk.operations.statistics.counts(),
         }
         with warnings.catch_warnings():
             # The test runner's own threads do nothing that the child touches.
@@ -91,7 +98,7 @@ class TestForks:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
         assert desk.one().job_id == job_id
-        assert desk.operations.counts() == [("tag", Status.RUNNING, 1)]
+        assert desk.operations.statistics.counts() == [("tag", Status.RUNNING, 1)]
 
 
 class TestTheLog:
@@ -102,17 +109,17 @@ class TestTheLog:
         def synchronous(role: object) -> int:
             return role._connection.raw.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
 
-        assert [synchronous(r) for r in (desk.intake, desk.operations)] == [2, 2]
-        assert [synchronous(r) for r in (desk.claims, desk.chores)] == [1, 1]
+        assert [synchronous(r) for r in (desk.producer, desk.operations)] == [2, 2]
+        assert [synchronous(r) for r in (desk.claims, desk.maintenance)] == [1, 1]
 
     def test_only_the_maintainer_empties_the_log(self, desk: Desk) -> None:
         ids = [desk.put(payload='"' + "x" * 4000 + '"') for _ in range(200)]
-        grown = desk.chores.log_size()
+        grown = upkeep(desk).log_size()
         for claim in desk.claim(want=200):
             desk.settle(done(claim, None))
-        assert desk.chores.log_size() > grown > 0
+        assert upkeep(desk).log_size() > grown > 0
 
-        assert desk.chores.checkpoint() == 0
+        assert upkeep(desk).checkpoint() == 0
         assert desk.status(ids[0]) is Status.DONE
 
     def test_a_reader_keeps_what_it_reads_in_the_log(self, desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -121,9 +128,9 @@ class TestTheLog:
         foreign.execute("SELECT * FROM jobs").fetchall()
         desk.put()
 
-        assert desk.chores.checkpoint() > 0
+        assert upkeep(desk).checkpoint() > 0
         foreign.execute("COMMIT")
-        assert desk.chores.checkpoint() == 0
+        assert upkeep(desk).checkpoint() == 0
 
 
 class TestFiles:
@@ -139,7 +146,7 @@ class TestFiles:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE pictures (path)")
         path.chmod(0o660)
-        SqliteEngine(f"sqlite:///{path}").migrate()
+        SqliteEngine(f"sqlite:///{path}").database.migrate()
 
         folder = path.with_name("shared.db-supervisor")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o770
@@ -153,13 +160,13 @@ class TestFiles:
 
     @pytest.mark.parametrize("url", ["sqlite://jobs.db", "sqlite:///", "sqlite:///:memory:", "jobs.db"])
     def test_what_is_no_url_is_refused(self, url: str) -> None:
-        with pytest.raises(StoreError, match="no SQLite URL"):
+        with pytest.raises(StoreError, match="not a SQLite URL"):
             SqliteEngine(url)
 
     def test_a_database_that_is_not_there_is_made_only_by_who_may(self, tmp_path: Path) -> None:
         engine = SqliteEngine(f"sqlite:///{tmp_path}/none.db")
 
-        for role in (engine.claims, engine.chores, engine.operations, lambda: engine.intake(create=False)):
+        for role in (engine.claims, engine.maintenance, engine.operations, lambda: engine.producer(create=False)):
             with pytest.raises(StoreError, match="no such database"):
                 role()
         assert list(tmp_path.iterdir()) == []
@@ -167,14 +174,14 @@ class TestFiles:
     def test_a_file_that_is_no_database_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "text.db").write_text("hello, I am not a database at all" * 100)
 
-        with pytest.raises(StoreError, match="no SQLite database"):
-            SqliteEngine(f"sqlite:///{tmp_path}/text.db").migrate()
+        with pytest.raises(StoreError, match="not a SQLite database"):
+            SqliteEngine(f"sqlite:///{tmp_path}/text.db").database.migrate()
 
 
 @contextlib.contextmanager
 def held_lock(engine: Engine):  # type: ignore[no-untyped-def]
     """Somebody holds the writers' lock file and does not let go."""
-    with (engine.folder / "write.lock").open("r+b") as file:
+    with (engine.database.folder / "write.lock").open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -192,12 +199,12 @@ class TestTheWritersLock:
             began = time.monotonic()
             assert desk.claim() == []
             assert desk.status(job_id) is Status.PENDING
-            assert desk.chores.renew(["w1"], NOW, NOW) == 0
+            assert desk.maintenance.locks.renew(["w1"], NOW, NOW) == 0
             assert time.monotonic() - began < 0.5
 
     def test_it_is_free_again_when_its_holder_is_killed(self, desk: Desk) -> None:
         program = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.flock(f,2); print(1,flush=True); sys.stdin.read()"
-        lock = str(desk.engine.folder / "write.lock")
+        lock = str(desk.engine.database.folder / "write.lock")
         with subprocess.Popen(python("-c", program, lock), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             holder.stdout.readline()
@@ -236,7 +243,7 @@ class TestSchema:
         assert schema_after("steps.db", one_by_one) == schema_after("once.db", [plan])
 
     def test_migrating_again_changes_nothing(self, desk: Desk) -> None:
-        assert desk.engine.migrate() == []
+        assert desk.engine.database.migrate() == []
 
     def test_two_that_migrate_at_once_make_one_schema(self, path: Path) -> None:
         barrier, applied = threading.Barrier(4), list[int]()
@@ -244,7 +251,7 @@ class TestSchema:
         def migrate() -> None:
             engine = SqliteEngine(f"sqlite:///{path}")
             barrier.wait()
-            applied.extend(engine.migrate())
+            applied.extend(engine.database.migrate())
 
         path.touch(mode=0o600)
         threads = [threading.Thread(target=migrate) for _ in range(4)]
@@ -292,9 +299,9 @@ class TestSchema:
 
         if refused:
             with pytest.raises(StoreError, match="upgrade"):
-                desk.engine.migrate()
+                desk.engine.database.migrate()
         else:
-            assert desk.engine.migrate() == []
+            assert desk.engine.database.migrate() == []
 
 
 class TestBackups:
@@ -304,14 +311,14 @@ class TestBackups:
         stop = threading.Event()
 
         def write() -> None:
-            with contextlib.closing(SqliteEngine(desk.engine.url).intake()) as intake:
+            with contextlib.closing(SqliteEngine(desk.engine.url).producer()) as producer:
                 while not stop.is_set():
-                    intake.enqueue([NewJob("tag", "{}")])
+                    producer.enqueue([NewJob("tag", "{}")])
 
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            SqliteEngine(desk.engine.url).back_up(target)
+            SqliteEngine(desk.engine.url).database.back_up(target)
         finally:
             stop.set()
             writer.join(20)
@@ -327,23 +334,25 @@ class TestBackups:
         target.write_text("mine")
 
         with pytest.raises(StoreError, match="exists already"):
-            SqliteEngine(desk.engine.url).back_up(target)
+            SqliteEngine(desk.engine.url).database.back_up(target)
         assert target.read_text() == "mine"
 
     def test_a_backup_that_cannot_be_written_leaves_nothing(self, desk: Desk, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="backup failed"):
-            SqliteEngine(desk.engine.url).back_up(tmp_path / "no" / "copy.db")
+            SqliteEngine(desk.engine.url).database.back_up(tmp_path / "no" / "copy.db")
 
     def test_the_owners_of_an_old_backup_are_dead(self, desk: Desk, tmp_path: Path, engine: Engine) -> None:
-        desk.chores.register(supervisor_record("s1", engine, str(engine.folder / "owner-s1.lock")))
+        desk.maintenance.registry.register(
+            supervisor_record("s1", engine, str(engine.database.folder / "owner-s1.lock"))
+        )
         desk.put()
         desk.one()
-        SqliteEngine(desk.engine.url).back_up(tmp_path / "copy.db")
+        SqliteEngine(desk.engine.url).database.back_up(tmp_path / "copy.db")
 
-        restored = SqliteEngine(f"sqlite:///{tmp_path}/copy.db").chores()
-        [record] = restored.supervisors()
-        assert restored.owner_lives(record) is False
-        assert len(restored.held_by("w1")) == 1
+        restored = SqliteEngine(f"sqlite:///{tmp_path}/copy.db").maintenance()
+        [record] = restored.registry.supervisors()
+        assert restored.registry.owner_lives(record) is False
+        assert len(restored.locks.held_by("w1")) == 1
         restored.close()
 
 
@@ -357,7 +366,7 @@ class TestManyAtOnce:
     """Whatever the application's rules make of one of them, every id is the id of its job."""
 
     def put(self, desk: Desk, count: int = 5) -> list[str]:
-        ids = desk.intake.enqueue([NewJob("tag", f'{{"n":{number}}}') for number in range(count)])
+        ids = desk.producer.enqueue([NewJob("tag", f'{{"n":{number}}}') for number in range(count)])
         return [str(desk.job(job_id).payload) for job_id in ids]
 
     def test_their_ids_are_in_order(self, desk: Desk) -> None:
@@ -381,5 +390,5 @@ class TestManyAtOnce:
         assert foreign.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
     def test_on_a_connection_without_a_transaction(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        ids = desk.engine.insert(foreign, [NewJob("tag", "{}")] * 3)
+        ids = desk.engine.transactional.insert(foreign, [NewJob("tag", "{}")] * 3)
         assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3

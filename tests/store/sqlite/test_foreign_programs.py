@@ -26,8 +26,10 @@ def settle(foreign: sqlite3.Connection, job_id: int, status: str = "done") -> in
 
 
 def take_back(desk: Desk, now: float) -> int:
-    seen = desk.chores.expired(now, 100)
-    return sum(desk.chores.reclaim(row, lambda c, o: settle_expired(c, o, JobPolicy(), 0.5), now) for row in seen)
+    seen = desk.maintenance.locks.expired(now, 100)
+    return sum(
+        desk.maintenance.locks.reclaim(row, lambda c, o: settle_expired(c, o, JobPolicy(), 0.5), now) for row in seen
+    )
 
 
 class TestEnqueueing:
@@ -73,7 +75,7 @@ class TestEnqueueing:
         with pytest.raises(sqlite3.IntegrityError):
             foreign.execute(insert, list(row.values()))
 
-        assert desk.operations.counts() == []
+        assert desk.operations.statistics.counts() == []
 
     @pytest.mark.parametrize("value", ["2024-05-01 10:00:00", 1714644000123, None, b"x", 1.5])
     def test_created_and_updated_take_anything(self, desk: Desk, foreign: sqlite3.Connection, value: object) -> None:
@@ -91,7 +93,7 @@ class TestEnqueueing:
         claim = desk.one(now=4e9)
         payload = claim.payload if isinstance(claim.payload, bytes) else claim.payload.encode()
         assert payload == raw
-        assert desk.operations.jobs(status=None, type=None, before=None, limit=1)[0].id == claim.job_id
+        assert desk.operations.jobs.latest(status=None, type=None, before=None, limit=1)[0].id == claim.job_id
         assert desk.settle(done(claim, None)) == []
 
 
@@ -248,18 +250,18 @@ class TestMeddling:
         good = desk.put(requires="gpu")
 
         assert desk.one(capabilities="gpu", want=2, now=4e9).job_id == good
-        assert desk.chores.depth(JobSelector(("tag",), "gpu"), 4e9, 10).due == 0
-        assert not desk.chores.unfinished(JobSelector(("tag",), "gpu"), 4e9)
+        assert desk.maintenance.backlog.depth(JobSelector(("tag",), "gpu"), 4e9, 10).due == 0
+        assert not desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), 4e9)
         assert [desk.status(job) for job in (1, 2, 3)] == [Status.FAILED, Status.PENDING, Status.PENDING]
-        assert (desk.job(1).completed_at, desk.job(1).last_error) == (4e9, "what it requires is no valid UTF-8")
-        assert [attempt.kind for attempt in desk.operations.attempts(1)] == ["requires"]
+        assert (desk.job(1).completed_at, desk.job(1).last_error) == (4e9, "what it requires is not valid UTF-8")
+        assert [attempt.kind for attempt in desk.operations.jobs.attempts(1)] == ["requires"]
 
     def test_an_owner_that_cannot_be_read_is_no_owner(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         desk.put()
         claim = desk.one()
         foreign.execute("UPDATE jobs SET locked_by = CAST(x'ff' AS TEXT), cancel_requested_at = 1")
 
-        assert desk.chores.cancels("s1", 10) == []
+        assert desk.maintenance.controls.cancels("s1", 10) == []
         assert take_back(desk, 4e9) == 1
         assert desk.settle(done(claim, None)) == [claim.job_id]
         assert desk.status(claim.job_id) is Status.CANCELLED
@@ -272,8 +274,8 @@ class TestMeddling:
         desk.settle(*(done(claim, None) for claim in desk.claim(want=2)))
         foreign.execute("INSERT INTO results VALUES (?)", [pointed_at])
 
-        assert desk.chores.prune(0, 100, NOW + 1, NOW + 1) == (1, free)
-        assert desk.intake.job(pointed_at)
+        assert desk.maintenance.finished.prune(0, 100, NOW + 1, NOW + 1) == (1, free)
+        assert desk.producer.job(pointed_at)
 
     def test_errors_of_jobs_deleted_without_foreign_keys_are_pruned(
         self, desk: Desk, foreign: sqlite3.Connection
@@ -282,11 +284,11 @@ class TestMeddling:
         desk.finish(job_id, Status.FAILED)
         foreign.execute("PRAGMA foreign_keys = OFF")
         foreign.execute("DELETE FROM jobs WHERE id = ?", [job_id])
-        assert len(desk.operations.attempts(job_id)) == 1
+        assert len(desk.operations.jobs.attempts(job_id)) == 1
 
-        desk.chores.prune(0, 100, NOW + 1, NOW + 1)
+        desk.maintenance.finished.prune(0, 100, NOW + 1, NOW + 1)
 
-        assert desk.operations.attempts(job_id) == []
+        assert desk.operations.jobs.attempts(job_id) == []
 
 
 def test_a_unique_rule_of_the_application_refuses_with_a_clear_error(desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -295,7 +297,7 @@ def test_a_unique_rule_of_the_application_refuses_with_a_clear_error(desk: Desk,
 
     with pytest.raises(Conflict, match="UNIQUE rule"):
         desk.put(payload="[1]")
-    assert desk.operations.counts() == [("tag", Status.PENDING, 1)]
+    assert desk.operations.statistics.counts() == [("tag", Status.PENDING, 1)]
 
 
 def test_a_child_that_the_applications_own_rule_refuses_fails_its_parent_and_nothing_else(

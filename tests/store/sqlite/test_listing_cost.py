@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Page
-from supervisor.store.sqlite import SqliteEngine, listing
+from supervisor.store.sqlite import SqliteEngine, jobs
 from tests.store.sqlite.test_query_plans import LARGE, steps
 
 SMALL = LARGE // 10  # more of each than one look compares
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def filled(folder: Path, status: str, count: int) -> Path:
     path = folder / f"{len(list(folder.iterdir()))}.db"
-    SqliteEngine(f"sqlite:///{path}").migrate()
+    SqliteEngine(f"sqlite:///{path}").database.migrate()
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute(
@@ -53,7 +53,7 @@ def cost(folder: Path, status: str, count: int, which: Filter, before: int | Non
     path = filled(folder, status, count)
     operations = SqliteEngine(f"sqlite:///{path}").operations()
     pages: list[Page] = []
-    used = steps(operations._connection.raw, lambda: pages.append(operations.page(which, before=before, limit=50)))
+    used = steps(operations._connection.raw, lambda: pages.append(operations.jobs.page(which, before=before, limit=50)))
     operations.close()
     return used, pages[0]
 
@@ -91,13 +91,13 @@ def test_a_page_deep_in_the_list_costs_no_more_than_the_first(folder: Path) -> N
 
 def test_a_look_that_is_cut_short_loses_no_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(folder, "CASE WHEN n % 4999 = 0 THEN 'cancelled' ELSE 'done' END", LARGE)
-    monkeypatch.setattr(listing, "PATIENCE", 0.0)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.0)
     operations = SqliteEngine(f"sqlite:///{path}").operations()
     found: list[int] = []
     lengths = []
     before = None
     while True:
-        page = operations.page(Filter((Status.CANCELLED,)), before=before, limit=50)
+        page = operations.jobs.page(Filter((Status.CANCELLED,)), before=before, limit=50)
         found += [job.id for job in page.jobs]
         lengths.append(len(page.jobs))
         before = page.next

@@ -16,7 +16,7 @@ from supervisor.engine import open_engine
 from supervisor.ops.status import gather
 from supervisor.ops.views import MOST_TYPES
 from supervisor.store.base import Depth, JobSelector
-from supervisor.store.sqlite import measuring
+from supervisor.store.sqlite import backlog
 from supervisor.store.sqlite.connection import QUERIES
 from tests.store.kit import Desk
 
@@ -30,7 +30,7 @@ KINDS: dict[str, Callable[[int], NewJob]] = {
 @pytest.fixture(params=sorted(KINDS))
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     desk = Desk.at(open_engine(f"sqlite:///{tmp_path}/jobs.db"))
-    desk.intake.enqueue([KINDS[request.param](number) for number in range(MANY)])
+    desk.producer.enqueue([KINDS[request.param](number) for number in range(MANY)])
     yield desk
     desk.close()
 
@@ -56,7 +56,7 @@ def test_what_runs_is_found_among_many_kinds(desk: Desk, tmp_path: Path) -> None
     wanted = JobSelector(("tag", "type-7", "type-2999"), "word-7 word-2999")
     claims = desk.claims.settle_and_claim("worker", [], wanted, 10, 60.0, time.time()).claims
     assert len(claims) == 2
-    assert desk.chores.held_by("worker") == claims
+    assert desk.maintenance.locks.held_by("worker") == claims
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
         walked = raw.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall()
         assert sorted(raw.execute("SELECT id FROM jobs_held").fetchall()) == sorted(walked)
@@ -64,12 +64,12 @@ def test_what_runs_is_found_among_many_kinds(desk: Desk, tmp_path: Path) -> None
 
 def test_the_backlog_is_the_same_by_either_way(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
-    desk.intake.enqueue([new_job("tag", delay=60.0), new_job("type-3", delay=90.0), new_job("later", delay=5.0)])
-    quick = desk.operations.backlog(now + 1, 10_000)
+    desk.producer.enqueue([new_job("tag", delay=60.0), new_job("type-3", delay=90.0), new_job("later", delay=5.0)])
+    quick = desk.operations.backlog.by_type(now + 1, 10_000)
     connection = desk.operations._connection
     assert connection.row(QUERIES.crowded) == (1,)
-    monkeypatch.setattr(measuring, "_crowded", lambda _: False)
-    walked = desk.operations.backlog(now + 1, 10_000)
+    monkeypatch.setattr(backlog, "_crowded", lambda _: False)
+    walked = desk.operations.backlog.by_type(now + 1, 10_000)
     assert told(walked) == told(quick)
     assert quick["later"] == walked["later"]
 

@@ -34,7 +34,7 @@ def planned(connection: sqlite3.Connection, name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
     path = tmp_path_factory.mktemp("plans") / "jobs.db"
-    SqliteEngine(f"sqlite:///{path}").migrate()
+    SqliteEngine(f"sqlite:///{path}").database.migrate()
     connection = connected(path)
     yield connection
     connection.close()
@@ -169,7 +169,7 @@ def fill(connection: sqlite3.Connection, kind: str, count: int) -> None:
 
 
 def cost(path: Path, kind: str, count: int, work: Callable[[sqlite3.Connection], list[int]] = claim) -> int:
-    SqliteEngine(f"sqlite:///{path}").migrate()
+    SqliteEngine(f"sqlite:///{path}").database.migrate()
     connection = connected(path)
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("BEGIN")

@@ -44,7 +44,7 @@ def test_runs_of_jobs_that_another_program_has_deleted_are_pruned_in_time(
     assert len(rows(foreign)) == 5
     reached = 0
     for _ in range(3):
-        _, reached = desk.chores.prune(reached, 2, T0, T0)
+        _, reached = desk.maintenance.finished.prune(reached, 2, T0, T0)
 
     assert rows(foreign) == [(jobs[1], "done"), (jobs[3], "done"), (jobs[4], "done")]
     for table in BESIDE:

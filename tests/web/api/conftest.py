@@ -152,11 +152,11 @@ def supervise(engine: Engine, desk: Desk, folder: Path, supervisor_status: dict[
     """Register a supervisor whose lock cannot be judged, so that it is taken to live."""
     board = Scoreboard.create(folder / "scoreboard")
     board.post(supervisor_status)
-    owner = engine.claim_ownership("s1")
+    owner = engine.ownership.claim("s1")
     owner.release()
     owner.path.unlink(missing_ok=True)
     owner.path.mkdir()
-    desk.chores.register(supervisor_record("s1", engine, str(owner.path), scoreboard=str(board.path)))
+    desk.maintenance.registry.register(supervisor_record("s1", engine, str(owner.path), scoreboard=str(board.path)))
     return board
 
 

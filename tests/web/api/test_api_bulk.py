@@ -15,7 +15,7 @@ JOBS = "/api/admin/jobs"
 
 
 def failed(site: Site, count: int, type_: str = "tag") -> list[int]:
-    ids = site.desk.intake.enqueue([NewJob(type_, "{}", scheduled_at=T0)] * count)
+    ids = site.desk.producer.enqueue([NewJob(type_, "{}", scheduled_at=T0)] * count)
     for start in range(0, count, 500):
         site.desk.claim([type_], 500, owner=f"w{start}")
     site.rows(
@@ -127,7 +127,7 @@ def test_jobs_that_go_on_matching_are_met_once(site: Site, monkeypatch: pytest.M
 
 def test_cancelled_jobs_are_retried_only_if_they_are_meant(site: Site) -> None:
     job_id = site.desk.put()
-    site.desk.operations.cancel(job_id, NOW)
+    site.desk.operations.actions.cancel(job_id, NOW)
 
     assert site.post(f"{JOBS}/retry", {"filter": {}, "count": 9})["matching"] == 0
     assert site.post(f"{JOBS}/retry", {"filter": {"status": ["cancelled"]}, "count": 1})["changed"] == 1

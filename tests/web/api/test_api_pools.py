@@ -21,7 +21,7 @@ API = "/api/admin"
 
 
 def controls(site: Site) -> tuple[set[str], dict[str, int]]:
-    found = site.desk.operations.controls()
+    found = site.desk.operations.controls.current()
     return set(found.paused), dict(found.sizes)
 
 
@@ -82,7 +82,7 @@ def test_a_type_is_paused_and_goes_on(site: Site) -> None:
     ],
 )
 def test_a_change_that_cannot_be_meant_changes_nothing(site: Site, path: str, body: Any, status: int) -> None:
-    site.desk.operations.scale("tag", 2, NOW)
+    site.desk.operations.controls.scale("tag", 2, NOW)
     before = site.everything
 
     site.put(f"{API}/{path}", body, status)
@@ -119,7 +119,7 @@ def test_what_waits_is_counted_by_type_whether_or_not_a_pool_may_take_it(site: S
     site.desk.put("tag", at=now - 50, requires="gpu", priority=9)
     site.desk.put("tag", at=now + 1000)
     site.desk.put("strange", at=now - 500)
-    site.desk.operations.pause("tag", now)
+    site.desk.operations.controls.pause("tag", now)
 
     stats = site.get(f"{API}/stats")
 
@@ -145,7 +145,7 @@ def test_failures_are_grouped_since_a_day_ago_or_a_time(site: Site) -> None:
 
 
 def test_the_history_is_answered_as_it_is_kept(site: Site) -> None:
-    kept = [asdict(minute) for minute in site.desk.operations.history(0.0)]
+    kept = [asdict(minute) for minute in site.desk.operations.history.minutes(0.0)]
 
     assert site.get(f"{API}/history", since=0)["minutes"] == kept
     site.get(f"{API}/history", 422, since="x")

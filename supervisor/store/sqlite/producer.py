@@ -1,51 +1,64 @@
-"""The programs' role: put jobs in, durably, and look at them."""
+"""Enqueueing jobs, durably, and looking at them."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import Job, NewJob, Status, decoded, shown
-from supervisor.store.sqlite import measuring, owner
-from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.domain.job import Job, NewJob, Status
+from supervisor.store.sqlite import registry, schema
+from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_job, plain_insertion, with_room
+from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.rows import job_of, status_of
 
-_LOOK = 10.0  # seconds between two looks whether a supervisor lives
+_CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
 
 
-_TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
+class SqliteTransactionalInsert:
+    """Implements `store.base.TransactionalInsert` for connections of the standard library's driver."""
+
+    def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
+        self._place = place
+        self._migrate = migrate
+        self.used = False  # since a producer of this engine last wrote
+
+    def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool:
+        return schema.prepare(connection, self._place, create=create, migrate=self._migrate)
+
+    def insert(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[int]:
+        self.used = True
+        return insert(connection, jobs, time.time())
 
 
-class SqliteIntake:
-    """Implements `store.base.Intake`. Its connection commits with synchronous=FULL.
+class SqliteProducer:
+    """Implements `store.base.Producer`. Its connection commits with synchronous=FULL.
 
-    Checkpoints are the maintainer's; only while no supervisor lives does this connection make them.
+    Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, transactional: SqliteTransactionalInsert) -> None:
         self._connection = connection
-        self._look_at = 0.0
+        self._transactional = transactional
+        self._check_at = 0.0
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
-        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK
-            self._connection.checkpoint_itself(not self._supervised())
+        if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
+            self._transactional.used = False
+            self._connection.be_generous()
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + _CHECK_EVERY
+            self._connection.checkpoint_itself(not registry.supervised(self._connection))
         return with_room(self._connection, lambda raw: insert(raw, jobs, time.time()))
 
     def put(self, job: NewJob) -> tuple[int, bool]:
-        """Insert one job. Returns its id and whether it is a new one's: a duplicate key names the existing job."""
-
         def put(raw: sqlite3.Connection) -> tuple[int, bool]:
             found = raw.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone()
             return (found[0], False) if found else (insert(raw, [job], time.time())[0], True)
 
         return with_room(self._connection, put)
-
-    def _supervised(self) -> bool:
-        return owner.supervised(measuring.supervisors(self._connection), self._connection.place)
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})
@@ -55,12 +68,7 @@ class SqliteIntake:
         row = self._connection.row(QUERIES.job_status, {"id": job_id})
         return None if row is None else status_of(row[0])
 
-    def yield_to_others(self) -> None:
-        """Programs that know nothing of our lock are writing: leave them more of the time."""
-        self._connection.be_generous()
-
     def gone(self) -> bool:
-        """Whether the file was removed or replaced since it was opened: then open another intake."""
         return self._connection.moved
 
     def close(self) -> None:
@@ -69,15 +77,15 @@ class SqliteIntake:
 
 def insert(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[int]:
     cursor = raw.cursor()
-    cursor.row_factory = None  # the caller's may turn rows into anything
+    cursor.row_factory = None  # the caller's may be anything
     if len(jobs) > 1 and raw.in_transaction and all(job.unique_key is None and job.meta is None for job in jobs):
         return _insert_at_once(cursor, jobs, now) or _insert_each(cursor, jobs, now)
     return _insert_each(cursor, jobs, now)
 
 
 def _insert_at_once(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: float) -> list[int]:
-    """Four times as fast. Nothing is inserted, and no id returned, where a trigger has inserted others in between, or
-    has kept one of them away.
+    """Four times as fast. Inserts nothing and returns no ids if a trigger has inserted rows in between, or has
+    suppressed one of these.
     """
     raw = cursor.connection
     raw.execute("SAVEPOINT jobs_at_once")
@@ -89,7 +97,7 @@ def _insert_at_once(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: float) 
         if there == len(jobs):
             return list(ids)
         raw.execute("ROLLBACK TO jobs_at_once")
-    except sqlite3.IntegrityError:  # of one of them: which it is shows when each is inserted for itself
+    except sqlite3.IntegrityError:  # inserting them one by one shows which
         if not raw.in_transaction:
             raise
         raw.execute("ROLLBACK TO jobs_at_once")
@@ -107,32 +115,6 @@ def _insert_each(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: float) -> 
         elif row := cursor.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone():
             ids.append(row[0])
         else:
-            # On an adopted table; or, in autocommit, the job that was in the way has just finished.
+            # An adopted table; or, in autocommit, the other job has just finished.
             raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
     return ids
-
-
-def status_of(value: object) -> Status:
-    """The state that a column names. What is none, written past the table's CHECK, counts as quarantined: nobody runs
-    such a row.
-    """
-    try:
-        return Status(shown(value))
-    except ValueError:
-        return Status.QUARANTINED
-
-
-def job_of(row: Row) -> Job:
-    """A `jobs` row, in the order of Job's fields, as the value that users see."""
-    fields = list(row)
-    fields[1] = shown(fields[1])
-    for index in _TEXTS:
-        if not isinstance(fields[index], str) and fields[index] is not None:
-            fields[index] = shown(fields[index])
-    fields[2] = decoded(fields[2])
-    fields[3] = status_of(row[3])
-    if fields[3] != row[3] and not fields[18]:
-        fields[18] = f"its status is {shown(row[3])!r}, which is none"
-    fields[17] = decoded(fields[17])
-    fields[23] = decoded(fields[23])
-    return Job(*fields)

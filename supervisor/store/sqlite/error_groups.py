@@ -1,4 +1,4 @@
-"""What fails, and how often: the latest failed attempts, put together by what they have in common."""
+"""The latest failed attempts, grouped by what they have in common."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from supervisor.domain.job import shown
 from supervisor.store.base import ErrorGroup
 from supervisor.store.sqlite.connection import QUERIES, Connection
 
-_ROWS = 10_000  # attempts that are looked at, the latest ones
+_ROWS = 10_000  # the latest attempts, which are considered
 
 
 @dataclass(slots=True)
-class _Pile:
-    """The attempts of one group, from the latest on."""
+class _Group:
+    """Filled from the latest attempt on."""
 
     message: str
     last_at: float
@@ -25,19 +25,19 @@ class _Pile:
 
 def groups(connection: Connection, since: float) -> list[ErrorGroup]:
     """The most frequent first; of equally frequent ones the latest."""
-    piles: dict[tuple[str, str, str], _Pile] = {}
+    by_key: dict[tuple[str, str, str], _Group] = {}
     rows = connection.rows(QUERIES.recent_errors, {"since": since, "rows": _ROWS})
     for type_, kind, stored, created_at, job_id, standing in rows:
         message, type_, kind = shown(stored), shown(type_), shown(kind)
         key = (type_, kind, fingerprint(message))
-        pile = piles.get(key)
-        if pile is None:
-            pile = piles[key] = _Pile(message, created_at, job_id)
-        pile.count += 1
+        group = by_key.get(key)
+        if group is None:
+            group = by_key[key] = _Group(message, created_at, job_id)
+        group.count += 1
         if standing:
-            pile.standing.add(job_id)
+            group.standing.add(job_id)
     found = [
-        ErrorGroup(type_, kind, pile.message, pile.count, len(pile.standing), pile.last_at, pile.last_job)
-        for (type_, kind, _), pile in piles.items()
+        ErrorGroup(type_, kind, group.message, group.count, len(group.standing), group.last_at, group.last_job)
+        for (type_, kind, _), group in by_key.items()
     ]
     return sorted(found, key=lambda group: (-group.count, -group.last_at, group.type, group.message))

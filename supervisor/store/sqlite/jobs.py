@@ -1,9 +1,8 @@
-"""Which jobs a filter means, the latest first, found in looks of bounded size.
+"""Looking at jobs. Those that match a filter are found the latest first, in steps of bounded size.
 
-Where to look is chosen by the states asked for. What has failed has an index of its own, in the order of ids
-within a type; of what is unfinished there are mostly few, so their ids are sorted here. Anything else walks down
-the table, a stretch of rows at a time: no statement reads more than that, however rare the jobs are, so that no
-reader holds a snapshot for long.
+How depends on the states asked for. Failed jobs have an index of their own, ordered by id within a type. Unfinished
+jobs are usually few, so their ids are sorted here. Anything else walks down the table, a range of rows at a time: no
+statement reads more than that, however rare the jobs are, so that no reader holds a snapshot for long.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from supervisor.domain.job import Job, Status
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.store.base import Filter, Page
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.intake import job_of
+from supervisor.store.sqlite.rows import job_of
 
-PATIENCE = 0.1  # seconds that a page may take; it is then as long as it has become
+PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 
 _BATCH = 500  # ids from an index that are compared at once
 _STRETCH = 10_000  # rows of the table that are compared at once: about 3 ms
-_FEW = 20_000  # unfinished jobs that are sorted rather than met on the way down
+_FEW = 20_000  # up to so many unfinished jobs are sorted; with more, the table is walked
 _LAST = 2**63 - 1  # the greatest id
 
 _UNSUCCESSFUL = {Status.FAILED, Status.QUARANTINED}
@@ -32,47 +31,68 @@ _UNFINISHED = {Status.PENDING, Status.RUNNING}
 
 
 class Look(NamedTuple):
-    """Ids of jobs that are meant, the latest first. `floor`: below it nobody has looked yet; None: that was all."""
+    """Ids of matching jobs, the latest first. `floor`: ids below it have not been looked at; None: all have."""
 
     ids: list[int]
     floor: int | None
 
 
-def page(connection: Connection, which: Filter, before: int | None, limit: int, patience: float | None) -> Page:
-    """At most `limit` jobs; fewer when `patience` (seconds, None: without end) is over."""
-    found, floor = some_ids(connection, which, before, limit, patience)
-    return Page(_jobs(connection, found), floor)
+class SqliteJobs:
+    """Implements `store.base.Jobs`."""
 
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-def some_ids(
-    connection: Connection, which: Filter, before: int | None, limit: int, patience: float | None
-) -> tuple[list[int], int | None]:
-    """The ids of such a page, and the id before which the next one begins."""
-    deadline = None if patience is None else time.monotonic() + patience
-    found: list[int] = []
-    floor = None
-    for look in looks(connection, which, before):
-        found += look.ids
-        floor = look.floor
-        if len(found) > limit or (deadline is not None and time.monotonic() > deadline):
-            break
-    return (found[:limit], found[limit - 1]) if len(found) > limit else (found, floor)
+    def get(self, job_id: int) -> Job | None:
+        row = self._connection.row(QUERIES.job, {"id": job_id})
+        return None if row is None else job_of(row)
 
+    def attempts(self, job_id: int) -> list[Attempt]:
+        return [Attempt(*row) for row in self._connection.rows(QUERIES.job_errors, {"id": job_id})]
 
-def count(connection: Connection, which: Filter, limit: int) -> int:
-    total = 0
-    for look in looks(connection, which, None):
-        total += len(look.ids)
-        if total >= limit:
-            return limit
-    return total
+    def runs(self, job_id: int) -> list[Run]:
+        return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
 
+    def latest(
+        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
+    ) -> list[Job]:
+        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
+        found, _ = self._some_ids(which, before, limit, None)
+        return _jobs(self._connection, found)
 
-def ids(connection: Connection, which: Filter) -> list[int]:
-    """All of them, the earliest first."""
-    found = [job_id for look in looks(connection, which, None) for job_id in look.ids]
-    found.reverse()
-    return found
+    def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
+        found, floor = self._some_ids(which, before, limit, PATIENCE)
+        return Page(_jobs(self._connection, found), floor)
+
+    def count(self, which: Filter, *, limit: int) -> int:
+        total = 0
+        for look in looks(self._connection, which, None):
+            total += len(look.ids)
+            if total >= limit:
+                return limit
+        return total
+
+    def ids(self, which: Filter) -> list[int]:
+        found = [job_id for look in looks(self._connection, which, None) for job_id in look.ids]
+        found.reverse()
+        return found
+
+    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        return self._some_ids(which, before, limit, None)
+
+    def _some_ids(
+        self, which: Filter, before: int | None, limit: int, patience: float | None
+    ) -> tuple[list[int], int | None]:
+        """Stops after `patience` seconds, or with None when there are enough."""
+        deadline = None if patience is None else time.monotonic() + patience
+        found: list[int] = []
+        floor = None
+        for look in looks(self._connection, which, before):
+            found += look.ids
+            floor = look.floor
+            if len(found) > limit or (deadline is not None and time.monotonic() > deadline):
+                break
+        return (found[:limit], found[limit - 1]) if len(found) > limit else (found, floor)
 
 
 def looks(connection: Connection, which: Filter, before: int | None) -> Iterator[Look]:

@@ -1,0 +1,56 @@
+"""A duty of the maintainer: its name, when it runs, what it does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Needs(IntEnum):
+    """What a duty depends on. Each of these includes those above it."""
+
+    NOTHING = 0
+    FILE = 1  # the database exists
+    WRITING = 2  # and can be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of one run. `problem` describes what failed although the rest was done; `more` means that the run
+    reached its limit and there is more to do.
+    """
+
+    problem: str = ""
+    more: bool = False
+
+    @property
+    def news(self) -> bool:
+        """Whether the run changed something that other duties should process."""
+        return False
+
+
+class Duty(ABC):
+    """Each run is bounded in rows and time. When it runs next is the scheduler's business.
+
+    `every` is the longest time between two runs, in seconds; `rest` the shortest while the database keeps changing
+    (None: changes do not matter to it). Results of a `quiet` duty are not logged.
+    """
+
+    name: str
+    every: float
+    rest: float | None = None
+    needs: Needs = Needs.FILE
+    quiet: bool = False
+
+    def next_at(self, now: float) -> float | None:
+        """A time at which it must run; None: no particular time. Both are Unix seconds."""
+        return None
+
+    def on_change(self) -> float | None:
+        """Seconds after the last run at which a change makes it run again; None: changes do not matter to it."""
+        return self.rest
+
+    @abstractmethod
+    def run(self, now: float) -> Result:
+        """`now` is Unix seconds. May raise any exception: it affects no other duty."""

@@ -1,0 +1,254 @@
+"""The concerns of an opened store, a small protocol each. All times are Unix seconds given by the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from supervisor.domain.history import Minute, QueueSizes
+from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
+from supervisor.domain.settlement import Settlement
+from supervisor.store.values import (
+    Anomalies,
+    ControlState,
+    Cursor,
+    Depth,
+    ErrorGroup,
+    Expired,
+    Filter,
+    JobSelector,
+    Page,
+    Planned,
+    SupervisorRecord,
+    TypeSpeed,
+    WorkerRecord,
+)
+
+
+class Registry(Protocol):
+    """The supervisors and workers of this database."""
+
+    def supervisors(self) -> list[SupervisorRecord]:
+        """The running ones, and dead ones that have not been recovered yet."""
+
+    def register(self, supervisor: SupervisorRecord) -> None: ...
+
+    def forget(self, supervisor: str) -> None:
+        """Remove a supervisor that has ended; the claims of its workers must have been settled."""
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
+        """Whether its process is running; None if this machine cannot tell."""
+
+    def workers_of(self, supervisor: str) -> list[WorkerRecord]: ...
+
+    def worker(self, incarnation: str) -> WorkerRecord | None: ...
+
+    def worker_name(self, incarnation: str) -> str | None:
+        """The name of a claim's owner; None if that is another program, or no longer registered."""
+
+
+class SettleExpired(Protocol):
+    """Decides what becomes of an expired claim, inside the transaction that reclaims it."""
+
+    def __call__(self, claim: Claim, owner: str) -> Settlement: ...
+
+
+class ClaimLocks(Protocol):
+    """The locks of claimed jobs: renewed for live workers, reclaimed when they expire, released for dead workers."""
+
+    def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+
+    def has_claims(self, supervisor: str) -> bool:
+        """Whether any worker of this supervisor still holds a claim."""
+
+    def settle_dead(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+    ) -> int:
+        """Settle what a dead worker held and remove it from the registry, in one transaction.
+
+        Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
+        can neither be settled nor quarantined; the others are settled even then.
+        """
+
+    def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
+        """Extend locks that expire before `renew_before`. Without such a lock nothing is written."""
+
+    def expired(self, now: float, limit: int) -> list[Expired]: ...
+
+    def writable(self) -> bool:
+        """Whether the database can be written now; waits for as long as any writer would."""
+
+    def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool:
+        """Take back one expired claim if it is still exactly as it was seen."""
+
+
+class Backlog(Protocol):
+    """What waits to be run, and for which pools."""
+
+    def any_due(self, wanted: JobSelector, now: float) -> bool:
+        """A cheap check that finds most due jobs: False does not mean that there are none."""
+
+    def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
+        """Due jobs for these types and capabilities, counted up to `limit`."""
+
+    def by_type(self, now: float, limit: int) -> dict[str, Depth]:
+        """The same for every type that has unfinished jobs, whatever they require."""
+
+    def queue_sizes(self, now: float) -> list[QueueSizes]:
+        """The due and the running jobs of each type that has any."""
+
+    def unfinished(self, wanted: JobSelector, now: float) -> bool:
+        """Whether any job is due, or delayed for another attempt."""
+
+    def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
+        """(jobs pending, jobs failed or quarantined since then) of these types."""
+
+    def unhandled(self, types: Iterable[str]) -> list[str]:
+        """Types of pending jobs other than these; a bounded number of them."""
+
+    def requirements(self, now: float) -> list[tuple[str, str]]:
+        """(type, requires) of due jobs, without duplicates; empty if there are too many kinds to check."""
+
+
+class Controls(Protocol):
+    """What operators set, and supervisors obey: paused types, pool sizes, reloads, cancellations."""
+
+    def current(self) -> ControlState: ...
+
+    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
+        """(job id, token, owner) of jobs that this supervisor's workers run and that are to be cancelled."""
+
+    def pause(self, type: str, now: float) -> None: ...
+
+    def resume(self, type: str) -> bool:
+        """Returns whether it was paused."""
+
+    def scale(self, pool: str, workers: int | None, now: float) -> None:
+        """Fix a pool's size; None returns it to automatic scaling."""
+
+    def request_reload(self, now: float) -> None: ...
+
+
+class History(Protocol):
+    """The finished jobs of the last hour, minute by minute."""
+
+    def minutes(self, since: float) -> list[Minute]:
+        """The recorded minutes since then, in order."""
+
+    def counted(self, supervisor: str) -> str:
+        """The note that was stored with this supervisor's last recorded minutes; "{}" at first."""
+
+    def record(self, supervisor: str, before: str, after: str, minutes: Sequence[Minute]) -> bool:
+        """Add minutes and store the note `after`, in one transaction; or neither, if the note is not `before`."""
+
+    def forget(self, before: float) -> int:
+        """Delete minutes that began before then. Without any, nothing is written."""
+
+
+class FinishedJobs(Protocol):
+    """Finished jobs, walked through a bounded number of rows at a time."""
+
+    def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
+        """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""
+
+    def redrive(
+        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
+    ) -> tuple[list[int], Cursor]:
+        """Look at `limit` jobs that failed after a cursor and not after `until` (Unix seconds), and set those that
+        are wanted and were redriven fewer than `times` times back to pending. Returns (their ids, the new cursor).
+        """
+
+
+class Schedules(Protocol):
+    """Each time of a schedule fires once. Commits survive power loss, as those of producers do."""
+
+    def planned(self) -> list[Planned]:
+        """Every schedule that was ever planned on this database, by name."""
+
+    def plan(self, name: str, timing: str, next_at: float) -> Planned:
+        """The schedule's row; a new one, or one with another timing, is planned for `next_at` (Unix seconds)."""
+
+    def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
+        """Advance the schedule and insert the jobs, both or neither. None: somebody else has advanced it."""
+
+
+class Jobs(Protocol):
+    """Looking at jobs. Lists begin with the latest job unless they say otherwise."""
+
+    def get(self, job_id: int) -> Job | None: ...
+
+    def attempts(self, job_id: int) -> list[Attempt]:
+        """Its failed attempts."""
+
+    def runs(self, job_id: int) -> list[Run]:
+        """Its recorded runs, in order."""
+
+    def latest(
+        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
+    ) -> list[Job]:
+        """The latest matching jobs, however long that takes."""
+
+    def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
+        """Matching jobs, found in a bounded time; see `Page`."""
+
+    def count(self, which: Filter, *, limit: int) -> int:
+        """The number of matching jobs, counted up to `limit`."""
+
+    def ids(self, which: Filter) -> list[int]:
+        """All matching jobs, the earliest first."""
+
+    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        """At most `limit` matching jobs, and the id before which to continue; None: there are no more."""
+
+
+class JobActions(Protocol):
+    """Changing jobs by hand."""
+
+    def retry(self, ids: Iterable[int], now: float) -> int:
+        """Set finished, unsuccessful jobs back to pending with their counters reset. Returns how many.
+
+        Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
+        """
+
+    def cancel(self, job_id: int, now: float) -> Status:
+        """Cancel a pending job, or ask a running one to stop. Returns its new status."""
+
+    def cancel_all(self, ids: Iterable[int], now: float) -> int:
+        """Cancel those of these jobs that are pending, ask the running ones to stop. Returns how many."""
+
+    def delete(self, ids: Iterable[int]) -> int:
+        """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are skipped."""
+
+
+class Statistics(Protocol):
+    """Numbers about the whole table."""
+
+    def counts(self) -> list[tuple[str, Status, int]]:
+        """All jobs, by type and status; reads the whole table."""
+
+    def open_counts(self) -> list[tuple[str, Status, int]]:
+        """Jobs that are unfinished, failed or quarantined, by type and status; the cost grows with their number."""
+
+    def closed_counts(self) -> list[tuple[str, Status, int]]:
+        """Done and cancelled jobs, by type and status; reads the whole table."""
+
+    def failures(self, since: float) -> list[tuple[str, int]]:
+        """Failed attempts since then, by type."""
+
+    def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
+        """Failed attempts since then, the most frequent first; only the latest 10,000 are considered."""
+
+    def speeds(self) -> list[TypeSpeed]:
+        """How long the latest jobs of each type took, the slowest first."""
+
+    def anomalies(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
+        """Rows that should not be there; may take seconds on a large table."""
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log; 0 for an engine whose log is not the concern of its users."""

@@ -1,0 +1,42 @@
+"""What operators set and supervisors obey."""
+
+from __future__ import annotations
+
+from supervisor.domain.job import shown
+from supervisor.store.base import ControlState
+from supervisor.store.sqlite.connection import QUERIES, Connection
+
+
+class SqliteControls:
+    """Implements `store.base.Controls`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def current(self) -> ControlState:
+        rows = self._connection.rows(QUERIES.controls)
+        return ControlState(
+            paused=frozenset(shown(name) for kind, name, _ in rows if kind == "paused"),
+            sizes={shown(name): value for kind, name, value in rows if kind == "workers"},
+            reloads=sum(value for kind, _, value in rows if kind == "reload"),
+        )
+
+    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
+        rows = self._connection.rows(QUERIES.cancels, {"supervisor": supervisor, "limit": limit})
+        return [(job, token, owner) for job, token, owner in rows]
+
+    def pause(self, type: str, now: float) -> None:
+        self._connection.apply(QUERIES.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
+
+    def resume(self, type: str) -> bool:
+        return bool(self._connection.apply(QUERIES.clear_control, {"kind": "paused", "name": type}))
+
+    def scale(self, pool: str, workers: int | None, now: float) -> None:
+        if workers is None:
+            self._connection.apply(QUERIES.clear_control, {"kind": "workers", "name": pool})
+        else:
+            control = {"kind": "workers", "name": pool, "value": workers, "now": now}
+            self._connection.apply(QUERIES.set_control, control)
+
+    def request_reload(self, now: float) -> None:
+        self._connection.apply(QUERIES.bump_reload, {"now": now})

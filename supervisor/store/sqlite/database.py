@@ -1,0 +1,71 @@
+"""The database as a whole: its file, its schema, its copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.base import AdoptReport, RestoreReport
+from supervisor.store.sqlite import schema
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.damage import look_for_damage
+from supervisor.store.sqlite.place import Place
+
+
+class SqliteDatabase:
+    """Implements `store.base.Database`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def file(self) -> Path:
+        return self._place.database
+
+    @property
+    def folder(self) -> Path:
+        return self._place.folder
+
+    def exists(self) -> bool:
+        return self._place.database.exists()
+
+    def check_integrity(self, seconds: float) -> bool:
+        return look_for_damage(self._place, seconds)
+
+    def epoch(self) -> str:
+        connection = Connection(self._place, synchronous="NORMAL")
+        try:
+            row = connection.row(QUERIES.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
+        finally:
+            connection.close()
+
+    def migrate(self) -> list[int]:
+        if self.exists() and not self._place.writable():
+            raise StoreError(f"{self._place.database}: the database is read-only for this user")
+        connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=True)
+        try:
+            return schema.migrate(connection)
+        finally:
+            connection.close()
+
+    def pin(self) -> None:
+        self._place.pinned = self._place.identity()
+
+    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
+        from supervisor.store.sqlite.adopt import adopt  # rarely needed, and large
+
+        return adopt(self._place, payload_column=payload_column, tried=statements)
+
+    def back_up(self, target: Path) -> None:
+        connection = Connection(self._place, synchronous="NORMAL")
+        try:
+            schema.back_up(connection, target)
+        finally:
+            connection.close()
+
+    def restore(self, copy: Path) -> RestoreReport:
+        from supervisor.store.sqlite.restore import restore  # rarely needed
+
+        return restore(self._place, copy)

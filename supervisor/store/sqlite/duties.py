@@ -1,0 +1,110 @@
+"""SQLite's own duties of the maintainer: its file, its write-ahead log, its one writer at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.store.base import EventLog
+from supervisor.store.sqlite.upkeep import Upkeep
+
+ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
+_WORTHWHILE = 4 << 20  # bytes
+_LARGE = 64 << 20  # bytes: a log file that has grown beyond this is truncated
+
+
+class FileCheck(Duty):
+    """Checks that the database's name still leads to the file that is open.
+
+    Every write checks that too; this is for a supervisor that has nothing to write.
+    """
+
+    name = "database file"
+    every = 1.0  # seconds
+    needs = Needs.NOTHING
+    quiet = True
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+
+    def run(self, now: float) -> Result:
+        """Raises StoreGone if it does not."""
+        self._upkeep.check_file()
+        return Result()
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed(Result):
+    writing: bool = False
+
+
+class ForeignWriterMonitor(Duty):
+    """Checks whether jobs are being inserted, and if so makes our writers leave more of the time to other programs."""
+
+    name = "foreign writers"
+    every = 60.0  # seconds, when nothing changes
+    rest = 0.1
+    quiet = True
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+        self._inserted: int | None = None
+
+    def run(self, now: float) -> Noticed:
+        inserted = self._upkeep.inserted()
+        writing = self._inserted is not None and inserted > self._inserted
+        if writing:
+            self._upkeep.yield_to_others()
+        self._inserted = inserted
+        return Noticed(writing)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Result):
+    ran: bool = False
+
+
+class Checkpointer(Duty):
+    """The only one that checkpoints while a supervisor runs: under the writers' lock, never blocking readers.
+
+    SQLite before 3.51.3 has a rare corruption bug when connections write and checkpoint at the same time; keeping our
+    writers out meanwhile reduces the risk.
+    """
+
+    name = "checkpoints"
+    every = 1.0
+    needs = Needs.WRITING
+    quiet = True
+
+    def __init__(self, upkeep: Upkeep, log: EventLog) -> None:
+        self._upkeep = upkeep
+        self._log = log
+        self._version = -1
+        self._size = 0
+        self._alarmed = False
+
+    def run(self, now: float) -> Checkpointed:
+        """Checkpoint what was committed since the last time, if there is enough of it or nobody is writing."""
+        version, size = self._upkeep.version(), self._upkeep.log_size()
+        if version == self._version and self._size == 0:
+            return Checkpointed()
+        quiet = version == self._version
+        worth_it = quiet or size >= _WORTHWHILE
+        if worth_it:
+            left = self._upkeep.checkpoint()
+            self._warn(size, left)
+            if left == 0 and (size <= _LARGE or self._truncate(size)) and quiet:
+                size = 0
+        self._version, self._size = version, size
+        return Checkpointed(worth_it)
+
+    def _truncate(self, size: int) -> bool:
+        done = self._upkeep.truncate_log()
+        if done:
+            self._log.info("log_truncated", bytes=size)
+        return done
+
+    def _warn(self, size: int, left: int) -> None:
+        if size > ALARM and left and not self._alarmed:
+            self._log.warning("log_grows", bytes=size, hint="a program keeps a read transaction open for long")
+        self._alarmed = size > ALARM and left > 0

@@ -1,0 +1,69 @@
+"""Changing jobs by hand: retry, cancel, delete."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from supervisor.domain.errors import Conflict, JobNotFound, StoreError
+from supervisor.domain.job import Status
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import RowRefused
+from supervisor.store.sqlite.isolation import one_by_one
+
+_BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
+
+
+class SqliteJobActions:
+    """Implements `store.base.JobActions`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def retry(self, ids: Iterable[int], now: float) -> int:
+        return self._each(QUERIES.retry, ids=ids, now=now, then=QUERIES.forget_second_chances)
+
+    def cancel(self, job_id: int, now: float) -> Status:
+        with self._connection.write() as raw:
+            if raw.execute(QUERIES.cancel_pending, {"id": job_id, "now": now}).rowcount:
+                return Status.CANCELLED
+            if raw.execute(QUERIES.request_cancel, {"id": job_id, "now": now}).rowcount:
+                return Status.RUNNING
+            row = raw.execute(QUERIES.job_status, {"id": job_id}).fetchone()
+        if row is None:
+            raise JobNotFound(job_id)
+        raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
+
+    def cancel_all(self, ids: Iterable[int], now: float) -> int:
+        return self._each(QUERIES.cancel_pending, QUERIES.request_cancel, ids=ids, now=now)
+
+    def delete(self, ids: Iterable[int]) -> int:
+        return self._each(QUERIES.delete_finished, ids=ids)
+
+    def _each(self, *queries: str, ids: Iterable[int], now: float = 0.0, then: str = "") -> int:
+        """For each job run the queries until one changes it, then `then` if one did. Returns how many were changed."""
+        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
+
+        def change(raw: sqlite3.Connection, job_id: int) -> int:
+            parameters = {"id": job_id, "now": now}
+            if not any(raw.execute(query, parameters).rowcount for query in queries):
+                return 0
+            if then:
+                raw.execute(then, parameters)
+            return 1
+
+        while pending:
+            batch, pending = pending[:_BATCH], pending[_BATCH:]
+            try:
+                with self._connection.write() as raw:
+                    changed += sum([change(raw, job_id) for job_id in batch])
+            except RowRefused:
+                some, others = one_by_one(self._connection, batch, change)
+                changed, refused = changed + some, refused + others
+        for job_id, why in refused:
+            raise StoreError(
+                f"the database refuses to have job {job_id} changed: {why}"
+                + (f"; and {len(refused) - 1} others" if len(refused) > 1 else "")
+                + (f"; {changed} other jobs were changed" if changed else "")
+            )
+        return changed

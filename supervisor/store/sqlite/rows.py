@@ -1,0 +1,34 @@
+"""From a row of `jobs` to the value that users see. Rows may have been written by any program."""
+
+from __future__ import annotations
+
+from supervisor.domain.job import Job, Status, decoded, shown
+from supervisor.store.sqlite.connection import Row
+
+_TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
+
+
+def status_of(value: object) -> Status:
+    """The state that a column names. An unknown one, written past the table's CHECK, counts as quarantined: such a row
+    is never run.
+    """
+    try:
+        return Status(shown(value))
+    except ValueError:
+        return Status.QUARANTINED
+
+
+def job_of(row: Row) -> Job:
+    """The columns must be in the order of Job's fields."""
+    fields = list(row)
+    fields[1] = shown(fields[1])
+    for index in _TEXTS:
+        if not isinstance(fields[index], str) and fields[index] is not None:
+            fields[index] = shown(fields[index])
+    fields[2] = decoded(fields[2])
+    fields[3] = status_of(row[3])
+    if fields[3] != row[3] and not fields[18]:
+        fields[18] = f"its status is {shown(row[3])!r}, which is unknown"
+    fields[17] = decoded(fields[17])
+    fields[23] = decoded(fields[23])
+    return Job(*fields)
