@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from supervisor.maintenance.checkpointer import ALARM
 
+from supervisor.store.sqlite.duties import ALARM
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]

@@ -321,9 +321,15 @@ def test_an_interrupted_program_lets_go_or_is_ended(
     assert bool(made.leaves) is not kept
 
 
+def children() -> set[psutil.Process]:
+    """Of this process, which may have some that are not the test's."""
+    return set(psutil.Process().children(recursive=True))
+
+
 def test_a_program_that_does_not_leave_is_ended_with_all_that_it_started(pair: MakePair, interrupting: Any) -> None:
+    before = children()
     made = pair("sh", "-c", f"{HELLO} trap '' TERM; sleep 60 & echo $! >&2; wait; sleep 60").set_up()
-    family = psutil.Process().children(recursive=True)
+    family = children() - before
 
     assert 0.4 < made.tear_down() < 5
     wait_for(lambda: not any(alive(process) for process in family), "its family gone", patience=2)
@@ -335,10 +341,9 @@ def test_what_a_program_started_elsewhere_ends_before_its_worker_goes_on(
 ) -> None:
     kernel.become_subreaper()  # as a worker is
     request.addfinalizer(lambda: kernel._prctl(kernel._PR_SET_CHILD_SUBREAPER, 0))
+    before = children()
     made = pair("sh", "-c", f"{HELLO} setsid sh -c 'sleep 60 & sleep 60' & read job; sleep 60").set_up()
-    family = wait_for(
-        lambda: len(found := psutil.Process().children(recursive=True)) == 4 and found, "the sleeps to begin"
-    )
+    family = wait_for(lambda: len(found := children() - before) == 4 and found, "the sleeps to begin")
 
     with interrupting(0.1):
         made.run()
