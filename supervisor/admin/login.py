@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from supervisor.admin.access import WRONG_TOKEN_PAUSE
 from supervisor.admin.keys import SESSION_SECONDS, Role
 from supervisor.admin.rendering import render
-from supervisor.admin.state import AppState, TheOffice
+from supervisor.admin.state import AppState, TheState
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login")
-async def ask(request: Request, state: TheOffice) -> Response:
+async def ask(request: Request, state: TheState) -> Response:
     """The login form; a browser with a valid session is redirected."""
     target = own_path(request.query_params.get("next", ""))
     if request.scope.get("state", {}).get("role"):
@@ -29,7 +29,7 @@ async def ask(request: Request, state: TheOffice) -> Response:
 
 
 @router.post("/login")
-async def log_in(request: Request, state: TheOffice) -> Response:
+async def log_in(request: Request, state: TheState) -> Response:
     """Create a session for a token."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         return render("login.html", status=415, problem="Please use this form.", next="/")
@@ -45,7 +45,7 @@ async def log_in(request: Request, state: TheOffice) -> Response:
 
 
 @router.post("/logout")
-async def log_out(request: Request, state: TheOffice) -> Response:
+async def log_out(request: Request, state: TheState) -> Response:
     """End the session, here and in the browser."""
     state.keys.leave(request.cookies.get(state.keys.cookie, ""), time.time())
     answer = RedirectResponse("/login", 303)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from supervisor.admin.metric_families import metric_families
 from supervisor.admin.numbers import Ledger, Numbers
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.ops.status import Overview
 
 
@@ -33,7 +33,7 @@ def routes() -> APIRouter:
     ledger = Ledger()
 
     @router.get("/metrics", include_in_schema=False)
-    async def metrics(request: Request, state: TheOffice) -> Response:
+    async def metrics(request: Request, state: TheState) -> Response:
         moment = _Moment(await state.watch.overview(), await state.executor.ask(ledger.look))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(moment), media_type=content_type)

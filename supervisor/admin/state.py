@@ -31,7 +31,7 @@ def state_of(request: Request) -> AppState:
     return state
 
 
-TheOffice = Annotated[AppState, Depends(state_of)]
+TheState = Annotated[AppState, Depends(state_of)]
 """The parameter of a route that uses it."""
 
 

@@ -17,7 +17,7 @@ from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.maintenance.isolation import Items
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import run_log
-from supervisor.system.scoreboard import Scoreboard, tapes_of
+from supervisor.system.scoreboard import Scoreboard, run_logs_of
 from supervisor.telemetry import events
 
 _BOUND = 2.0  # seconds per run
@@ -113,7 +113,7 @@ class Recovery(Duty):
             decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
             if begun is None:
                 return decided
-            return with_log(decided, begun, run_log.said(tapes_of(Path(record.scoreboard)), worker.slot, *begun))
+            return with_log(decided, begun, run_log.said(run_logs_of(Path(record.scoreboard)), worker.slot, *begun))
 
         jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now)
         return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))

@@ -29,7 +29,7 @@ CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
 
 
-class NobodyRuns(QueueError):
+class NoSupervisor(QueueError):
     """No supervisor is running that could carry out the command."""
 
 
@@ -200,12 +200,12 @@ def types_taken(operations: Operations) -> set[str]:
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
     """Ask every running supervisor to reload, and return them.
 
-    Raises NobodyRuns, or ConfigError if a configuration to be read is invalid: the supervisor would
+    Raises NoSupervisor, or ConfigError if a configuration to be read is invalid: the supervisor would
     keep the old one and report that only in its log.
     """
     supervisors = living(operations)
     if not supervisors:
-        raise NobodyRuns("no supervisor is running on this database, so there is nothing to reload")
+        raise NoSupervisor("no supervisor is running on this database, so there is nothing to reload")
     from supervisor.config import load
 
     problems: list[str] = []

@@ -22,16 +22,16 @@ from supervisor.system.supervisor_status import fitting, posted
 MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
 MAX_SLOTS = 1024
-BULLETIN_BYTES = 256 * 1024
+STATUS_BYTES = 256 * 1024
 _BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
-SIZE = _BULLETIN_AT + BULLETIN_BYTES
+SIZE = _BULLETIN_AT + STATUS_BYTES
 
 # Slot 0 is the maintainer's, the end of the header is the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
 ADMIN_SLOT = -1
 
 
-def tapes_of(scoreboard: Path) -> Path:
+def run_logs_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.run-logs")
 
 
@@ -84,7 +84,7 @@ class Scoreboard:
     @property
     def run_logs(self) -> Path:
         """The file in which its workers capture the output of their runs; it does not exist before the first run."""
-        return tapes_of(self.path)
+        return run_logs_of(self.path)
 
     @property
     def counters(self) -> Path:
@@ -117,7 +117,7 @@ class Scoreboard:
         """The supervisor's own status, for `status`; what does not fit is cut, and `clipped` says so. The length is 0
         while it is being written.
         """
-        data = fitting(supervisor_status, BULLETIN_BYTES - 8)
+        data = fitting(supervisor_status, STATUS_BYTES - 8)
         at = _BULLETIN_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data

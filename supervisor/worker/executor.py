@@ -73,7 +73,7 @@ class Executor:
         self._mark = mark
         self._max_crashes = max_crashes
         self._recorder = recorder or Recorder()
-        self._tape = self._recorder.run_log
+        self._run_log = self._recorder.run_log
         self._timed_out = timed_out or (lambda claim: False)
 
     def context(self, claim: Claim | None = None) -> Context:
@@ -85,7 +85,7 @@ class Executor:
         """Run the handler. Whatever happens inside it becomes a settlement, never an exception."""
         started_at = time()
         ctx = self.context(claim)
-        run_log = self._tape
+        run_log = self._run_log
         run_log.run = claim
         try:
             payload = _decoded(claim.payload)
@@ -136,7 +136,7 @@ class Executor:
         contexts = [self.context(claim) for claim in claims]
         assert isinstance(self._handler, Handler)  # a program is never given a batch
         batch = BatchContext(self._board, contexts)
-        self._tape.run = claims[0]
+        self._run_log.run = claims[0]
         try:
             values = self._handler.handle_batch(payloads, batch)
             if not self._mark[0]:
@@ -155,8 +155,8 @@ class Executor:
 
     def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
         """Each job's share of what its batch used; the output of the batch belongs to all of them."""
-        self._tape.run = None
-        worth = time() - started_at >= WORTH or self._tape.size
+        self._run_log.run = None
+        worth = time() - started_at >= WORTH or self._run_log.size
         if not worth and all(settlement.simple for settlement in settlements):
             return settlements
         usage = self._recorder.usage(started_at)

@@ -19,7 +19,7 @@ class SlotBoard:
         self._slot = slot
         self._engine = engine
         self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
-        self._tape = recorder.run_log
+        self._run_log = recorder.run_log
         self._mark = mark
 
     def check(self, what: str) -> None:
@@ -28,7 +28,7 @@ class SlotBoard:
 
     def keep(self, line: str) -> None:
         if self._mark[0]:
-            self._tape.line(line)
+            self._run_log.line(line)
 
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:

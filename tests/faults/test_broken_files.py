@@ -13,7 +13,7 @@ import pytest
 from supervisor.engine import open_engine
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, WriterWatch
-from supervisor.system.scoreboard import BULLETIN_BYTES, Scoreboard
+from supervisor.system.scoreboard import STATUS_BYTES, Scoreboard
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_writers_lock_that_somebody_takes_away_is_one_lock_again_within_a_seco
 def test_a_bulletin_that_is_too_large_is_cut_and_says_so(tmp_path: Path, pools: int) -> None:
     board = Scoreboard.create(tmp_path / "scoreboard")
     board.post({"pid": 1, "trouble": "", "pools": {}})
-    pool = {"size": 1, "problem": "x" * (4 * BULLETIN_BYTES // pools), "types": ["t" * 50] * (20_000 // pools)}
+    pool = {"size": 1, "problem": "x" * (4 * STATUS_BYTES // pools), "types": ["t" * 50] * (20_000 // pools)}
     board.post({"pid": 2, "trouble": "", "pools": {f"pool-{number}": pool for number in range(pools)}})
     news = board.supervisor_status()
     assert news["pid"] == 2

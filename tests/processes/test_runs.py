@@ -10,7 +10,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.system.run_log import MOST_BYTES, said
-from supervisor.system.scoreboard import tapes_of
+from supervisor.system.scoreboard import run_logs_of
 from tests.faults.programs import RECORD, program_site
 from tests.site_under_test import Site, kill, wait_for
 
@@ -174,7 +174,7 @@ def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> N
     job = site.queue.enqueue("slow", {})
     process = site.start()
     board = wait_for(site.scoreboards, "its scoreboard")[0]
-    wait_for(lambda: said(tapes_of(board), 1, job, 1), "it to print")
+    wait_for(lambda: said(run_logs_of(board), 1, job, 1), "it to print")
     kill(process.pid)
     process.wait()
     site.start()
@@ -182,7 +182,7 @@ def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> N
 
     [run] = runs(site, job)
     assert (run["outcome"], run["worker"], run["log"]) == ("interrupted", "slow-1", "before the end\n")
-    assert not tapes_of(board).exists()
+    assert not run_logs_of(board).exists()
 
 
 def test_a_run_over_its_time_limit_keeps_what_it_had_said(make_site: MakeSite) -> None:
@@ -200,11 +200,11 @@ def test_a_run_cut_off_by_a_shutdown_has_its_row_and_is_charged_nothing(make_sit
     process = site.start()
     wait_for(lambda: site.job(job).status is Status.RUNNING and site.workers("slow")[0].job == job, "it to run")
     [board] = site.scoreboards()
-    assert tapes_of(board).exists()
+    assert run_logs_of(board).exists()
     site.stop(process)
 
     [run] = runs(site, job)
-    assert not tapes_of(board).exists()
+    assert not run_logs_of(board).exists()
     assert (run["outcome"], run["log"]) == ("released", "before the end\n")
     assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 0)
 

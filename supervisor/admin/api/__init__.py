@@ -40,7 +40,7 @@ def install(app: FastAPI) -> None:
     # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     app.include_router(health.router)
     for part in (
-        health.behind_the_gate,
+        health.with_access_control,
         bulk.router,
         jobs.router,
         pools.router,

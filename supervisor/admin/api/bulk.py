@@ -15,7 +15,7 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.jobs import filter_of
 from supervisor.admin.api.problems import changing, problem
 from supervisor.admin.snapshots import MOST_IDS
-from supervisor.admin.state import AppState, TheOffice
+from supervisor.admin.state import AppState, TheState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import ConfigError
 from supervisor.ops import commands
@@ -28,19 +28,19 @@ router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
 
 
 @router.post("/retry", response_model=models.BulkAnswer, responses=changing(409))
-async def retry(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def retry(state: TheState, request: models.BulkRequest) -> JSONResponse:
     """Return unsuccessful jobs to pending, due now, counters reset. Without a state: failed and quarantined ones."""
     return await _change("retry", state, request)
 
 
 @router.post("/cancel", response_model=models.BulkAnswer, responses=changing(409))
-async def cancel(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def cancel(state: TheState, request: models.BulkRequest) -> JSONResponse:
     """Cancel pending jobs, ask running ones to stop. Without a state: both."""
     return await _change("cancel", state, request)
 
 
 @router.post("/delete", response_model=models.BulkAnswer, responses=changing(409))
-async def delete(state: TheOffice, request: models.BulkRequest) -> JSONResponse:
+async def delete(state: TheState, request: models.BulkRequest) -> JSONResponse:
     """Delete finished jobs with their errors and runs. Without a state: all finished ones."""
     return await _change("delete", state, request)
 

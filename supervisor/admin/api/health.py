@@ -11,12 +11,12 @@ import supervisor
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Health, NotReady, Ready
 from supervisor.admin.api.problems import RETRY_AFTER, reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
 from supervisor.ops.status import Overview
 
 router = APIRouter(tags=["health"])
-behind_the_gate = APIRouter(tags=["health"])
+with_access_control = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", response_model=Health)
@@ -25,12 +25,12 @@ async def healthz() -> JSONResponse:
     return answer({"status": "alive", "version": supervisor.__version__})
 
 
-@behind_the_gate.get(
+@with_access_control.get(
     "/readyz",
     response_model=Ready,
     responses={**reading(), 503: {"model": NotReady, "description": "Not ready; `reasons` say why."}},
 )
-async def readyz(state: TheOffice) -> JSONResponse:
+async def readyz(state: TheState) -> JSONResponse:
     """Jobs can be stored and are run: the database can be read and written, a supervisor is running and has
     recovered the jobs of earlier ones, and no pool is broken.
     """

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import Everything, answer, document, summary
 from supervisor.admin.api.problems import changing, each_once, reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Status
@@ -46,7 +46,7 @@ def filter_of(which: models.JobFilter) -> Filter:
 @router.get(
     "", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type", "tag")]
 )
-async def list_jobs(state: TheOffice, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
+async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
     """List jobs, newest first, one page at a time. All filters may be combined.
 
     `status`, `type` and `tag` may be repeated.
@@ -66,7 +66,7 @@ async def list_jobs(state: TheOffice, query: Annotated[models.JobQuery, Query()]
     status_code=201,
     responses={200: {"model": models.Enqueued, "description": "An unfinished job has this key."}, **changing(409)},
 )
-async def enqueue(state: TheOffice, job: models.NewJob) -> JSONResponse:
+async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
     """Enqueue a job. When the answer comes, the job survives a power loss."""
     wanted = new_job(
         job.type,
@@ -94,7 +94,7 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
-async def show(state: TheOffice, job_id: JobId) -> JSONResponse:
+async def show(state: TheState, job_id: JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
     found = await state.executor.ask(lambda operations: _everything(operations, job_id))
     return answer(document(found, show=state.settings.show_payloads))
@@ -110,7 +110,7 @@ def _everything(operations: Operations, job_id: int) -> Everything:
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
-async def delete(state: TheOffice, job_id: JobId) -> JSONResponse:
+async def delete(state: TheState, job_id: JobId) -> JSONResponse:
     """Delete a finished job with its errors and runs."""
 
     def act(operations: Operations) -> None:
@@ -122,7 +122,7 @@ async def delete(state: TheOffice, job_id: JobId) -> JSONResponse:
 
 
 @router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
-async def retry(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+async def retry(state: TheState, job_id: JobId, body: NoBody = None) -> JSONResponse:
     """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset."""
 
     def act(operations: Operations) -> None:
@@ -134,7 +134,7 @@ async def retry(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONRes
 
 
 @router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
-async def cancel(state: TheOffice, job_id: JobId, body: NoBody = None) -> JSONResponse:
+async def cancel(state: TheState, job_id: JobId, body: NoBody = None) -> JSONResponse:
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
     def act(operations: Operations) -> Any:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import changing, reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.ops import commands
 from supervisor.ops.status import PoolView, SupervisorView, TypeView
 from supervisor.store.base import Operations
@@ -34,7 +34,7 @@ class Types(BaseModel):
 
 
 @router.get("/pools", response_model=Pools, responses=reading())
-async def list_pools(state: TheOffice) -> JSONResponse:
+async def list_pools(state: TheState) -> JSONResponse:
     """List pools: size, target and reason, due jobs, oldest due job, rate, problems."""
     seen = await state.watch.overview()
     return answer(
@@ -47,7 +47,7 @@ async def list_pools(state: TheOffice) -> JSONResponse:
 
 @router.put("/pools/{name}", response_model=models.PoolAnswer, responses=changing(404))
 async def change_pool(
-    state: TheOffice, name: Annotated[str, Path(min_length=1, max_length=100)], change: models.PoolChange
+    state: TheState, name: Annotated[str, Path(min_length=1, max_length=100)], change: models.PoolChange
 ) -> JSONResponse:
     """Set a pool's number of workers, or pause or resume all its types. Takes effect within a second."""
 
@@ -72,7 +72,7 @@ async def change_pool(
 
 
 @router.get("/types", response_model=Types, responses=reading())
-async def list_types(state: TheOffice) -> JSONResponse:
+async def list_types(state: TheState) -> JSONResponse:
     """List types: jobs by state, whether paused, due jobs, failures, run times."""
     seen = await state.watch.overview()
     return answer({"types": [asdict(type_) for type_ in seen.types], "unhandled": seen.unhandled})
@@ -80,7 +80,7 @@ async def list_types(state: TheOffice) -> JSONResponse:
 
 @router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing(404))
 async def change_type(
-    state: TheOffice, type: Annotated[models.JobType, Path()], change: models.TypeChange
+    state: TheState, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:
     """Pause or resume a type. Takes effect immediately."""
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain.history import KEPT, Minute
 from supervisor.ops.status import TypeView
 from supervisor.store.base import ErrorGroup
@@ -65,7 +65,7 @@ class History(BaseModel):
 
 
 @router.get("/stats", response_model=Stats, responses=reading())
-async def stats(state: TheOffice) -> JSONResponse:
+async def stats(state: TheState) -> JSONResponse:
     """Jobs by state, waiting jobs and their ages, failures, and the run times of each type."""
     seen = await state.watch.overview()
     ages = [type_.oldest_age for type_ in seen.types if type_.oldest_age is not None]
@@ -83,7 +83,7 @@ async def stats(state: TheOffice) -> JSONResponse:
 
 
 @router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
-async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
+async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
     groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
@@ -91,7 +91,7 @@ async def failures(state: TheOffice, query: Annotated[FailuresQuery, Query()]) -
 
 
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
-async def history(state: TheOffice, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
+async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
     minutes = await state.executor.ask(lambda operations: operations.history.minutes(since))

@@ -7,7 +7,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from supervisor.admin.api.problems import reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.admin.watch import Listener, Watch
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
@@ -49,6 +49,6 @@ class EventStream(StreamingResponse):
     response_description=_EVENTS,
     responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}, **reading()},
 )
-async def events(state: TheOffice) -> Response:
+async def events(state: TheState) -> Response:
     """The overview whenever it has changed. At most 50 clients may listen."""
     return EventStream(state.watch, state.watch.join())

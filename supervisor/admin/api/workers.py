@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import reading
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.ops.status import Overview, ScheduleView, WorkerView
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
@@ -25,20 +25,20 @@ class Schedules(BaseModel):
 
 
 @router.get("/overview", response_model=Overview, responses=reading())
-async def overview(state: TheOffice) -> JSONResponse:
+async def overview(state: TheState) -> JSONResponse:
     """The complete state, at most a second old; the same as `supervisor status --json`."""
     return answer((await state.watch.overview()).as_json())
 
 
 @router.get("/workers", response_model=Workers, responses=reading())
-async def list_workers(state: TheOffice) -> JSONResponse:
+async def list_workers(state: TheState) -> JSONResponse:
     """List workers: process, state, job, memory and age of the last heartbeat."""
     seen = await state.watch.overview()
     return answer({"workers": [asdict(worker) for worker in seen.workers]})
 
 
 @router.get("/schedules", response_model=Schedules, responses=reading())
-async def list_schedules(state: TheOffice) -> JSONResponse:
+async def list_schedules(state: TheState) -> JSONResponse:
     """List schedules: when each fires next, and when it last did."""
     seen = await state.watch.overview()
     return answer({"schedules": [asdict(schedule) for schedule in seen.schedules]})

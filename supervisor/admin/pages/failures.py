@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from supervisor.admin import formatting
 from supervisor.admin.pages import job_query, route
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain.duration import seconds
 from supervisor.domain.job import Status
 from supervisor.store.base import ErrorGroup
@@ -32,7 +32,7 @@ class Cause:
 
 
 @router.get("/failures")
-async def failures(request: Request, state: TheOffice) -> HTMLResponse:
+async def failures(request: Request, state: TheState) -> HTMLResponse:
     shown = await state.watch.overview()
     chosen = request.query_params.get("since", "1d")
     chosen = chosen if chosen in SPANS else "1d"

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.pages import job_query, route
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.status import Overview, WorkerView
@@ -25,7 +25,7 @@ router = route.router()
 
 
 @router.get("/jobs")
-async def jobs(request: Request, state: TheOffice) -> Response:
+async def jobs(request: Request, state: TheState) -> Response:
     wanted_id = request.query_params.get("id", "").strip().lstrip("#")
     if wanted_id.isdecimal() and len(wanted_id) < 19:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
@@ -83,7 +83,7 @@ def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | N
 
 
 @router.get("/jobs/{job_id}")
-async def job(request: Request, state: TheOffice, job_id: int) -> HTMLResponse:
+async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
     found, errors, runs = await state.executor.ask(lambda operations: _everything(operations, job_id))
     found = route.fitting(found, *KEPT)
     errors = [route.fitting(error, "message", "traceback", "stderr") for error in errors]

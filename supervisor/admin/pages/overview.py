@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from supervisor.admin import formatting
 from supervisor.admin.hour import Hour, Series
 from supervisor.admin.pages import route
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, minute_of
 from supervisor.ops.status import Overview, PoolView, SupervisorView
@@ -46,7 +46,7 @@ class PoolCard:
 
 
 @router.get("/")
-async def overview(request: Request, state: TheOffice) -> HTMLResponse:
+async def overview(request: Request, state: TheState) -> HTMLResponse:
     shown = await state.watch.overview()
     hour = Hour(
         await state.executor.ask(lambda operations: operations.history.minutes(minute_of(shown.time) - KEPT)),

@@ -6,7 +6,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from supervisor.admin.pages import route
-from supervisor.admin.state import TheOffice
+from supervisor.admin.state import TheState
 from supervisor.ops.status import MOST_SCHEDULES
 from supervisor.store.base import Planned
 
@@ -16,12 +16,12 @@ router = route.router()
 
 
 @router.get("/workers")
-async def workers(request: Request, state: TheOffice) -> HTMLResponse:
+async def workers(request: Request, state: TheState) -> HTMLResponse:
     return await route.page(request, "workers.html", late_beat=LATE_BEAT)
 
 
 @router.get("/schedules")
-async def schedules(request: Request, state: TheOffice) -> HTMLResponse:
+async def schedules(request: Request, state: TheState) -> HTMLResponse:
     planned: list[Planned] = await state.executor.ask(lambda operations: operations.schedules.planned())
     return await route.page(
         request, "schedules.html", schedules=[route.fitting(one) for one in planned[:MOST_SCHEDULES]]

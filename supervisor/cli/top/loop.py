@@ -38,7 +38,7 @@ def run(engine: Engine) -> int:
 class _Loop:
     def __init__(self, terminal: Terminal, poller: Poller, heard: int) -> None:
         self._terminal = terminal
-        self._looker = poller
+        self._poller = poller
         self._heard = heard
         self._view = View()
         self._seen = Seen()
@@ -57,7 +57,7 @@ class _Loop:
         return self._ended
 
     def _look(self) -> None:
-        seen, before = self._looker.seen, self._seen
+        seen, before = self._poller.seen, self._seen
         if seen is before:
             return
         self._view = frame.answered(self._view, seen, before)
@@ -93,7 +93,7 @@ class _Loop:
             pressed = press(self._view, key, self._panes, self._seen.overview)
             self._view = pressed.view
             if pressed.action is not None:
-                self._looker.ask(pressed.action)
+                self._poller.ask(pressed.action)
 
 
 @contextmanager
