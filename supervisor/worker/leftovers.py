@@ -30,7 +30,6 @@ class Leftovers:
         self._all_threads = _all_threads()
         self._came = -NEW
         self._listed = self._asked = 0.0
-        self._quick = False  # the last run before a rest was
 
     def new(self, now: float) -> bool:
         """Whether jobs have left something recently. Called before each run; most runs are too short to have started
@@ -41,19 +40,14 @@ class Leftovers:
             self._threads = threads
             if threads > known:
                 self._came = now
-        quick = self._quick or now - self._asked < _QUICKEST_FORK
-        self._asked, self._quick = now, False
-        if quick:
+        asked, self._asked = self._asked, now
+        if now - asked < _QUICKEST_FORK:
             return now - self._came < NEW
         if self._children and now - self._listed < _OFTEN:
             return now - self._came < NEW
         if self._children or _has_children():
             self._list_children(now)
         return now - self._came < NEW
-
-    def rest(self, now: float) -> None:
-        """The last run has ended, and no other begins for a while."""
-        self._quick = now - self._asked < _QUICKEST_FORK
 
     def look(self) -> None:
         """The same for threads that only the kernel knows: those of C libraries."""

@@ -233,7 +233,6 @@ class Worker:
                 self._release_if_draining()
         heartbeat.job(0.0)
         now = monotonic()
-        self._fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
             self._fitness.request_recycle(RecycleReason.OLD)
