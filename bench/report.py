@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bench import floor, ours
 from bench.goals import GOALS, claim_growth, shown
-from bench.measurements import MEASUREMENTS, claim_cost, enqueue, model_memory, throughput, warm_start
+from bench.measurements import MEASUREMENTS, claim_cost, enqueue, latency, model_memory, throughput, warm_start
 from bench.names import STORES, TITLES
 from bench.peers import PEERS
 from bench.record import Record, Series
@@ -155,6 +155,7 @@ def _closer(record: Record) -> list[tuple[str, Series | None]]:
         for name in (ours.AUTO.name, ours.ONE.name)
     ]
     return [
+        *((f"the floor of a wake-up, {case}", record.get("wake-up floor", "floor", case)) for case in latency.FLOORS),
         *waits,
         *inserts,
         ("worker killed → its job runs again", record.get("rerun", "ours", "2")),

@@ -4,14 +4,17 @@ the same processes, what idling costs. The call is part of it: for a synced comm
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import psutil
 
-from bench.ours import Site, pool
-from bench.peers.base import Peer, Sample
+from bench import processes, wake_floor
+from bench.ours import ROOT, Site, pool
+from bench.peers.base import Peer, Sample, environment
 from bench.trial import Reading, Session, Trial
 
 TITLE = "Latency of an idle queue, and what idling costs"
@@ -19,19 +22,32 @@ UNITS = {
     "latency": "ms",
     "latency, synced": "ms",
     "latency after the call": "ms",
+    "wake-up floor": "ms",
     "idle CPU": "% of a core",
     "idle memory": "MB",
     "own memory": "MB",
 }
 ROUNDS = (1, 2)  # long ones
 WORKERS = 4
+FLOORS = {"1 hop": wake_floor.ONE, "2 hops": wake_floor.TWO}
 _SETTLED = 1.0  # seconds after the last job until it is idle
 
 
 def trials(session: Session) -> list[Trial]:
-    return [Trial("ours", str(WORKERS), partial(_ours, session))] + [
-        Trial(peer.name, str(WORKERS), partial(_peer, session, peer)) for peer in session.peers
-    ]
+    ours = Trial("ours", str(WORKERS), partial(_ours, session))
+    floors = [Trial("floor", case, partial(_floor, session, hops)) for case, hops in FLOORS.items()]
+    peers = [Trial(peer.name, str(WORKERS), partial(_peer, session, peer)) for peer in session.peers]
+    return [ours, *floors, *peers]
+
+
+def _floor(session: Session, hops: int) -> Reading:
+    """In processes of their own: this one has threads and files of the peers."""
+    with session.scratch() as folder:
+        command = [sys.executable, "-m", "bench.wake_floor", str(folder), str(hops), str(session.pick(150, 40))]
+        told = processes.call(
+            command, env=environment(folder) | {"PYTHONPATH": str(ROOT)}, log=folder / "floor.log", patience=60.0
+        )
+    return {"wake-up floor": json.loads(told)}
 
 
 def _ours(session: Session) -> Reading:
