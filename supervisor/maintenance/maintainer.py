@@ -56,7 +56,7 @@ class PoolInfo(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """The instructions for one maintainer. Retentions are seconds, None means for ever.
+    """The instructions for one maintainer. Retentions are seconds, None means forever.
 
     `leaving` are pools that a reload has removed: their workers get no more jobs, but finish the ones they have.
     """
@@ -107,10 +107,10 @@ class Maintainer:
         locks = {name: info.locks for name, info in pool_infos.items()}
         chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
 
-        engines = store.duties(self._log)
+        of_engine = store.duties(self._log)
 
         yield self._deaths
-        yield from (duty for duty in engines if duty.needs is Needs.NOTHING)  # checks that the database is there
+        yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield self._watch
         yield self._waker
         yield DepthGauge(store.backlog, wanted, send)
@@ -131,7 +131,7 @@ class Maintainer:
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
         yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, tended=lambda: renewer.tended)
         yield self._history
-        yield from (duty for duty in engines if duty.needs is not Needs.NOTHING)
+        yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
         yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
 
     def _scheduler(self, *duties: Duty) -> Scheduler:
@@ -151,7 +151,6 @@ class Maintainer:
     def _turn(self, scheduler: Scheduler) -> None:
         self._wait(scheduler)
         self._slot.beat()
-        self._hear()
         scheduler.perform()
         self._tell(scheduler)
         self._channel.flush()
@@ -170,7 +169,7 @@ class Maintainer:
             self._log.warning("inotify_unavailable", error=self._feed.problem, poll_seconds=self._watch.every)
 
     def _wait(self, scheduler: Scheduler) -> None:
-        """Wait until the next duty is due, a message arrives, or there is a hint of a commit."""
+        """Wait until the next duty is due, a message or a hint of a commit arrives; take in these two."""
         self._heed_hints(scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch))
         patience = max(0.0, min(scheduler.next_at() - time.monotonic(), BEAT))
         if patience < _COARSE:  # epoll counts in whole milliseconds
@@ -181,6 +180,8 @@ class Maintainer:
                 self._watch.heard()
                 scheduler.hasten(self._watch)
                 scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
+            else:
+                self._hear()
 
     def _heed_hints(self, able: bool) -> None:
         """Let hints end the wait or not: without idle workers they can be read later."""

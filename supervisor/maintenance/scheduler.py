@@ -1,4 +1,4 @@
-"""Decides when each duty runs, and isolates their failures. It knows no process, no database and no clock.
+"""Decides when each duty runs, and isolates their failures. It knows no process and no engine.
 
 The idea of services that fail independently is River's (internal/maintenance/queue_maintainer.go).
 """
@@ -18,6 +18,7 @@ from supervisor.telemetry import events
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row
 LONGEST_PAUSE = 5.0
 LONGEST_BUSY_PAUSE = 1.0  # the attempt itself has waited for the lock already
+EARLY = 0.2  # share of its interval, and seconds at most, by which a run may come early to share a wake-up
 SLOW = 2.0  # seconds: longer runs are logged as warnings
 MOST_TEXT = 300  # characters of an error that are reported
 
@@ -31,13 +32,17 @@ class Failing(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`."""
+    """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`.
+
+    `timed`: its duty may name exact times.
+    """
 
     duty: Duty
+    timed: bool
     due: float = 0.0
     news: int = 1  # changes it was told of: at the start everything is new
     seen: int = 0  # the changes that it has processed
-    began: float = -inf  # its last successful run
+    succeeded_at: float = -inf  # the start of its last run without an error
     tried: float = -inf
     not_before: float = 0.0
     failures: int = 0
@@ -64,7 +69,8 @@ class Scheduler:
         steady: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._entries = [_Entry(duty) for duty in duties]
+        self._entries = [_Entry(duty, type(duty).next_at is not Duty.next_at) for duty in duties]
+        self._by_duty = {entry.duty: entry for entry in self._entries}
         self._between = between
         self._failed = failed
         self._steady = steady
@@ -82,7 +88,7 @@ class Scheduler:
 
     def hasten(self, duty: Duty) -> None:
         """Run this one at the next opportunity."""
-        self._entry(duty).due = 0.0
+        self._by_duty[duty].due = 0.0
 
     # Output
 
@@ -98,7 +104,7 @@ class Scheduler:
 
     def may_run(self, duty: Duty) -> bool:
         """Whether nothing keeps this one from running."""
-        return self._held_up_until(self._entry(duty)) <= self._steady()
+        return self._held_up_until(self._by_duty[duty]) <= self._steady()
 
     def next_at(self) -> float:
         """When the next duty is due, in monotonic seconds."""
@@ -108,25 +114,31 @@ class Scheduler:
     # Running
 
     def perform(self) -> None:
-        """One pass: every duty whose time has come runs once, those that wait for the database last."""
+        """One pass: every duty whose time has come runs once, those that wait for the database last. If an interval has
+        ended, those that are about to end count, too: an idle maintainer wakes up once a second, not once for each.
+        """
         at, now = self._steady(), self._wall()
         ready = [entry for entry in self._entries if self._due(entry, at, now) <= at]
+        if not ready:
+            return
+        if any(entry.due <= at for entry in ready):  # not for a change: after it, a worker needs the write lock
+            ready = [entry for entry in self._entries if entry in ready or self._nearly_due(entry, at)]
         for entry in sorted(ready, key=_by_turn):
             self._run_unless_held_up(entry)
-        waiting = {*self._entries}.difference(ready)
         for entry in self._entries:  # those that one of these has just told of a change
-            if entry in waiting and entry.news > entry.seen and self._due(entry, at, now) <= at:
+            if entry.news > entry.seen and entry not in ready and self._due(entry, at, now) <= at:
                 self._run_unless_held_up(entry)
 
     def attend(self, *duties: Duty) -> None:
         """Run these at once if they were hastened or told of a change, before the others are even considered."""
-        for entry in map(self._entry, duties):
+        for duty in duties:
+            entry = self._by_duty[duty]
             if entry.due == 0.0 or entry.news > entry.seen:
                 self._run_unless_held_up(entry)
 
     def finish(self, duty: Duty) -> None:
         """Run this one at once, even if it is not due: it is the last run."""
-        self._run(self._entry(duty))
+        self._run(self._by_duty[duty])
 
     def _run_unless_held_up(self, entry: _Entry) -> None:
         if self._held_up_until(entry) <= self._steady():
@@ -144,7 +156,7 @@ class Scheduler:
             return
         seconds = self._steady() - began
         entry.seen = news
-        entry.began = began
+        entry.succeeded_at = began
         entry.due = began if result.more else began + duty.every
         self._note_success(entry, result, now)
         self._tell(duty, result, seconds)
@@ -157,21 +169,26 @@ class Scheduler:
     def _due(self, entry: _Entry, at: float, now: float) -> float:
         """When a duty is to run next, in monotonic seconds."""
         due = entry.due
-        rest = entry.duty.on_change()
-        if rest is not None and entry.news > entry.seen:
-            due = min(due, entry.began + rest)
-        exact = entry.duty.next_at(now)
-        if exact is not None:
-            due = min(due, at + max(0.0, exact - now))
+        if entry.news > entry.seen:
+            rest = entry.duty.on_change()
+            if rest is not None:
+                due = min(due, entry.succeeded_at + rest)
+        if entry.timed:
+            exact = entry.duty.next_at(now)
+            if exact is not None:
+                due = min(due, at + max(0.0, exact - now))
         return max(due, self._held_up_until(entry))
 
+    def _nearly_due(self, entry: _Entry, at: float) -> bool:
+        """Whether its interval is almost over."""
+        return entry.due - EARLY * min(entry.duty.every, 1.0) <= at
+
     def _held_up_until(self, entry: _Entry) -> float:
-        held_up = entry.not_before
         if self._gone is not None and entry.duty.needs >= Needs.FILE:
             return inf  # until the duty that checks the database has found it
-        if entry.duty.needs >= Needs.WRITING:
-            held_up = max(held_up, self._busy_until)
-        return held_up
+        if self._busy_until and entry.duty.needs >= Needs.WRITING:
+            return max(entry.not_before, self._busy_until)
+        return entry.not_before
 
     # Results
 
@@ -228,9 +245,6 @@ class Scheduler:
             self._log.warning("duty_slow", duty=duty.name, seconds=round(seconds, 3), result=str(result))
         elif not duty.quiet and any(astuple(result)):
             self._log.debug("duty_done", duty=duty.name, seconds=round(seconds, 6), result=str(result))
-
-    def _entry(self, duty: Duty) -> _Entry:
-        return next(entry for entry in self._entries if entry.duty is duty)
 
 
 def _by_turn(entry: _Entry) -> tuple[bool, float]:

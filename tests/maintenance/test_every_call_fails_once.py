@@ -264,7 +264,7 @@ def test_every_duty_of_the_maintainer_has_something_to_do_here(prepared: Path, t
     ("kind", "most"),
     [
         ("busy", 1),
-        ("refused", 1),
+        pytest.param("refused", 1, marks=pytest.mark.long),
         # Of the calls that come from several duties each of the first ones
         pytest.param("busy", 2, marks=pytest.mark.long),
         pytest.param("full", 1, marks=pytest.mark.long),

@@ -108,6 +108,27 @@ def ground() -> Ground:
 
 
 class TestWhen:
+    def test_intervals_that_end_at_about_the_same_time_cost_one_wake_up(self, ground: Ground) -> None:
+        duties = [ground.duty("one", every=1.0), ground.duty("two", every=1.0), ground.duty("slow", every=60.0)]
+        scheduler = ground.scheduler(*duties)
+        ground.clock.at += 0.15
+        scheduler.finish(duties[1])  # from now on it is 0.15 s behind the first
+
+        ground.after(scheduler, 1.0)
+
+        assert ground.ran == ["one", "two"]
+        assert ground.beats[-2:] == [pytest.approx(101.0)] * 2
+
+    def test_a_change_brings_no_interval_to_an_early_end(self, ground: Ground) -> None:
+        watch, checkpoint = ground.duty("watch", rest=0.0), ground.duty("checkpoint", every=1.0)
+        scheduler = ground.scheduler(watch, checkpoint)
+        ground.clock.at += 0.9
+        scheduler.changed()
+
+        scheduler.perform()
+
+        assert ground.ran == ["watch"]
+
     def test_a_duty_runs_at_its_interval_and_others_at_theirs(self, ground: Ground) -> None:
         scheduler = ground.scheduler(ground.duty("often", 1.0), ground.duty("rarely", 3.0))
         assert ground.after(scheduler, 3.5) == ["often", "often", "often", "rarely"]

@@ -50,6 +50,7 @@ QUICK = {
     "a clock that jumps, stopped processes": (LOCKS | {"blocks": False, "unsure": False}, None),
     "everything, as far as it goes": ({"jobs": 2}, 20_000),
 }
+SLOW = ("two workers", "a clock", "deaths of two")  # of these; in make long
 LONG = {
     "two workers, each death and its settlement unheard": (DEATHS | {"hand": 1}, None),
     "deaths and a reclaimer": (DEATHS | {"clock": True, "letters": "A"}, None),
@@ -71,10 +72,7 @@ def search(world: dict[str, object], most: int | None = None, **guards: object) 
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            pytest.param(name, marks=pytest.mark.long if name.startswith(("a clock", "deaths of two")) else ())
-            for name in QUICK
-        ),
+        *(pytest.param(name, marks=pytest.mark.long if name.startswith(SLOW) else ()) for name in QUICK),
         *(LONG if EXAMPLES else []),
     ],
 )
