@@ -142,7 +142,8 @@ def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
     warnings: list[dict[str, str]] = []
 
     def load_it(keys: str) -> None:
-        monkeypatch.delitem(sys.modules, "eager", raising=False)
+        if (before := sys.modules.pop("eager", None)) is not None:
+            before.kept.close()
         config.write_text(f'[pools.eager]\nhandler = "eager:handle"\n{keys}\n')
         fork_safety.load_image(load(config).pools["eager"], None, lambda event, **fields: warnings.append(fields))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,9 @@ class SqliteEngine:
         return WriterWatch(self._place)
 
     def meta(self, job_id: int) -> Any:
-        connection = Connection(self._place, synchronous="NORMAL")
-        try:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
             row = connection.row(QUERIES.job_meta, {"id": job_id})
             return None if row is None else decoded(row[0])
-        finally:
-            connection.close()
 
     def producer(self, *, create: bool = True) -> SqliteProducer:
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)

@@ -104,7 +104,7 @@ class _Adoption:
         self._old = old
         self._notes = [
             "an INSERT that lists no columns must list them now, and SELECT * returns ours after the old ones",
-            "a finished job keeps its outcome: of the finished ones only a move back to pending counts",
+            "after a job has finished, only setting its status back to 'pending' has an effect",
         ]
 
     def run(self, backup: Path, tried: Sequence[str]) -> AdoptReport:

@@ -21,7 +21,7 @@ _MOST = 10_000  # due jobs of a type counted for the history
 class SqliteBacklog:
     """Implements `store.base.Backlog`.
 
-    With `fail_unreadable`, `depth` fails jobs whose requirements cannot be read: they would wait for ever.
+    With `fail_unreadable`, `depth` fails jobs whose requirements cannot be read: they would wait forever.
     """
 
     def __init__(self, connection: Connection, *, fail_unreadable: bool = False) -> None:

@@ -14,6 +14,7 @@ from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
 from supervisor.store.sqlite.isolation import one_by_one, quarantine
+from supervisor.store.sqlite.rows import held_by
 from supervisor.store.sqlite.settling import Outcomes, Singly
 
 
@@ -25,7 +26,7 @@ class SqliteClaimLocks:
         self._singly = Singly(connection)
 
     def held_by(self, owner: str) -> list[Claim]:
-        return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
+        return held_by(self._connection, owner)
 
     def has_claims(self, supervisor: str) -> bool:
         return self._connection.row(QUERIES.has_claims, {"supervisor": supervisor}) is not None

@@ -18,6 +18,7 @@ from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
 from supervisor.store.sqlite.isolation import IGNORED, quarantine
+from supervisor.store.sqlite.rows import held_by
 from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
@@ -92,7 +93,7 @@ class SqliteClaims:
         return [Claim._make(row) for row in rows]
 
     def held(self, owner: str) -> list[Claim]:
-        return [Claim._make(row) for row in self._connection.rows(QUERIES.held_by, {"owner": owner})]
+        return held_by(self._connection, owner)
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}

@@ -220,9 +220,9 @@ class Connection:
     def moved(self) -> bool:
         return self.place.identity() != self._file
 
-    def be_generous(self) -> None:
+    def yield_to_others(self) -> None:
         """Make all our writers leave the write lock free for a larger share of the time."""
-        self._lock.be_generous()
+        self._lock.yield_to_others()
 
     def apply(self, sql: str, parameters: Any) -> int:
         """One statement in a transaction of its own. Returns the number of rows changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
@@ -34,21 +35,15 @@ class SqliteDatabase:
         return look_for_damage(self._place, seconds)
 
     def epoch(self) -> str:
-        connection = Connection(self._place, synchronous="NORMAL")
-        try:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
             row = connection.row(QUERIES.meta, {"key": "epoch"})
             return str(row[0]) if row else ""
-        finally:
-            connection.close()
 
     def migrate(self) -> list[int]:
         if self.exists() and not self._place.writable():
             raise StoreError(f"{self._place.database}: the database is read-only for this user")
-        connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=True)
-        try:
+        with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
             return schema.migrate(connection)
-        finally:
-            connection.close()
 
     def pin(self) -> None:
         self._place.pinned = self._place.identity()
@@ -59,11 +54,8 @@ class SqliteDatabase:
         return adopt(self._place, payload_column=payload_column, tried=statements)
 
     def back_up(self, target: Path) -> None:
-        connection = Connection(self._place, synchronous="NORMAL")
-        try:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
             schema.back_up(connection, target)
-        finally:
-            connection.close()
 
     def restore(self, copy: Path) -> RestoreReport:
         from supervisor.store.sqlite.restore import restore  # rarely needed

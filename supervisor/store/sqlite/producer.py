@@ -47,7 +47,7 @@ class SqliteProducer:
     def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
             self._transactional.used = False
-            self._connection.be_generous()
+            self._connection.yield_to_others()
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + _CHECK_EVERY
             self._connection.checkpoint_itself(not registry.supervised(self._connection))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.domain.job import Job, Status, decoded, shown
-from supervisor.store.sqlite.connection import Row
+from supervisor.domain.job import Claim, Job, Status, decoded, shown
+from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
 _TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
 
@@ -32,3 +32,8 @@ def job_of(row: Row) -> Job:
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)
+
+
+def held_by(connection: Connection, owner: str) -> list[Claim]:
+    """A worker's claims, in the order in which it runs them."""
+    return [Claim._make(row) for row in connection.rows(QUERIES.held_by, {"owner": owner})]

@@ -53,4 +53,4 @@ class Upkeep:
 
     def yield_to_others(self) -> None:
         """Programs that do not use our lock are writing: leave them a larger share of the time."""
-        self._connection.be_generous()
+        self._connection.yield_to_others()

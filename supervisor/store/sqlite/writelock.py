@@ -30,12 +30,12 @@ from supervisor.system import released
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
 SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
-GENEROUS_SHARE = 0.4  # while others are writing: measured p95 of a foreign INSERT is then 4 ms
-GENEROUS_FOR = 5.0  # seconds after they last wrote
+SHARE_BESIDE_OTHERS = 0.4  # of the time, while others are writing
+OTHERS_FOR = 5.0  # seconds after they last wrote
 _WORTHWHILE = 0.002  # seconds of owed idle time that are worth a pause
 _MOST = 0.02  # seconds of owed idle time at most: a long transaction is not followed by a long pause
-_PLEA_AFTER = 0.03  # seconds of waiting after which a writer asks to go first
-_PLEA_STANDS = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
+_URGENT_AFTER = 0.03  # seconds of waiting after which a writer asks to go first
+_URGENT_FOR = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
 _FIRST_PAUSE = 0.00001
 _LONGEST_PAUSE = 0.0002
 _LOOK = 1.0  # seconds between two checks that the file is still the one in the folder
@@ -43,7 +43,7 @@ _BYTES = 56
 _MOST_PID = 1 << 31
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
 # when a writer last asked to go first, and since when it waits, in monotonic seconds.
-_RELEASED, _DEBT, _GENEROUS_UNTIL, _HOLDER, _SINCE, _PLEA, _PLEADER = range(7)
+_RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE = range(7)
 
 
 class WriteLock:
@@ -64,16 +64,16 @@ class WriteLock:
         if now - self._looked > _LOOK:
             self._look()
         # The account may hold garbage of a broken process: it has no lasting effect.
-        held_back = abs(now - self._account[_PLEA]) < _PLEA_STANDS
+        held_back = abs(now - self._account[_URGENT]) < _URGENT_FOR
         self._held = (not held_back and self._try()) or self._wait()
         now = time.monotonic()
         if self._held:
             account = self._account
-            owed_idle = account[_DEBT] - max(0.0, now - account[_RELEASED])
+            owed_idle = account[_OWED] - max(0.0, now - account[_RELEASED])
             if owed_idle > _WORTHWHILE:
                 time.sleep(min(owed_idle, _MOST))
                 now, owed_idle = time.monotonic(), 0.0
-            account[_DEBT] = max(0.0, owed_idle)
+            account[_OWED] = max(0.0, owed_idle)
             account[_SINCE], account[_HOLDER] = now, self._pid
         self._since = now
 
@@ -85,13 +85,13 @@ class WriteLock:
         while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-            if abs(now - self._account[_PLEA]) < _PLEA_STANDS and self._account[_PLEADER] < began:
+            if abs(now - self._account[_URGENT]) < _URGENT_FOR and self._account[_URGENT_SINCE] < began:
                 continue  # another writer has waited longer
-            if now - began > _PLEA_AFTER:
-                self._account[_PLEADER], self._account[_PLEA] = began, now
+            if now - began > _URGENT_AFTER:
+                self._account[_URGENT_SINCE], self._account[_URGENT] = began, now
             if self._try():
-                if self._account[_PLEADER] == began:
-                    self._account[_PLEA] = 0.0
+                if self._account[_URGENT_SINCE] == began:
+                    self._account[_URGENT] = 0.0
                 return True
         self._passed = self._hold()
         return False
@@ -111,15 +111,15 @@ class WriteLock:
             self._held = False
             now = time.monotonic()
             account = self._account
-            share = GENEROUS_SHARE if now < account[_GENEROUS_UNTIL] <= now + GENEROUS_FOR else SHARE
-            account[_DEBT] = min(account[_DEBT] + (now - self._since) * share / (1 - share), _MOST)
+            share = SHARE_BESIDE_OTHERS if now < account[_OTHERS_UNTIL] <= now + OTHERS_FOR else SHARE
+            account[_OWED] = min(account[_OWED] + (now - self._since) * share / (1 - share), _MOST)
             account[_RELEASED] = now
             account[_HOLDER] = 0.0
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def be_generous(self) -> None:
+    def yield_to_others(self) -> None:
         """Others are writing: leave them more of the time for a while."""
-        self._account[_GENEROUS_UNTIL] = time.monotonic() + GENEROUS_FOR
+        self._account[_OTHERS_UNTIL] = time.monotonic() + OTHERS_FOR
 
     def close(self) -> None:
         self._account.release()

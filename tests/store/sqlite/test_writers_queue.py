@@ -33,7 +33,7 @@ def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp
         locks[0].acquire()
         first = threading.Thread(target=take, args=(1,))
         first.start()
-        time.sleep(writelock._PLEA_AFTER * 2)  # it has waited for long by then: the promise is about that
+        time.sleep(writelock._URGENT_AFTER * 2)  # it has waited for long by then: the promise is about that
         later = [threading.Thread(target=take, args=(number,)) for number in (2, 3)]
         for thread in later:
             thread.start()
@@ -43,16 +43,16 @@ def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp
         first_served += order[0] == 1
         for lock in locks:
             lock.close()
-    # A plea stands for 5 ms: on a machine that lets its writer wait for longer, now and then another is quicker.
-    # Without pleas it is one of three, which comes to so many once in three hundred times.
+    # Such a request stands for 5 ms: where the machine lets its writer wait for longer, another is sometimes quicker.
+    # Without requests it is one of three, which comes to so many once in three hundred times.
     assert first_served >= ROUNDS * 0.55
 
 
-def test_the_plea_of_a_dead_process_holds_nobody_back(tmp_path: Path) -> None:
+def test_a_dead_process_that_asked_to_go_first_holds_nobody_back(tmp_path: Path) -> None:
     place = Place(tmp_path / "jobs.db")
     place.database.touch()
     lock = WriteLock(place)
-    lock._account[writelock._PLEA] = time.monotonic()
+    lock._account[writelock._URGENT] = time.monotonic()
     lock.acquire()
     assert lock._held
     lock.release()
@@ -81,17 +81,17 @@ def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_go
     place = Place(tmp_path / "jobs.db")
     place.database.touch()
     lock = WriteLock(place)
-    stands = 0.3  # seconds for which another repeats its plea
+    stands = 0.3  # seconds for which another repeats its request
 
-    def plead(now: float) -> None:
+    def request(now: float) -> None:
         if now < began + stands:
-            lock._account[writelock._PLEA] = now
+            lock._account[writelock._URGENT] = now
 
-    clock = Clock(plead)
+    clock = Clock(request)
     began = clock.now
     monkeypatch.setattr(writelock, "time", clock)
-    lock._account[writelock._PLEADER] = began - 60 if older else began + 60
-    plead(began)
+    lock._account[writelock._URGENT_SINCE] = began - 60 if older else began + 60
+    request(began)
     lock.acquire()
     assert lock._held
     assert (clock.now - began > stands) is waits
