@@ -42,10 +42,6 @@ class Hour:
         self.times = tuple(last - MINUTE * (MINUTES - 1 - index) for index in range(MINUTES))
         self._kept = [fitting(minute) for minute in minutes if self.times[0] <= minute.at <= last]
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(minute.done or minute.failed or minute.waiting for minute in self._kept)
-
     def by_state(self) -> list[Series]:
         """Runs that ended in each minute, by outcome."""
         return [

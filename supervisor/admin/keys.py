@@ -22,7 +22,7 @@ _ID = 32  # characters of a session's id
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The tokens of each role. None: there is no such role; without `admin`, no token is required.
+    """The tokens of each role. None: the role is not set up; without `admin`, no token is required.
 
     A session contains its role, its end and its id, signed with that role's token. So only the sessions that were
     logged out have to be stored: sessions outlive this process, and end when their token changes. If logged-out

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 20  # types without a pool that get a line each
 _COUNTED = (
-    "done, failed: jobs in the table; done/h, errors/h, wait: runs of the last hour",
+    "done, failed (with quarantined): jobs in the table",
+    "done/h, errors/h, wait: runs of the last hour",
     "mean, longest: of the most recent jobs that are done",
 )
 _STATES = {True: "running", False: "dead", None: "unknown"}

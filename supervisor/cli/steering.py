@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target
-from supervisor.cli.output import document, line
+from supervisor.cli.output import document, line, note
+
+if TYPE_CHECKING:
+    from supervisor.store.base import Operations
 
 _MANY = 100  # workers; a larger number is probably a typing error
 
@@ -54,12 +58,24 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_js
             changed = commands.pause(operations, type_, paused, time.time(), configured=configured, force=force)
         except commands.UnknownType as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway") from None
+        if not (paused or changed):
+            _warn_if_mistyped(operations, type_, configured)
     if as_json:
         document({"type": type_, "paused": paused, "changed": changed})
     elif paused:
         line(f"{type_} is paused" if changed else f"{type_} was already paused")
     else:
-        line(f"type {type_} resumed" if changed else f"{type_} was not paused")
+        line(f"{type_} is resumed" if changed else f"{type_} was not paused")
+
+
+def _warn_if_mistyped(operations: Operations, type_: str, configured: Iterable[str]) -> None:
+    """Another type may still be paused. No error: to resume what is not paused is none."""
+    from supervisor.ops import commands
+
+    try:
+        commands.require_type(operations, type_, configured)
+    except commands.UnknownType as error:
+        note(f"warning: {error.problems[0]}")
 
 
 def scale(

@@ -157,14 +157,15 @@ def pause(
     changed = (checked_type(type_) in operations.controls.current().paused) != paused
     if paused and changed:
         if not force:
-            _require_type(operations, type_, configured)
+            require_type(operations, type_, configured)
         operations.controls.pause(type_, now)
     elif not paused:
         operations.controls.resume(type_)
     return changed
 
 
-def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
+def require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
+    """Raises UnknownType if no configuration, pool or job has it."""
     known = {*configured, *types_taken(operations)}
     if type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1):
         return

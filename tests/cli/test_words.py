@@ -21,6 +21,8 @@ def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str) -> Non
     ("words", "hint"),
     [
         (["stop"], "to stop a supervisor, press Ctrl-C or send it SIGTERM"),
+        (["retry", "3"], "supervisor jobs retry ID"),
+        (["worker"], "supervisor run"),
         (["run", "--workers", "4"], "`workers = 4` in the pool's table, or `supervisor scale POOL 4`"),
         (["enqueue", "greet", "--retry", "3"], "--max-attempts N"),
     ],

@@ -153,10 +153,11 @@ def _retention(settings: Settings | None, now: float) -> tuple[float, float]:
 
 
 def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status, int]) -> Iterator[Finding]:
-    if counts[Status.QUARANTINED]:
+    if quarantined := counts[Status.QUARANTINED]:
+        jobs, them = _jobs_that(quarantined, "is", "are"), "it" if quarantined == 1 else "them"
         yield warning(
             "jobs",
-            f"{_jobs_that(counts[Status.QUARANTINED], 'is', 'are')} quarantined: their workers died repeatedly",
+            f"{jobs} quarantined because workers died while running {them}",
             "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one",
         )
     controls = operations.controls.current()
