@@ -164,6 +164,8 @@ class Pool:
         """The workers that should drain now."""
         found: Leaving = leaving(self.counts(), self.roof, fixed=self.fixed is not None or self.closing)
         stale = self.stale()
+        if not stale and not any(found):
+            return []
         limit = self.settings.max_memory
         far_over = [w for w in stale if limit is not None and w.memory.unique > limit * _FAR_OVER]
         youngest = sorted(self.staying(), key=lambda worker: -worker.asked_at)

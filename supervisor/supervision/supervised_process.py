@@ -76,7 +76,7 @@ class SupervisedProcess:
         if self._channel is None:
             return []
         self._channel.flush()
-        return self._channel.hear()
+        return self._channel.hear() if self._reactor.is_readable(self._channel.fileno()) else []
 
     def check(self, now: float) -> bool:
         """Clean up after an ended process, or kill one that hangs. Returns whether it has ended."""

@@ -1,4 +1,4 @@
-"""The supervisor: manages the processes, never opens the database, has one thread and never blocks.
+"""The supervisor: manages the processes, opens no database once it runs, has one thread and never blocks.
 
 `run` has the main loop; each of its steps handles one concern.
 """
@@ -113,7 +113,6 @@ class Supervisor:
         self._start()
         while not self._stopping.over(self._workers, time.monotonic()):
             self._wait()
-            self._obey_signals()
             self._hear_maintainer()
             self._admin_process.attend(time.monotonic())
             self._workers.hear()
@@ -139,7 +138,7 @@ class Supervisor:
             obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
         )
-        self._reactor.watch(self._inbox.fileno())
+        self._reactor.watch(self._inbox.fileno(), self._obey_signals)
         self._make_pools(self._settings)
         self._start_maintainer()
         self._admin_process.open(self._settings)
@@ -162,7 +161,7 @@ class Supervisor:
     # The loop's steps
 
     def _wait(self) -> None:
-        """Sleep until something happens or is due."""
+        """Sleep until something happens or is due. Signals are obeyed here."""
         self._reactor.wait(self._timers.sleep(time.monotonic()))
 
     def _obey_signals(self) -> None:
@@ -213,7 +212,7 @@ class Supervisor:
         news = sorted(set(types) - self._unhandled)
         self._unhandled = set(types)
         if news:
-            self._log.warning("types_unhandled", types=news, hint="no pool takes these types")
+            self._log.warning("types_unhandled", types=news, hint="no pool of this supervisor takes these types")
 
     def _heed(self, news: Message) -> None:
         """The database cannot be used, or can be used again. After the file was replaced, nothing can be settled any
@@ -335,7 +334,7 @@ class Supervisor:
         self._settings = settings
         self._unhandled = set()
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
-        self._workers.renew()
+        self._workers.replace_all()
         self._outcome.begun(number, time.time(), self._pools)
         self._maintainer.retire()
         self._start_maintainer()
@@ -344,7 +343,13 @@ class Supervisor:
         self._notifier.ready(f"{len(settings.pools)} pools")
 
     def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
-        self._log.error("reload_refused", why=why, problems=problems, kept=str(self._settings.path))
+        self._log.error(
+            "reload_refused",
+            why=why,
+            problems=problems,
+            file=str(self._settings.path),
+            hint="the previous configuration stays in effect",
+        )
         self._outcome.refused(number, time.time(), problems)
         self._next_tick = 0.0  # news for `status`
         self._notifier.ready("the configuration could not be reloaded")
@@ -361,7 +366,9 @@ class Supervisor:
         self._workers.drain_all()
 
     def _leave(self) -> None:
-        """Wait until every end is settled, end the children, and remove this supervisor from the registry."""
+        """Wait a few seconds until every end is settled, and end the children. The maintainer, which ends last, removes
+        this supervisor from the registry.
+        """
         self._admin_process.close()
         self._workers.templates.close()
         # A template may have been about to fork: wait until no process is left that could register a worker.

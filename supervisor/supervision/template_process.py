@@ -110,9 +110,12 @@ class TemplateProcess:
         found, self._tried_out = list(self._tried_out), {}
         return found
 
+    def flush(self) -> None:
+        """Send what the channel could not take before."""
+        self._channel.flush()
+
     def hear(self, listener: Listener) -> None:
         """Pass the template's messages to the listener."""
-        self._channel.flush()
         for message, descriptors in self._channel.receive():
             try:
                 self._pass_on(message, descriptors, listener)

@@ -51,13 +51,13 @@ class Workers:
         maintainer: MaintainerClient,
         supervised: Iterable[SupervisedProcess],
         pools: Mapping[str, Pool],
-        log: Outlet,
+        outlet: Outlet,
     ) -> None:
         self._reactor = reactor
         self._maintainer = maintainer
         self._supervised = tuple(supervised)
         self._pools = pools
-        self._outlet = log
+        self._outlet = outlet
         self._log = events(process="supervisor")
         self._slots = Slots(board)
         self._workers: dict[str, WorkerProcess] = {}
@@ -159,7 +159,7 @@ class Workers:
         for incarnation in self.templates.retire_unready():
             self._forget_pending(incarnation)
 
-    def renew(self) -> None:
+    def replace_all(self) -> None:
         """After a reload, mark every worker for replacement. A pool without workers needs no old image."""
         for pool in self._pools.values():
             if pool.asleep:
@@ -185,7 +185,9 @@ class Workers:
     def hear(self) -> None:
         """Process the templates' messages."""
         for template in self.templates:
-            template.hear(self)
+            template.flush()
+            if self._reactor.is_readable(template.fileno()):
+                template.hear(self)
             if template.gone:
                 self._lose_template(template)
 

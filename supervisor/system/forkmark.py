@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 _MADV_WIPEONFORK = 18  # since Linux 4.14
@@ -41,8 +40,3 @@ def keep_from_forks(memory: memoryview) -> None:
     if isinstance(mapping, mmap.mmap):
         with contextlib.suppress(OSError):
             mapping.madvise(mmap.MADV_DONTFORK)
-
-
-def in_forks(detach: Callable[[], None]) -> None:
-    """Call `detach` in every process that Python forks from this one, before anything else happens there."""
-    os.register_at_fork(after_in_child=detach)

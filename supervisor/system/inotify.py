@@ -11,6 +11,8 @@ _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # IN_NONBLOCK and IN_CLOEXEC have the same values
 
+_MOST = 65536  # bytes of events to read at once
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -56,11 +58,13 @@ class Watch:
         found = False
         while True:
             try:
-                data = os.read(self._descriptor, 65536)
+                data = os.read(self._descriptor, _MOST)
             except BlockingIOError:
                 return found
             # Event records contain the file's name; ignore other files of the directory.
             found = found or self._prefix in data
+            if len(data) < _MOST // 2:  # a read returns all events that fit
+                return found
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -6,16 +6,17 @@ only its processes; without one, the count of the whole machine is used.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-_FIELD = "oom_kill"
+_FIELD = b"oom_kill "
+_MOST = 64 << 10  # bytes; the longest of these files has some thousands
 _COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the type of tree, the better first
 
 
 class OomCounter:
     """Call `look` every second or so; `struck` tells whether there was a kill since the look before the last.
     `forget` everything before, after a long time without a look.
-    `forget` all that was before, when nobody has looked for long.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -41,10 +42,18 @@ class OomCounter:
 def _count(file: Path) -> int | None:
     """The number after `oom_kill`; None if the file is missing or does not contain it."""
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return None
-    return next((int(rest) for name, _, rest in (line.partition(" ") for line in lines) if name == _FIELD), None)
+    try:
+        text = os.read(descriptor, _MOST)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    _, found, rest = (b"\n" + text).partition(b"\n" + _FIELD)
+    number = rest.partition(b"\n")[0]
+    return int(number) if found and number.isdigit() else None
 
 
 def _counters(root: Path) -> list[Path]:

@@ -11,6 +11,7 @@ class Reactor:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self._readable: frozenset[int] = frozenset()
 
     def watch(self, descriptor: int, callback: Callable[[], None] | None = None) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
@@ -21,7 +22,13 @@ class Reactor:
 
     def wait(self, seconds: float) -> None:
         """Sleep until a descriptor is readable, for at most this many seconds."""
-        for key, _ in self._selector.select(max(0.0, seconds)):
+        events = self._selector.select(max(0.0, seconds))
+        self._readable = frozenset(key.fd for key, _ in events)
+        for key, _ in events:
             # An earlier callback may have unwatched it.
             if key.data is not None and key.fd in self._selector.get_map():
                 key.data()
+
+    def is_readable(self, descriptor: int) -> bool:
+        """Whether the last wait found it so: reading it otherwise would cost a system call that finds nothing."""
+        return descriptor in self._readable

@@ -1,11 +1,11 @@
 """The scoreboard: one mapped file in which every worker shows what it is doing.
 
-The term and the idea come from Apache httpd. One slot per worker; only that worker writes it, except for the
-cancel requests. Single words are written atomically, so a reader never sees half a number; a job is published
-by writing its token first and its id last. A heartbeat costs no system call and no transaction.
+The term and the idea come from Apache httpd. One slot per worker. The worker writes it; the supervisor assigns and
+clears it, and writes the cancel requests. Single words are written atomically, so a reader never sees half a number;
+a job is published by writing its token first and its id last. A heartbeat costs no system call and no transaction.
 
 Layout: a header, then MAX_SLOTS slots of SLOT_BYTES, then the supervisor's status (JSON: pools, their
-targets and the reasons). All words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
+targets and the reasons). All words are 8 bytes; times are CLOCK_MONOTONIC seconds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
 MAX_SLOTS = 1024
 STATUS_BYTES = 256 * 1024
-_BULLETIN_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
-SIZE = _BULLETIN_AT + STATUS_BYTES
+_STATUS_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
+SIZE = _STATUS_AT + STATUS_BYTES
 
 # Slot 0 is the maintainer's, the end of the header is the admin process's: only pid and beat are used.
 MAINTAINER_SLOT = 0
@@ -118,13 +118,13 @@ class Scoreboard:
         while it is being written.
         """
         data = fitting(supervisor_status, STATUS_BYTES - 8)
-        at = _BULLETIN_AT
+        at = _STATUS_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data
         self._view[at : at + 8] = len(data).to_bytes(8, "little")
 
     def supervisor_status(self) -> dict[str, Any]:
-        return posted(self._view[_BULLETIN_AT:])
+        return posted(self._view[_STATUS_AT:])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

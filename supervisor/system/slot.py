@@ -6,6 +6,7 @@ words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds
 
 from __future__ import annotations
 
+import struct
 import time
 from enum import IntEnum
 from typing import NamedTuple
@@ -59,10 +60,12 @@ class Cancel(IntEnum):
     _LOST,
     _WATCHED,
 ) = range(16)
+_WORDS = struct.Struct("=2qd2q2d2qd6q")  # the sixteen above
 _INCARNATION = (128, 40)
 _NAME = (168, 80)
 _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
+_TEXTS = slice(128, 512)  # all three
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it should exit
 _BUSY_SINCE = 67
@@ -71,6 +74,10 @@ _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
+
+
+_STATES = {state.value: state for state in State}  # native code may have written any other number
+_RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
 
 
 class Snapshot(NamedTuple):
@@ -93,10 +100,20 @@ class Snapshot(NamedTuple):
     recycle_reason: RecycleReason
     lost: bool
     busy_since: float  # when it last took jobs after having none
-    incarnation: str
-    name: str
-    text: str
-    doubtful: bool = False  # the run started while there were recent leftovers of earlier jobs
+    doubtful: bool  # the run started while there were recent leftovers of earlier jobs
+    texts: bytes
+
+    @property
+    def incarnation(self) -> str:
+        return _decoded(self.texts, _INCARNATION, _TEXTS.start)
+
+    @property
+    def name(self) -> str:
+        return _decoded(self.texts, _NAME, _TEXTS.start)
+
+    @property
+    def text(self) -> str:
+        return _decoded(self.texts, _TEXT, _TEXTS.start)
 
 
 class Slot:
@@ -278,35 +295,34 @@ class Slot:
 
     @property
     def name(self) -> str:
-        return self._read(_NAME)
+        return _decoded(self._bytes, _NAME)
 
     def read(self) -> Snapshot:
-        ints, floats = self._ints, self._floats
-        progress = floats[_PROGRESS]
+        """A copy; only what is asked of it is decoded, since the supervisor reads every slot several times a second."""
+        state, pid, beat, job, token, started, deadline, claims, done, progress, _, settled, aside, recycle, lost, _ = (
+            _WORDS.unpack_from(self._bytes)
+        )
+        ints = self._ints
         return Snapshot(
-            state=State(ints[_STATE]) if 0 <= ints[_STATE] <= State.BROKEN else State.FREE,
-            pid=ints[_PID],
-            beat=floats[_BEAT],
-            job=ints[_JOB],
-            token=ints[_TOKEN],
-            started=floats[_STARTED],
-            deadline=floats[_DEADLINE],
-            claims=ints[_CLAIMS],
-            batch=ints[_BATCH],
-            done=ints[_DONE],
-            progress=progress if progress >= 0 else None,
-            unsettled=max(0, ints[_DONE] - ints[_SETTLED] - ints[_SETTLED_ASIDE]),
-            last_job=ints[_LAST_JOB],
-            last_token=ints[_LAST_TOKEN],
-            recycle_reason=RecycleReason(ints[_WORN])
-            if 0 <= ints[_WORN] <= RecycleReason.CHANGED
-            else RecycleReason.NOT,
-            lost=bool(ints[_LOST]),
-            busy_since=floats[_BUSY_SINCE],
-            incarnation=self._read(_INCARNATION),
-            name=self._read(_NAME),
-            text=self._read(_TEXT),
-            doubtful=bool(ints[_DOUBTFUL]),
+            _STATES.get(state, State.FREE),
+            pid,
+            beat,
+            job,
+            token,
+            started,
+            deadline,
+            claims,
+            ints[_BATCH],
+            done,
+            progress if progress >= 0 else None,
+            max(0, done - settled - aside),
+            ints[_LAST_JOB],
+            ints[_LAST_TOKEN],
+            _RECYCLE_REASONS.get(recycle, RecycleReason.NOT),
+            bool(lost),
+            self._floats[_BUSY_SINCE],
+            bool(ints[_DOUBTFUL]),
+            bytes(self._bytes[_TEXTS]),
         )
 
     def _write(self, field: tuple[int, int], text: str) -> None:
@@ -314,6 +330,8 @@ class Slot:
         data = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
         self._bytes[at : at + size] = data.ljust(size, b"\0")
 
-    def _read(self, field: tuple[int, int]) -> str:
-        at, size = field
-        return bytes(self._bytes[at : at + size]).rstrip(b"\0").decode("utf-8", "replace")
+
+def _decoded(memory: bytes | memoryview, field: tuple[int, int], start: int = 0) -> str:
+    """A text of a slot, of whose memory this is what follows `start`."""
+    at, size = field
+    return bytes(memory[at - start : at - start + size]).rstrip(b"\0").decode("utf-8", "replace")

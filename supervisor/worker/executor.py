@@ -1,4 +1,4 @@
-"""Run one job to its settlement: the only place where an outcome is decided."""
+"""Runs a job, or a batch; whatever the handler does becomes a Settlement."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ class HandBack:
             self._buffer.release()
             settlements, runs = self._buffer.collect()
             try:
-                while settlements and (settle_and_claim := self._write(settlements[:_AT_ONCE], now := time())):
+                while settlements and (exchange := self._write(settlements[:_AT_ONCE], now := time())):
                     written, settlements = settlements[:_AT_ONCE], settlements[_AT_ONCE:]
                     ended, runs = min(runs, _AT_ONCE), max(0, runs - _AT_ONCE)
-                    self._note(settle_and_claim, written, ended, now - busy_for)
+                    self._note(exchange, written, ended, now - busy_for)
             finally:
                 self._buffer.put_back(settlements, runs)
         finally:
@@ -64,10 +64,10 @@ class HandBack:
             self._log.warning("hand_back_failed", error=str(error))
             return None
 
-    def _note(self, settle_and_claim: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
+    def _note(self, exchange: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
         """`ended_by` is when the slow run started: all of these had ended by then."""
         self._settled += runs
         self._slot.settle_aside(self._settled)
-        self._counter.settled(written, settle_and_claim.lost, ended_by)
-        self._tell(written, settle_and_claim)
+        self._counter.settled(written, exchange.lost, ended_by)
+        self._tell(written, exchange)
         self._slot.hold(1)

@@ -12,13 +12,13 @@ from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 
 PATIENCE = 0.05  # seconds that claims may wait behind a running job
-REST = 2.0  # seconds without a batch after which the thread sleeps between beats
+REST = 2.0  # seconds without such claims after which the thread sleeps between beats
 
 
 class HeartbeatThread(threading.Thread):
     """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
 
-    While batches arrive it checks every PATIENCE seconds; when none has arrived for REST it sleeps from
+    While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
     beat to beat, so that an idle worker costs almost nothing. `besides` is called with every beat.
     """
 
@@ -29,14 +29,14 @@ class HeartbeatThread(threading.Thread):
         hand_back: Callable[[float], None],
         besides: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(name="pulse", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self._slot = slot
         self._interval = interval
         self._hand_back = hand_back
         self._besides = besides
         self._wake = threading.Event()
         self._last_batch = 0.0
-        self._batch_began = 0.0
+        self._job_began = 0.0
         self._resting = True
         self._stopped = False
         self._handing_back = threading.Lock()
@@ -52,7 +52,7 @@ class HeartbeatThread(threading.Thread):
 
     def job(self, now: float) -> None:
         """A handler starts at `now`; 0.0 means that none is running."""
-        self._batch_began = now
+        self._job_began = now
 
     def cease(self) -> None:
         """Hand back nothing more, and wait until what is being handed back is committed or in the buffer again."""
@@ -79,7 +79,7 @@ class HeartbeatThread(threading.Thread):
         self._slot.beat()
         self._besides()
         now = monotonic()
-        began = self._batch_began
+        began = self._job_began
         if began and now - began >= PATIENCE:
             with self._handing_back:
                 if not self._ceased:

@@ -18,6 +18,8 @@ from supervisor.system import kernel
 NEW = 10.0  # seconds during which something left behind may still be about to do harm
 HARMLESS_AFTER = 1.0  # seconds that a cautious worker waits for that while no job runs
 _QUICKEST_FORK = 0.0001  # minimum seconds that starting a process takes
+_OURS = 1  # thread besides the main one: the heartbeat's
+_SHORT_PAUSE = 0.01  # seconds that it takes to settle and to claim
 _OFTEN = 0.01  # seconds between two listings of the children, if there are harmless ones
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
@@ -29,7 +31,11 @@ class Leftovers:
         self._threads, self._children = _count(), _children() or frozenset()
         self._all_threads = _all_threads()
         self._came = -NEW
-        self._listed = self._asked = 0.0
+        self._listed = self._asked = self._rested = 0.0
+
+    def rest(self, now: float) -> None:
+        """Until the next call of `new` no job runs."""
+        self._rested = now
 
     def new(self, now: float) -> bool:
         """Whether jobs have left something recently. Called before each run; most runs are too short to have started
@@ -40,8 +46,11 @@ class Leftovers:
             self._threads = threads
             if threads > known:
                 self._came = now
-        asked, self._asked = self._asked, now
-        if now - asked < _QUICKEST_FORK:
+        asked, rested = self._asked, self._rested
+        self._asked, self._rested = now, 0.0
+        # Between two quick jobs only another thread can start one, even one that belongs to the set-up.
+        paused = now - rested < _SHORT_PAUSE and threads <= _OURS
+        if (rested if paused else now) - asked < _QUICKEST_FORK:
             return now - self._came < NEW
         if self._children and now - self._listed < _OFTEN:
             return now - self._came < NEW

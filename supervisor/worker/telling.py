@@ -26,15 +26,15 @@ class Telling:
         self._since = 0.0  # when the current second started
         self._logged = self._unlogged = 0
 
-    def __call__(self, settlements: Sequence[Settlement], settle_and_claim: Exchange) -> None:
-        for job in settle_and_claim.lost:
+    def __call__(self, settlements: Sequence[Settlement], exchange: Exchange) -> None:
+        for job in exchange.lost:
             self._log.warning("claim_lost", job=job, result="discarded")
-        for job, reason in settle_and_claim.refused:  # rows that the database does not allow to be claimed or settled
+        for job, reason in exchange.refused:  # rows that the database does not allow to be claimed or settled
             self._log.warning("row_refused", job=job, reason=reason, result="quarantined")
         for settlement in settlements:
             if settlement.failure is None or settlement.status not in _FAILED:
                 continue
-            if settlement.job_id not in settle_and_claim.lost:
+            if settlement.job_id not in exchange.lost:
                 self._failure(settlement)
         if self._unlogged and monotonic() - self._since >= _SECOND:
             self.rest()

@@ -48,7 +48,11 @@ class Wakeups:
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     eventfd_read(self._wake)
-        self._inbox.take()
+            elif descriptor == self._inbox.fileno():
+                self._inbox.take()
+            else:  # a handler's; it would wake us again and again
+                with contextlib.suppress(OSError):
+                    self._poll.unregister(descriptor)
 
     def pause(self, seconds: float) -> None:
         """The same, but new jobs do not end it."""

@@ -96,6 +96,7 @@ class Worker:
         self._settled = 0  # of these: committed by the main thread
         self._enqueued = 0  # jobs, by the runs of the current round
         self._draining = False
+        self._slept = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
         self._spare: Claims | None = None
@@ -149,6 +150,7 @@ class Worker:
                 self._fitness.look(self._done, closely=True)
             if not claims and not self._draining:
                 self._slot.state(State.IDLE)
+                self._slept = False
                 # A job may have arrived between the claim and the state "idle": check once more.
                 claims = self._exchange(self._want())
             if claims:
@@ -162,7 +164,7 @@ class Worker:
         self._tell.rest()
 
     def _want(self) -> int:
-        if self._cautious:
+        if self._cautious or self._slept:  # the first job after a rest begins sooner if it is claimed alone
             return 1
         return min(self._pace.want, self._pool.max_jobs_per_worker - self._done)
 
@@ -174,7 +176,7 @@ class Worker:
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         (settlements, runs), now = self._buffer.collect(), time()
         try:
-            settle_and_claim = self._store.settle_and_claim(
+            exchange = self._store.settle_and_claim(
                 self._record.incarnation, settlements, self._wanted, want, self._pool.lock_time, now
             )
         except StoreError as error:
@@ -190,9 +192,9 @@ class Worker:
             if runs:
                 self._settled += runs
                 self._slot.settle(self._settled)
-            self._counter.settled(settlements, settle_and_claim.lost, now, bool(settle_and_claim.claims))
-        self._tell(settlements, settle_and_claim)
-        claims = settle_and_claim.claims
+            self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
+        self._tell(settlements, exchange)
+        claims = exchange.claims
         if self._unsure and want and not gathered:  # otherwise nobody would run them
             claims = self._held(claims)
         self._slot.hold(len(claims))
@@ -216,6 +218,7 @@ class Worker:
     def _execute(self, claims: list[Claim]) -> None:
         if self._cautious and (seconds := self._fitness.leftovers.dangerous_for(monotonic())):
             self._wakeups.pause(seconds)  # let leftovers do their harm while no job runs
+        self._slept = False
         slot, buffer, heartbeat = self._slot, self._buffer, self._heartbeat
         slot.state(State.BUSY)
         began = monotonic()
@@ -233,6 +236,7 @@ class Worker:
                 self._release_if_draining()
         heartbeat.job(0.0)
         now = monotonic()
+        self._fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
         if self._done >= self._pool.max_jobs_per_worker * _EARLY_NOTICE:
             self._fitness.request_recycle(RecycleReason.OLD)
@@ -303,6 +307,7 @@ class Worker:
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
         self._wakeups.sleep(most)
+        self._slept = True
         self._check_drain()
 
     def _wait_out(self, error: StoreError) -> None:

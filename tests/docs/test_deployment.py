@@ -305,7 +305,7 @@ def asking(port: int, tls: bool) -> Iterator[Callable[..., http.client.HTTPRespo
         yield ask
 
 
-PROXIES = [pytest.param(nginx, marks=needs("nginx")), pytest.param(caddy, marks=needs("caddy"))]
+PROXIES = [pytest.param(nginx, marks=needs("nginx")), pytest.param(caddy, marks=[needs("caddy"), pytest.mark.long])]
 
 
 @pytest.mark.parametrize("proxy", PROXIES)

@@ -51,8 +51,11 @@ def test_a_full_disk_stops_claiming_with_one_clear_error_and_nothing_is_lost(ful
         full.queue.enqueue_many("work", [{"filler": "x" * 4000}] * 100)
     wait_for(lambda: [w for w in full.workers() if "the disk is full" in w.text], "the worker to give up")
     begun = full.ledger.read_text().count("start")
-    shown = command(full, "status", "--json")
-    assert "the disk is full" in json.loads(shown)["supervisors"][0]["trouble"]
+
+    def trouble() -> str:
+        return str(json.loads(command(full, "status", "--json"))["supervisors"][0]["trouble"])
+
+    wait_for(lambda: "the disk is full" in trouble(), "the maintainer to notice it, too")
     stays(lambda: full.ledger.read_text().count("start") == begun, 1.0)
     assert begun < len(jobs) / 2
     filler.unlink()

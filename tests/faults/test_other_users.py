@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -102,7 +103,12 @@ def test_a_process_of_another_user_that_a_handler_leaves_behind_holds_up_nobody(
     site.done(site.queue.enqueue("other"))
     assert time.monotonic() - began < 2
     assert {event["reason"] for event in site.events() if event.get("event") == "worker_died"} == {"exit"}
-    refused = [event for event in site.events() if event.get("event") == "signal_refused"]
+
+    def refusals() -> list[dict[str, Any]]:
+        return [event for event in site.events() if event.get("event") == "signal_refused"]
+
+    wait_for(lambda: len(refusals()) >= 3, "a refusal for each of the processes")
+    refused = refusals()
     assert len(refused) == len({event["process"] for event in refused}) == 3
     assert "sleep 600" in refused[0]["command"]
     site.stop(supervisor)

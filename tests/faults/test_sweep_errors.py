@@ -18,6 +18,7 @@ import pytest
 from supervisor.engine import open_engine
 from supervisor.store.base import Operations
 from tests.faults.test_sweep_maintainer import a_dead_supervisors_jobs
+from tests.ledger import Ledger
 from tests.site_under_test import PATIENCE, Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -157,7 +158,7 @@ def see_through(scene: Scene, points: Sequence[str], hit: Callable[[int], None] 
     template = any(point.startswith("template") and point.endswith("kill") for point in points)
     ended = site.queue.acknowledged if template else ()
     site.verdict(
-        hit={*scene.hit(), *ended},
+        hit={*scene.hit(), *ended, *finished_just_before(site, scene.deadly)},
         others=by_hand,
         cancelled=[scene.endless],
         gone=[scene.old],
@@ -168,6 +169,15 @@ def see_through(scene: Scene, points: Sequence[str], hit: Callable[[int], None] 
     assert {*charged, *([scene.deadly] if template else [])} == {scene.dead[2], *scene.ghosts, scene.deadly}
     assert set(charged.values()) == {1}
     assert not site.event("lock_reclaimed", owner="work")
+
+
+def finished_just_before(site: Site, deadly: int) -> set[int]:
+    """What the worker that a job has killed may have finished and not committed: the rest of its round. A round has two
+    claims, or four when it is told of two whose answer was lost.
+    """
+    lines = Ledger(site.ledger, site.database).lines()
+    pid = site.runs("start", deadly)[0][1]
+    return {line.job for line in [line for line in lines if line.pid == pid and line.what == "end"][-3:]}
 
 
 def ticks(site: Site) -> dict[int, str]:
