@@ -79,8 +79,8 @@ class Outlet:
 
 
 class Ration:
-    """Limits the bytes per second to a stream. Beyond the limit, whole texts are dropped. This is reported at most
-    once a second: `tell` is called with the number of bytes dropped.
+    """Limits the bytes per second to a stream. Beyond the limit, whole texts are dropped. This is reported once a
+    second, and at the end: `tell` is called with the number of bytes dropped.
     """
 
     def __init__(self, stream: Outlet, bytes_a_second: int, tell: Callable[[int], object]) -> None:
@@ -107,9 +107,13 @@ class Ration:
         now = monotonic()
         if now - self._second >= 1.0:
             self._second, self._passed = now, 0
-            dropped, self._dropped = self._dropped, 0
-            if dropped:
-                self._tell(dropped)
+            self.tell_rest()
+
+    def tell_rest(self) -> None:
+        """Report at once what was dropped since the last report."""
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._tell(dropped)
 
 
 def _writer(descriptor: int) -> _Write:

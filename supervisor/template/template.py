@@ -269,7 +269,9 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         cautious=spec.cautious,
         now_and_then=ration.tell_dropped,
     )
-    return worker.run()
+    code = worker.run()
+    ration.tell_rest()
+    return code
 
 
 def _tell_dropped(worker: str, size: int) -> None:
