@@ -41,7 +41,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another program held the write lock for longer than the time allowed; trying again may succeed."""
+    """Another transaction held the write lock for longer than the time allowed; trying again may succeed."""
 
 
 class StoreGone(StoreUnavailable):

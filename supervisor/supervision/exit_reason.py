@@ -26,7 +26,7 @@ TEMPLATE = "template_died"
 ALONE = "template_died_alone"  # its template died while only its job was running there
 UNWATCHED = "unwatched"
 HELD_DATABASE = "held_database"  # it left a transaction open
-HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open
+HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open, or may have
 
 OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
 RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
@@ -197,7 +197,7 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
         HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
         if slot.job == 0
         else "it held the database's write lock for longer than its time limit: a transaction was not committed",
-        HELD_EARLIER: "an earlier run in the same worker had left a database transaction open",
+        HELD_EARLIER: "an earlier run in the same worker, or this one, had left a database transaction open",
         UNWATCHED: "the supervisor cannot open more files, so the worker could not be watched",
     }
     if killed_for:

@@ -37,10 +37,14 @@ _STEPS = (
 
 @dataclass(slots=True)
 class Hold:
-    """One transaction as far as checks can tell: the same holder without a commit. Times are monotonic seconds."""
+    """One transaction as far as checks can tell: the same holder without a commit. Times are monotonic seconds.
+
+    It began after `free`, when the last check found the lock free or with another holder.
+    """
 
     holder: DatabaseHolder
     since: float
+    free: float
     over_since: float | None = None  # when the run that began it was first seen to have ended
     named: bool = False
 
@@ -51,18 +55,19 @@ class LockHolder:
     def __init__(self, writers: Writers) -> None:
         self._writers = writers
         self._hold: Hold | None = None
+        self._looked = 0.0  # the latest check, in monotonic seconds
         self._log = events(process="supervisor")
         self.sentence = ""
 
     def look(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
         """End a worker whose run has left a transaction open; report any other process that holds the lock for long."""
         holder = self._writers.database_holder()
-        before = self._hold
+        before, free, self._looked = self._hold, self._looked, now
         if holder is None:
             self._hold, self.sentence = None, ""
             return
         if before is None or before.holder != holder:
-            self._hold, self.sentence = Hold(holder, now), ""
+            self._hold, self.sentence = Hold(holder, now, free), ""
             return
         family = kernel.ancestry(holder.pid)
         for worker in workers:
@@ -91,7 +96,9 @@ class LockHolder:
             else:
                 worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
         elif slot.job and not over and now - hold.since > worker.settings.timeout + _BEYOND:
-            worker.kill(exit_reason.HELD_DATABASE)
+            # A run before it whose outcome is not committed may have begun it, too.
+            unsure = slot.unsettled and slot.started > hold.free
+            worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
         self._name(hold, now, _run(worker, slot))
 
     def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:

@@ -148,7 +148,7 @@ def test_a_stopped_process_goes_on_where_it_was(site: Site) -> None:
 )
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("busy", "another program held the write lock"), ("full", "the disk is full"), ("error", "the disk reports an")],
+    [("busy", "another transaction held"), ("full", "the disk is full"), ("error", "the disk reports an")],
 )
 def test_an_error_of_a_statement_is_told_as_sqlites_own_and_leaves_no_transaction_open(
     tmp_path: Path, place: str, visible: int, kind: str, words: str

@@ -42,8 +42,11 @@ def forgets(how, ctx):
     if how == "in a child":
         child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
         child.stdout.readline()
-    else:
+    elif how not in ("lasts", "innocent"):
         hold()
+    if how in ("lasts", "holds and lasts"):
+        ctx.extend("60s")
+        time.sleep(8)
     if how == "beyond its time":
         while True:
             try:
@@ -101,6 +104,19 @@ def test_a_forgotten_commit_ends_its_worker_and_is_charged_and_writers_go_on(mak
         site.verdict(quarantined=[poison], hit=[poison])
         assert "was not committed" in str(site.job(poison).last_error)
     assert supervisor.poll() is None
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize(("first", "second"), [("forgets", "lasts"), ("innocent", "holds and lasts")])
+def test_of_two_runs_in_one_hand_only_the_one_that_holds_the_lock_is_charged(
+    make_site: MakeSite, first: str, second: str
+) -> None:
+    site = site_of(make_site, POOLS.replace("prefetch = 1", "prefetch = 8").replace('"60s"', '"500ms"'))
+    jobs = [site.queue.enqueue("forgets", how, delay="1s") for how in ("innocent", first, second)]
+    poison = jobs.pop(1 if first == "forgets" else 2)
+    site.start()
+    assert [site.done(job, patience=40).crashes for job in jobs] == [0, 0]
+    site.verdict(quarantined=[poison], hit=[poison, *jobs])
 
 
 @pytest.mark.fault(48)

@@ -13,7 +13,7 @@ from supervisor.maintenance.scheduler import LONGEST_PAUSE, Scheduler
 
 BUG = ZeroDivisionError("division by zero")
 REFUSED = StoreError("app.db: not today")
-BUSY = StoreBusy("app.db: another program held the write lock for over 5 s")
+BUSY = StoreBusy("app.db: timed out while another transaction held the write lock")
 FULL = StoreUnavailable("app.db: the disk is full")
 REMOVED = StoreGone("app.db: the file has been removed", replaced=False)
 

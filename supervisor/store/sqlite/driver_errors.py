@@ -70,7 +70,7 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
     """The exception for our callers, with a readable message."""
     text, code = str(error), result_code(error)
     if code in _IN_THE_WAY:
-        return StoreBusy(f"{path}: another program held the write lock for over {BUSY_TIMEOUT:g} s")
+        return StoreBusy(f"{path}: timed out while another transaction held the write lock")
     hint = _HINTS.get(code)
     if code == sqlite3.SQLITE_IOERR and _is_full(path):
         hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"
