@@ -44,8 +44,8 @@ def full(tmp_path: Path, disk: Path) -> Iterator[Site]:
 def test_a_full_disk_stops_claiming_with_one_clear_error_and_nothing_is_lost(full: Site, tmp_path: Path) -> None:
     full.log = tmp_path / "log"
     full.start()
-    jobs = full.queue.enqueue_many("work", [{"seconds": 0.1}] * 30)
-    hit = jobs[0]
+    jobs = full.queue.enqueue_many("work", [{"seconds": 1.5}, *[{"seconds": 0.1}] * 29])
+    hit = jobs[0]  # still running when its worker is killed
     worker = full.running_pid(hit)
     with reading(full.database):
         filler = fill(full.folder)
