@@ -48,7 +48,7 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     if step is Step.INTERRUPT:
         _tell_interrupted(worker, slot)
         worker.dump_stacks(now)
-        worker.slot.request_cancel(slot.job, slot.token, ladder.reason)
+        worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
         worker.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT

@@ -111,7 +111,7 @@ class WorkerProcess:
     def forked(self, pid: int, pidfd: int, output: WorkerOutput, now: float) -> None:
         """It has a process. Its start-up time begins now: the template's imports may have taken minutes."""
         self.pid, self.pidfd, self.output, self.asked_at = pid, pidfd, output, now
-        self.slot.watch()
+        self.slot.requests.start()
         if self.stage is Stage.DRAINING:
             self.signal(signals.DRAIN)
         elif self.stage is Stage.ASKED:
@@ -130,7 +130,7 @@ class WorkerProcess:
         """Let it finish its job and leave."""
         if self.stage < Stage.DRAINING:
             self.stage = Stage.DRAINING
-            self.slot.request_drain()
+            self.slot.requests.drain()
             self.signal(signals.DRAIN)
 
     def kill(self, reason: str, run: Run | None = None) -> None:

@@ -149,7 +149,7 @@ class Workers:
         for job, token, incarnation in cancels:
             worker = self.find(incarnation)
             if worker is not None:
-                worker.slot.request_cancel(job, token, Cancel.REQUESTED)
+                worker.slot.requests.cancel(job, token, Cancel.REQUESTED)
                 worker.ladder.cancel(job, token, now)
 
     def drain_all(self) -> None:
@@ -198,7 +198,7 @@ class Workers:
             os.close(pidfd)
             os.close(stderr)
             return
-        output = WorkerOutput(stderr, worker.name, self._outlet, lambda: worker.slot.run)
+        output = WorkerOutput(stderr, worker.name, self._outlet, lambda: worker.slot.work.run)
         worker.forked(pid, pidfd, output, time.monotonic())
         self._reactor.watch(pidfd, partial(self._notice_end, worker))
         self.outputs.watch(output)

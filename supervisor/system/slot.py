@@ -1,5 +1,6 @@
-"""One worker's slot on the scoreboard: what it is doing, as single words that it alone writes.
+"""One worker's slot on the scoreboard: its state, its runs and the supervisor's requests, as single words.
 
+`Slot` and its `work` are written by the worker, its `requests` by the supervisor; a `Snapshot` is a copy for readers.
 A job is published by writing its token first and its id last, so a reader never confuses two runs. All
 words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
 """
@@ -56,9 +57,9 @@ class Cancel(IntEnum):
     _CANCELS,
     _SETTLED,
     _SETTLED_ASIDE,
-    _WORN,
+    _RECYCLE,
     _LOST,
-    _WATCHED,
+    _START,
 ) = range(16)
 _WORDS = struct.Struct("=2qd2q2d2qd6q")  # the sixteen above
 _INCARNATION = (128, 40)
@@ -76,6 +77,7 @@ _MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
 
 
+_BUSY = State.BUSY.value
 _STATES = {state.value: state for state in State}  # native code may have written any other number
 _RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
 
@@ -116,8 +118,8 @@ class Snapshot(NamedTuple):
         return _decoded(self.texts, _TEXT, _TEXTS.start)
 
 
-class Slot:
-    """One worker's slot. The worker writes through it; any process may read."""
+class _Part:
+    """What all parts of a slot have: its memory, as bytes, integers and floats."""
 
     __slots__ = ("_bytes", "_floats", "_ints")
 
@@ -126,59 +128,69 @@ class Slot:
         self._ints = view.cast("q")
         self._floats = view.cast("d")
 
-    # The supervisor, around the fork
+    def _write(self, field: tuple[int, int], text: str) -> None:
+        at, size = field
+        data = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
+        self._bytes[at : at + size] = data.ljust(size, b"\0")
 
-    def assign(self, incarnation: str, name: str) -> None:
-        """Clear the slot and assign it to a new worker."""
-        self._bytes[:] = bytes(SLOT_BYTES)
-        self._write(_INCARNATION, incarnation)
-        self._write(_NAME, name)
-        self._floats[_PROGRESS] = -1.0
-        self._floats[_BEAT] = time.monotonic()
-        self._ints[_STATE] = State.STARTING
 
-    def watch(self) -> None:
+class Requests(_Part):
+    """What the supervisor asks of the worker. Only `drain` is also called by the worker itself."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
         """The supervisor is ready to see the worker's end: it may start."""
-        self._ints[_WATCHED] = 1
-
-    def clear(self) -> None:
-        self._bytes[:] = bytes(SLOT_BYTES)
-
-    def request_drain(self) -> None:
-        """Let the worker finish the current job and exit; a signal wakes it. The worker itself may request it, too."""
-        self._ints[_DRAIN] = 1
-
-    # The worker
-
-    def occupy(self, pid: int) -> None:
-        self._ints[_PID] = pid
-        self.beat()
-
-    def beat(self) -> None:
-        self._floats[_BEAT] = time.monotonic()
-
-    def detach(self) -> None:
-        """In a process that a handler has forked: the slot belongs to the worker; use private memory from now on."""
-        Slot.__init__(self, memoryview(bytearray(SLOT_BYTES)))
+        self._ints[_START] = 1
 
     @property
-    def memory(self) -> memoryview:
-        return self._bytes
+    def start_requested(self) -> bool:
+        return bool(self._ints[_START])
+
+    def drain(self) -> None:
+        """Let the worker finish the current job and exit; a signal wakes it."""
+        self._ints[_DRAIN] = 1
 
     @property
     def drain_requested(self) -> bool:
         return bool(self._ints[_DRAIN])
 
-    @property
-    def watched(self) -> bool:
-        return bool(self._ints[_WATCHED])
+    def cancel(self, job: int, token: int, reason: Cancel) -> None:
+        """Ask for one run of one job to stop; this cannot affect the next run, whose token or id differs.
 
-    def state(self, state: State) -> None:
-        """The worker's new state. Called with BUSY after a claim, whether it was busy before or not."""
+        Requests for several jobs of a batch may exist at the same time.
+        """
         ints = self._ints
-        if state == State.BUSY and ints[_STATE] != State.BUSY:
-            self._floats[_BUSY_SINCE] = time.monotonic()
-        ints[_STATE] = state
+        made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
+        at = self._find_cancel(job, token)
+        new = at is None
+        if at is None:
+            at = _CANCEL_AT + made % CANCELS * _CANCEL_WORDS
+            ints[at] = 0
+        ints[at + 1] = token
+        ints[at + 2] = reason
+        ints[at] = job
+        if new:
+            ints[_CANCELS] = made + 1
+
+    def cancel_requested(self, job: int, token: int) -> Cancel:
+        """Why this run should stop; NONE if it should not."""
+        at = self._find_cancel(job, token) if job and self._ints[_CANCELS] else None
+        return Cancel.NONE if at is None else Cancel(self._ints[at + 2])
+
+    def _find_cancel(self, job: int, token: int) -> int | None:
+        ints = self._ints
+        for number in range(min(ints[_CANCELS], CANCELS)):
+            at = _CANCEL_AT + number * _CANCEL_WORDS
+            if ints[at] == job and ints[at + 1] == token:
+                return at
+        return None
+
+
+class Work(_Part):
+    """The worker's claims and its runs: the current one, and how many have ended. Written by the worker."""
+
+    __slots__ = ()
 
     def hold(self, claims: int) -> None:
         """Claims taken and not yet settled."""
@@ -199,6 +211,18 @@ class Slot:
         floats[_DEADLINE] = deadline
         ints[_JOB] = job
 
+    def extend(self, deadline: float) -> None:
+        self._floats[_DEADLINE] = deadline
+
+    def progress(self, fraction: float, text: str) -> None:
+        self._floats[_PROGRESS] = fraction
+        self._write(_TEXT, text)
+
+    def forget_progress(self) -> None:
+        if self._floats[_PROGRESS] >= 0:
+            self._floats[_PROGRESS] = -1.0
+            self._write(_TEXT, "")
+
     def finish(self, done: int) -> None:
         """The handler has returned, with any result: `done` runs have ended so far."""
         ints = self._ints
@@ -215,16 +239,66 @@ class Slot:
         """The same for the heartbeat thread: a word of its own, since each word has one writer."""
         self._ints[_SETTLED_ASIDE] = done
 
-    def extend(self, deadline: float) -> None:
-        self._floats[_DEADLINE] = deadline
+    @property
+    def run(self) -> tuple[int, int]:
+        """The current job and the token of its claim; 0 and 0 for none."""
+        job = self._ints[_JOB]
+        return (job, self._ints[_TOKEN]) if job else (0, 0)
+
+
+class Slot(_Part):
+    """One worker's slot, with the worker's own state. The worker writes through it; any process may read."""
+
+    __slots__ = ("requests", "work")
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__(view)
+        self.requests = Requests(view)
+        self.work = Work(view)
+
+    # The supervisor, around the worker's life
+
+    def assign(self, incarnation: str, name: str) -> None:
+        """Clear the slot and assign it to a new worker."""
+        self.clear()
+        self._write(_INCARNATION, incarnation)
+        self._write(_NAME, name)
+        self._floats[_PROGRESS] = -1.0
+        self._floats[_BEAT] = time.monotonic()
+        self._ints[_STATE] = State.STARTING
+
+    def clear(self) -> None:
+        self._bytes[:] = bytes(SLOT_BYTES)
+
+    # The worker
+
+    def occupy(self, pid: int) -> None:
+        self._ints[_PID] = pid
+        self.beat()
+
+    def beat(self) -> None:
+        self._floats[_BEAT] = time.monotonic()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the slot belongs to the worker; use private memory from now on."""
+        memory = memoryview(bytearray(SLOT_BYTES))
+        for part in (self, self.requests, self.work):
+            _Part.__init__(part, memory)
 
     @property
-    def deadline(self) -> float:
-        return self._floats[_DEADLINE]
+    def memory(self) -> memoryview:
+        return self._bytes
+
+    def state(self, state: State) -> None:
+        """The worker's new state. Called with BUSY after a claim, whether it was busy before or not."""
+        ints = self._ints
+        if state is State.BUSY and ints[_STATE] != _BUSY:
+            self._floats[_BUSY_SINCE] = time.monotonic()
+        ints[_STATE] = state
 
     def request_recycle(self, why: RecycleReason) -> bool:
         """Ask for a successor. False if that was done before."""
-        before, self._ints[_WORN] = self._ints[_WORN], why
+        before, self._ints[_RECYCLE] = self._ints[_RECYCLE], why
         return before != why
 
     def lose(self, text: str) -> None:
@@ -237,61 +311,14 @@ class Slot:
         self._write(_TEXT, text)
         self._ints[_STATE] = State.BROKEN
 
-    def progress(self, fraction: float, text: str) -> None:
-        self._floats[_PROGRESS] = fraction
-        self._write(_TEXT, text)
-
-    def forget_progress(self) -> None:
-        if self._floats[_PROGRESS] >= 0:
-            self._floats[_PROGRESS] = -1.0
-            self._write(_TEXT, "")
-
     def tell(self, text: str) -> None:
         """Record in words what is wrong."""
         self._write(_TEXT, text)
-
-    # The cancel requests: written by the supervisor, read by the worker
-
-    def request_cancel(self, job: int, token: int, reason: Cancel) -> None:
-        """Ask for one run of one job to stop; this cannot affect the next run, whose token or id differs.
-
-        Requests for several jobs of a batch may exist at the same time.
-        """
-        ints = self._ints
-        made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
-        at = self._find_cancel(job, token)
-        new = at is None
-        if at is None:
-            at = _CANCEL_AT + made % CANCELS * _CANCEL_WORDS
-            ints[at] = 0
-        ints[at + 1] = token
-        ints[at + 2] = reason
-        ints[at] = job
-        if new:
-            ints[_CANCELS] = made + 1
-
-    def cancel_for(self, job: int, token: int) -> Cancel:
-        at = self._find_cancel(job, token) if job and self._ints[_CANCELS] else None
-        return Cancel.NONE if at is None else Cancel(self._ints[at + 2])
-
-    def _find_cancel(self, job: int, token: int) -> int | None:
-        ints = self._ints
-        for number in range(min(ints[_CANCELS], CANCELS)):
-            at = _CANCEL_AT + number * _CANCEL_WORDS
-            if ints[at] == job and ints[at + 1] == token:
-                return at
-        return None
 
     # Any process
 
     def is_idle(self) -> bool:
         return self._ints[_STATE] == State.IDLE
-
-    @property
-    def run(self) -> tuple[int, int]:
-        """The current job and the token of its claim; 0 and 0 for none."""
-        job = self._ints[_JOB]
-        return (job, self._ints[_TOKEN]) if job else (0, 0)
 
     @property
     def name(self) -> str:
@@ -324,11 +351,6 @@ class Slot:
             bool(ints[_DOUBTFUL]),
             bytes(self._bytes[_TEXTS]),
         )
-
-    def _write(self, field: tuple[int, int], text: str) -> None:
-        at, size = field
-        data = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
-        self._bytes[at : at + size] = data.ljust(size, b"\0")
 
 
 def _decoded(memory: bytes | memoryview, field: tuple[int, int], start: int = 0) -> str:

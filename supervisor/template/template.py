@@ -279,7 +279,7 @@ def _tell_dropped(worker: str, size: int) -> None:
 
 
 def _ask_to_leave(slot: Slot) -> None:
-    slot.request_drain()
+    slot.requests.drain()
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
 
 

@@ -42,7 +42,7 @@ class BatchWorker(Worker):
         self._slot.state(State.IDLE)
         while len(claims) < self._want() and not self._draining:
             claims += self._exchange(self._want() - len(claims), len(claims))
-            self._slot.hold(len(claims))
+            self._slot.work.hold(len(claims))
             left = until - monotonic()
             if left <= 0 or len(claims) >= self._want():
                 break
@@ -66,7 +66,7 @@ class BatchWorker(Worker):
         """
         while self._buffer.finished and self._buffer.waiting and not self._draining:
             self._exchange(0)
-            self._slot.hold(self._buffer.waiting)
+            self._slot.work.hold(self._buffer.waiting)
         batch: list[Claim] = []
         most = self._pool.batch_size
         while len(batch) < most and (claim := self._buffer.next()) is not None:
@@ -90,7 +90,7 @@ class BatchWorker(Worker):
             settlements = self._executor.batch_failed(batch, error, time())
             self._running = None
         self._done += len(batch)
-        self._slot.finish(self._done)
+        self._slot.work.finish(self._done)
         for settlement in settlements:
             self._buffer.finish(settlement)
         self._fitness.after(settlements[0], self._done, always=self._cautious)

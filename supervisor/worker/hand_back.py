@@ -67,7 +67,7 @@ class HandBack:
     def _note(self, exchange: Exchange, written: list[Settlement], runs: int, ended_by: float) -> None:
         """`ended_by` is when the slow run started: all of these had ended by then."""
         self._settled += runs
-        self._slot.settle_aside(self._settled)
+        self._slot.work.settle_aside(self._settled)
         self._counter.settled(written, exchange.lost, ended_by)
         self._tell(written, exchange)
-        self._slot.hold(1)
+        self._slot.work.hold(1)

@@ -32,15 +32,15 @@ class SlotBoard:
 
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:
-            self._slot.progress(fraction, text)
+            self._slot.work.progress(fraction, text)
 
     def extend(self, seconds: float) -> None:
         self.check("extend")
-        self._slot.extend(monotonic() + seconds)
+        self._slot.work.extend(monotonic() + seconds)
 
     def cancelled(self, job: int, token: int) -> bool:
         self.check("cancelled")
-        return self._slot.cancel_for(job, token) is not Cancel.NONE
+        return self._slot.requests.cancel_requested(job, token) is not Cancel.NONE
 
     def epoch(self) -> str:
         self.check("idempotency_key")

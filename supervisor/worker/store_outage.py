@@ -33,7 +33,7 @@ class StoreOutage:
         self._counter.store_failed(error)
         if not self._pause:
             self._log.error("store_failed", error=str(error))
-        self._slot.forget_progress()
+        self._slot.work.forget_progress()
         self._slot.tell(str(error))
         self._pause = min(max(self._pause * 2, _FIRST), _MOST)
         self._wakeups.pause(self._pause)

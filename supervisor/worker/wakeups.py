@@ -62,10 +62,10 @@ class Wakeups:
     def wait_to_be_watched(self) -> None:
         """Do not work until the supervisor is ready to see this worker's end. Usually it already is."""
         seconds = 0.0005
-        while not self._slot.watched and not self._slot.drain_requested:
+        while not self._slot.requests.start_requested and not self._slot.requests.drain_requested:
             self.pause(seconds)
             seconds = min(seconds * 2, 0.1)
 
     def _note_drain(self, number: int, frame: FrameType | None) -> None:
         # The slot decides, and the signal only wakes: a handler may block signals.
-        self._slot.request_drain()
+        self._slot.requests.drain()

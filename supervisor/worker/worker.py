@@ -124,7 +124,7 @@ class Worker:
             self._set_up()
         except (HandlerError, StoreError, Ruined) as error:
             self._end_fork(error)
-            if isinstance(error, StoreError) and self._slot.drain_requested:
+            if isinstance(error, StoreError) and self._slot.requests.drain_requested:
                 self._slot.state(State.LEFT)  # told to exit while it waited for the database
                 return EXIT_LEFT
             return self._broken(str(error))
@@ -191,13 +191,13 @@ class Worker:
         if settlements:
             if runs:
                 self._settled += runs
-                self._slot.settle(self._settled)
+                self._slot.work.settle(self._settled)
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
         self._tell(settlements, exchange)
         claims = exchange.claims
         if self._unsure and want and not gathered:  # otherwise nobody would run them
             claims = self._held(claims)
-        self._slot.hold(len(claims))
+        self._slot.work.hold(len(claims))
         return claims
 
     def _held(self, claims: list[Claim]) -> list[Claim]:
@@ -228,11 +228,11 @@ class Worker:
         self._enqueued = 0
         buffer.take(claims)
         count = 0
-        if slot.drain_requested:  # between claim and start
+        if slot.requests.drain_requested:  # between claim and start
             self._release_if_draining()
         while ran := self._run_next():
             count += ran
-            if slot.drain_requested:
+            if slot.requests.drain_requested:
                 self._release_if_draining()
         heartbeat.job(0.0)
         now = monotonic()
@@ -261,14 +261,14 @@ class Worker:
         self._enqueued += children
         if self._enqueued >= _MANY_CHILDREN:
             self._exchange(0)
-            self._slot.hold(self._buffer.waiting)
+            self._slot.work.hold(self._buffer.waiting)
 
     def _begin(self, claim: Claim, batch: int = 1) -> None:
         """Show that a run starts: of a job, or of a batch of this size whose first job it is."""
-        started = monotonic()
-        self._slot.forget_progress()
+        started, work = monotonic(), self._slot.work
+        work.forget_progress()
         doubtful = self._fitness.leftovers.new(started)
-        self._slot.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch, doubtful=doubtful)
+        work.begin(claim.job_id, claim.token, started, started + self._pool.timeout, batch, doubtful=doubtful)
         self._heartbeat.job(started)
         self._running = claim
 
@@ -282,7 +282,7 @@ class Worker:
             settlement = self._executor.interrupted(claim, error, time())
             self._running = None
         self._done += 1
-        self._slot.finish(self._done)
+        self._slot.work.finish(self._done)
         if settlement.failure is not None or settlement.usage is not None or self._cautious:
             self._fitness.after(settlement, self._done, always=self._cautious)
         if self._changing.changes is not None:
@@ -315,7 +315,7 @@ class Worker:
         self._check_drain()
 
     def _check_drain(self) -> None:
-        if self._slot.drain_requested:
+        if self._slot.requests.drain_requested:
             self._draining = True
 
     def _release_if_draining(self) -> None:
@@ -329,14 +329,14 @@ class Worker:
         claim = self._running
         if claim is None or self._interrupted == (claim.job_id, claim.token):
             return
-        if self._slot.cancel_for(claim.job_id, claim.token) is not Cancel.NONE:
+        if self._slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
             self._interrupted = (claim.job_id, claim.token)
             raise JobInterrupted
 
     # The ends
 
     def _set_up(self) -> None:
-        self._store = registered(self._engine, self._record, self._outage, lambda: self._slot.drain_requested)
+        self._store = registered(self._engine, self._record, self._outage, lambda: self._slot.requests.drain_requested)
         self._check = ProcessCheck()
         self._closed = self._check.closed
         self._fitness = Fitness(self._check, self._slot, self._news, self._log, self._leave_soon)
@@ -351,7 +351,7 @@ class Worker:
             options=self._pool.options,
             device=self._device,
             timeout=self._pool.timeout,
-            timed_out=lambda claim: self._slot.cancel_for(claim.job_id, claim.token) is Cancel.TIMEOUT,
+            timed_out=lambda claim: self._slot.requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._fitness.out_of_memory,
             out_of_files=lambda error: self._fitness.out_of_files(error, self._done),
             mark=self._mark,

@@ -104,11 +104,11 @@ def slot() -> Slot:
 
 @pytest.mark.fault(15)
 def test_a_run_beside_leftovers_is_charged_the_second_time(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0, doubtful=True)
+    slot.work.begin(7, 1, 0.0, 0.0, doubtful=True)
     ended = explain(slot.read(), Circumstances(int(signal.SIGKILL)))
     assert (ended.charge, ended.run, ended.uncommitted, ended.last_job) == ("nothing", (7, 1), 1, 7)
     assert explain(slot.read(), Circumstances(int(signal.SIGKILL), suspects=frozenset({7}))).charge == "crash"
-    slot.begin(7, 2, 0.0, 0.0)
+    slot.work.begin(7, 2, 0.0, 0.0)
     assert explain(slot.read(), Circumstances(int(signal.SIGKILL))).charge == "crash"
 
 
@@ -125,5 +125,5 @@ def test_a_run_beside_leftovers_is_charged_the_second_time(slot: Slot) -> None:
     ],
 )
 def test_only_ends_that_leftovers_can_bring_about_are_doubted(slot: Slot, reason: str, charge: str) -> None:
-    slot.begin(7, 1, 0.0, 0.0, doubtful=True)
+    slot.work.begin(7, 1, 0.0, 0.0, doubtful=True)
     assert explain(slot.read(), Circumstances(int(signal.SIGKILL), kill=Kill(reason, (7, 1)))).charge == charge

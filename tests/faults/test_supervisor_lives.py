@@ -68,5 +68,5 @@ def test_a_garbled_count_of_cancels_is_no_error_of_who_cancels() -> None:
     slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     for written in ((1 << 63) - 1, -5):
         slot._ints[10] = written
-        slot.request_cancel(7, 1, Cancel.REQUESTED)
-        assert slot.cancel_for(7, 1) is Cancel.REQUESTED
+        slot.requests.cancel(7, 1, Cancel.REQUESTED)
+        assert slot.requests.cancel_requested(7, 1) is Cancel.REQUESTED

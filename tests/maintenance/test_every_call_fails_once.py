@@ -146,7 +146,7 @@ class World:
             slot.assign(name, f"tag-{number}")
             slot.occupy(os.getpid())
             slot.state(state)
-            slot.hold(1 if state is State.BUSY else 0)
+            slot.work.hold(1 if state is State.BUSY else 0)
         counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
         slots = SlotReader(board)
         deaths = Deaths(store.locks, send=send)

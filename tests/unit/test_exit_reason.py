@@ -39,19 +39,19 @@ def slot() -> Slot:
 )
 def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: str, charge: str) -> None:
     known = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
-    slot.begin(7, 1, 0.0, 0.0)
+    slot.work.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), known).charge == charge
     assert explain(slot.read(), known).run == (7, 1)
-    slot.begin(7, 2, 0.0, 0.0)  # the same job again
+    slot.work.begin(7, 2, 0.0, 0.0)  # the same job again
     assert explain(slot.read(), known).charge == "nothing"
-    slot.begin(8, 1, 0.0, 0.0, batch=4)  # a batch that has begun in the meantime
+    slot.work.begin(8, 1, 0.0, 0.0, batch=4)  # a batch that has begun in the meantime
     assert explain(slot.read(), known).charge == "nothing"
 
 
 @pytest.mark.fault(68)
 def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0)
-    slot.finish(1)
+    slot.work.begin(7, 1, 0.0, 0.0)
+    slot.work.finish(1)
     for cautious in (False, True):
         ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.CANCELLED, (7, 1)), cautious=cautious))
         assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
@@ -59,31 +59,31 @@ def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> 
 
 @pytest.mark.fault(68)
 def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0)
+    slot.work.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STOPPED))).charge == "nothing"
 
 
 @pytest.mark.fault(68)
 def test_each_of_several_cancels_is_enforced_when_its_run_comes(slot: Slot) -> None:
     ladder = TerminationLadder()
-    slot.begin(7, 1, 10.0, 0.0)
+    slot.work.begin(7, 1, 10.0, 0.0)
     ladder.cancel(7, 1, 10.0)
     ladder.cancel(8, 1, 11.0)  # in hand, not begun
     ladder.cancel(7, 1, 12.0)  # told again
     assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE) is Step.INTERRUPT
     assert (ladder.run, ladder.reason) == ((7, 1), Cancel.REQUESTED)
     assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE + KILL_GRACE) is Step.KILL
-    slot.begin(9, 1, 20.0, 0.0)
+    slot.work.begin(9, 1, 20.0, 0.0)
     assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
-    slot.begin(8, 1, 100.0, 0.0)
+    slot.work.begin(8, 1, 100.0, 0.0)
     assert ladder.next_step(slot.read(), 100.0) is Step.NOTHING
     assert ladder.next_step(slot.read(), 100.0 + CANCEL_GRACE) is Step.INTERRUPT
 
 
 @pytest.mark.fault(45)
 def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0)
-    slot.finish(1)
+    slot.work.begin(7, 1, 0.0, 0.0)
+    slot.work.finish(1)
     first = explain(slot.read(), Circumstances(EXIT_3))
     assert (first.run, first.uncommitted, first.last_job, first.early) == ((0, 0), 1, 7, True)
     for known in (
@@ -100,10 +100,10 @@ def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot)
 @pytest.mark.fault(45)
 def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) -> None:
     for job in range(1, 4):
-        slot.begin(job, 1, 0.0, 0.0)
-        slot.finish(job)
+        slot.work.begin(job, 1, 0.0, 0.0)
+        slot.work.finish(job)
     assert explain(slot.read(), Circumstances(EXIT_3)).early
-    slot.settle(2)
+    slot.work.settle(2)
     assert not explain(slot.read(), Circumstances(EXIT_3)).early
 
 
@@ -120,7 +120,7 @@ def test_a_pool_is_cautious_until_more_jobs_than_were_suspected_went_well() -> N
 
 @pytest.mark.fault(45)
 def test_the_exit_code_of_a_ruined_worker_tells_with_the_words_of_its_slot(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0)
+    slot.work.begin(7, 1, 0.0, 0.0)
     slot.tell("its own descriptors were closed")
     ended = explain(slot.read(), Circumstances(exit_reason.RUINED << 8))
     assert (ended.reason, ended.message, ended.charge) == ("ruined", "its own descriptors were closed", "crash")
