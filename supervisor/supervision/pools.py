@@ -8,7 +8,9 @@ from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.maintenance.maintainer import PoolInfo
+from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
+from supervisor.store.base import JobSelector
 from supervisor.supervision.pool import Pool, Waiting
 
 
@@ -33,15 +35,16 @@ class Pools(dict[str, Pool]):
 
     def pool_infos(self) -> dict[str, PoolInfo]:
         """What the maintainer must know about the pools that take jobs."""
-        return {name: pool.info() for name, pool in self.items() if not pool.closing}
+        return {name: _info(pool) for name, pool in self.items() if not pool.closing}
 
     def leaving(self) -> dict[str, LockTimes]:
         """The lock times of closing pools, whose workers finish their jobs."""
-        return {name: pool.info().locks for name, pool in self.items() if pool.closing}
+        return {name: _info(pool).locks for name, pool in self.items() if pool.closing}
 
     def sharing(self, pool: Pool) -> dict[str, Pool]:
         """The pools that share this one's template."""
-        return {name: other for name, other in self.items() if not other.closing and other.image == pool.image}
+        image = _image(pool.settings)
+        return {name: other for name, other in self.items() if not other.closing and _image(other.settings) == image}
 
     def take_depths(self, depths: Mapping[str, Any]) -> None:
         """Store the depths that the maintainer has measured."""
@@ -58,6 +61,31 @@ class Pools(dict[str, Pool]):
         """Remove a closing pool whose last worker has left."""
         del self[pool.name]
         pool.close()
+
+
+def _info(pool: Pool) -> PoolInfo:
+    settings = pool.settings
+    wanted = JobSelector(settings.types, " ".join(settings.capabilities))
+    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
+    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
+    return PoolInfo(wanted, pool.wake, locks, chance)
+
+
+def _image(settings: PoolSettings) -> tuple[Any, ...]:
+    """Pools with the same value share one template: handler module, environment, preload, start and threads,
+    and with preload_setup everything that is passed to the set-up.
+    """
+    module = settings.handler.partition(":")[0]
+    told = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
+    return (
+        module,
+        tuple(sorted(settings.env.items())),
+        settings.preload,
+        settings.start,
+        settings.threads,
+        bool(settings.gpus),  # GPU pools have stricter rules for an image
+        *told,
+    )
 
 
 def _eventfds(names: Iterable[str]) -> dict[str, int]:

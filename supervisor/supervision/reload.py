@@ -41,7 +41,7 @@ class ReloadOutcome:
             pool = pools.get(name)
             if pool is None or pool.closing:
                 self._settle(name, "gone")
-            elif pool.restarts.failed_setups:
+            elif pool.failures.restarts.failed_setups:
                 self._settle(name, "failed", f"{name}: {pool.problem(now)}")
             elif _is_proven(pool, trying):
                 self._settle(name, "accepted")
@@ -61,6 +61,6 @@ class ReloadOutcome:
 
 def _is_proven(pool: Pool, trying: Callable[[str], bool]) -> bool:
     """Whether a worker with the new code is ready, or none is needed now and the code was loaded."""
-    if any(worker.is_ready and not worker.stale for worker in pool.living()):
+    if any(worker.is_ready and not worker.stale for worker in pool.workers.living()):
         return True
     return pool.asleep and not pool.untried and not trying(pool.name)

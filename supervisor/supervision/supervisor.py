@@ -19,6 +19,7 @@ from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
 from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
+from supervisor.supervision.pool_status import pool_status
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.reload import ReloadOutcome
 from supervisor.supervision.stopping import Stopping
@@ -302,7 +303,7 @@ class Supervisor:
                 "trouble": self._storage.trouble,
                 "duties": self._duties,
                 "templates": self._workers.templates.pids(),
-                "pools": {name: pool.supervisor_status(now) for name, pool in self._pools.items()},
+                "pools": {name: pool_status(pool, now) for name, pool in self._pools.items()},
                 "reload": self._outcome.follow(self._pools, self._workers.templates.trying, now),
             }
             if supervisor_status != self._posted:

@@ -46,7 +46,7 @@ class Templates:
 
     def current(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> TemplateProcess:
         """The template that forks a pool's workers now. Raises OSError if none can be started."""
-        isolated = pool.template_deaths.isolated(now)
+        isolated = pool.failures.template_deaths.isolated(now)
         for template in self._templates:
             if pool.name in template.spec.pools and template.forks and (template.alone or not isolated):
                 return template
@@ -110,7 +110,7 @@ class Templates:
         used = {worker.template for worker in workers}
         for template in self._templates:
             template.idle_since = None if template in used else template.idle_since or now
-            wanted = any(name in pools and pools[name].restarts.failed_setups for name in template.needed_by)
+            wanted = any(name in pools and pools[name].failures.restarts.failed_setups for name in template.needed_by)
             patience = max(pool.idle_timeout for pool in template.spec.pools.values())
             if template.idle_since is None:
                 continue
@@ -153,7 +153,7 @@ class Templates:
         now = time.monotonic()
         concerned = [pools[name] for name in template.spec.pools if name in pools]
         for pool in concerned:
-            pool.template_deaths = pool.template_deaths.died(now)
+            pool.failures.template_deaths = pool.failures.template_deaths.died(now)
         return concerned
 
     def close(self) -> None:

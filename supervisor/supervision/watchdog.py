@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.supervision import exit_reason
-from supervisor.supervision.pool import OVER_MEMORY, Pool
+from supervisor.supervision.failures import OVER_MEMORY
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.termination import Step
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, signals

@@ -132,12 +132,12 @@ class Workers:
         if self._slots.full:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
-        incarnation, name = str(uuid.uuid4()), pool.next_name()
-        device = pool.next_device(name)
+        incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
+        device = pool.workers.next_device(name, pool.settings.gpus, pool.target)
         number, slot = self._slots.take(incarnation, name)
         settings = template.spec.pools[pool.name]
         worker = WorkerProcess(
-            name, incarnation, number, slot, settings, template, now, device, pool.suspicion.cautious
+            name, incarnation, number, slot, settings, template, now, device, pool.failures.suspicion.cautious
         )
         worker.stale = "reload" if template.superseded else ""
         pool.workers[incarnation] = self._workers[incarnation] = worker
@@ -277,8 +277,8 @@ class Workers:
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)
         for pool in self.templates.died_by_itself(template, self._pools):
-            if pool.template_deaths.isolated(now):
-                self._log.warning("pool_isolated", pool=pool.name, deaths=len(pool.template_deaths.at))
+            if pool.failures.template_deaths.isolated(now):
+                self._log.warning("pool_isolated", pool=pool.name, deaths=len(pool.failures.template_deaths.at))
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
@@ -292,9 +292,9 @@ class Workers:
             return None
         [worker] = workers
         slot, pool = worker.slot.read(), self._pools[worker.pool]
-        if not slot.job or not pool.template_deaths.isolated(now):
+        if not slot.job or not pool.failures.template_deaths.isolated(now):
             return None
-        pool.template_deaths = pool.template_deaths.charge(slot.job, worker.settings.max_crashes)
+        pool.failures.template_deaths = pool.failures.template_deaths.charge(slot.job, worker.settings.max_crashes)
         return worker
 
     def _lose_pending(self, incarnation: str, why: str) -> None:
@@ -311,7 +311,7 @@ class Workers:
         return worker
 
     def _back_off(self, pool: Pool, why: str, worker: WorkerProcess | None = None) -> None:
-        if pool.fail(why, time.monotonic(), worker):
+        if pool.failures.unstarted(why, time.monotonic(), worker):
             self._log.error("pool_broken", pool=pool.name, problem=why)
 
     # Ends of workers
@@ -341,13 +341,13 @@ class Workers:
             timeout=worker.settings.timeout,
             ran=now - slot.started if slot.job else None,
             cautious=worker.cautious,
-            suspects=frozenset(pool.suspicion.jobs),
+            suspects=frozenset(pool.failures.suspicion.jobs),
         )
         ended, report = worker.report(known, slot)
         self._reported[self._maintainer.report(report)] = worker
         self._forget(worker, pool)
         self.finished_jobs += slot.done
-        pool.learn(ended, worker, now)
+        pool.failures.ended(ended, worker, now)
         log = self._log.debug if ended.expected else self._log.warning
         log(
             "worker_left" if ended.expected else "worker_died",

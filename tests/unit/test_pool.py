@@ -29,14 +29,14 @@ class Crew:
 
     def ask(self, *, device: str | None = None) -> WorkerProcess:
         self._number += 1
-        name, slot = self.pool.next_name(), self._board.slot(self._number)
-        device = device or self.pool.next_device(name)
+        name, slot = self.pool.workers.next_name("tag"), self._board.slot(self._number)
+        device = device or self.pool.workers.next_device(name, self.settings.gpus, self.pool.target)
         worker = WorkerProcess(name, name, self._number, slot, self.settings, cast("Any", None), 0.0, device)
-        self.pool.workers[f"{self._number}"] = worker
+        self.pool.workers[worker.incarnation] = worker
         return worker
 
     def lose(self, worker: WorkerProcess) -> None:
-        self.pool.workers = {key: other for key, other in self.pool.workers.items() if other is not worker}
+        del self.pool.workers[worker.incarnation]
 
 
 @pytest.fixture

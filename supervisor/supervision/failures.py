@@ -1,0 +1,106 @@
+"""What a pool remembers of the ends of its workers and templates, and what follows for the next ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from supervisor.domain.isolation import TemplateDeaths
+from supervisor.domain.restart import Restarts
+from supervisor.domain.staffing import Missing
+from supervisor.domain.suspicion import Suspicion
+from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import ExitReport
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system.slot import RecycleReason
+
+OVER_MEMORY = "over max_memory"
+STALE = {
+    RecycleReason.OLD: "near max_jobs_per_worker",
+    RecycleReason.LARGE: OVER_MEMORY,
+    RecycleReason.LEAKY: "too many files left open by its jobs",
+    RecycleReason.CHANGED: "its process was changed by a job",
+}
+_REASONS = {
+    STALE[RecycleReason.OLD]: "max_jobs_per_worker",
+    STALE[RecycleReason.LARGE]: "max_memory",
+    STALE[RecycleReason.LEAKY]: "open_files",
+    STALE[RecycleReason.CHANGED]: "process_changed",
+}
+_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
+
+
+@dataclass(slots=True)
+class Failures:
+    """Times are monotonic seconds. Workers with the code from before a reload have a back-off of their own."""
+
+    restarts: Restarts = field(default_factory=Restarts)
+    old_restarts: Restarts = field(default_factory=Restarts)
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
+    deaths: int = 0
+    restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by reason
+
+    def reloaded(self) -> None:
+        """The failures of the old code do not count for the new one."""
+        self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
+        self.restarts = Restarts()
+        self.template_deaths = TemplateDeaths()
+
+    def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
+        """A worker has ended."""
+        restarts, born = self._restarts_of(worker), worker.asked_at
+        if end.broken or end.reason == exit_reason.STARTUP:
+            restarts = restarts.broken(now, end.message, born=born)
+        elif not end.expected and end.reason not in _NOT_ITS_FAULT:
+            self.deaths += 1
+            restarts = restarts.died(now, early=end.early, born=born)
+            self.suspicion = self.suspicion.died(end.uncommitted, end.last_job)
+            if end.charge == "crash" and end.run[0] == end.last_job != 0:
+                self.suspicion = self.suspicion.accused(end.last_job)
+        self._set_restarts(worker, restarts)
+        if not end.expected:
+            self.restarted[end.reason] += 1
+        elif worker.stale and end.reason != exit_reason.SHUTDOWN:
+            self.restarted[_REASONS.get(worker.stale, worker.stale)] += 1
+
+    def unstarted(self, why: str, now: float, worker: WorkerProcess | None) -> bool:
+        """A worker could not be started. Returns False for further failures in the same back-off."""
+        restarts = self.restarts if worker is None else self._restarts_of(worker)
+        if now < restarts.not_before:
+            return False
+        self._set_restarts(worker, restarts.broken(now, why))
+        return True
+
+    def ready(self, worker: WorkerProcess) -> None:
+        """A worker has been set up."""
+        if worker.template.superseded:
+            self.old_restarts = self.old_restarts.ready()
+        else:
+            self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
+
+    def committed(self, worker: WorkerProcess, jobs: int, *, lost: bool) -> None:
+        """A worker has committed this many jobs. One of them does not count if its program was `lost`."""
+        if jobs > lost and self.restarts.early_deaths and not worker.template.superseded:
+            self.restarts = self.restarts.committed_a_job()
+        if worker.cautious and self.suspicion.cautious:
+            self.suspicion = self.suspicion.committed(jobs)
+
+    def allow(self, wanted: Missing, now: float) -> Missing:
+        """How many of the wanted workers may start now."""
+        new = 0 if now < max(self.restarts.not_before, self.template_deaths.not_before) else wanted.new
+        return Missing(new, 0 if now < self.old_restarts.not_before else wanted.old)
+
+    @property
+    def next_try(self) -> float | None:
+        """When the last back-off ends; None if there is none."""
+        return max(self.restarts.not_before, self.template_deaths.not_before, self.old_restarts.not_before) or None
+
+    def _restarts_of(self, worker: WorkerProcess) -> Restarts:
+        return self.old_restarts if worker.template.superseded else self.restarts
+
+    def _set_restarts(self, worker: WorkerProcess | None, restarts: Restarts) -> None:
+        if worker is not None and worker.template.superseded:
+            self.old_restarts = restarts
+        else:
+            self.restarts = restarts
