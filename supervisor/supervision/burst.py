@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.workers import Workers
+from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 from supervisor.telemetry import events
 
@@ -53,12 +53,12 @@ class Burst:
         """Give up because something is unavailable; the exit code reports it."""
         self._gave_up = True
 
-    def progress(self, workers: Workers) -> Progress:
+    def progress(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> Progress:
         slots = [worker.slot.read() for worker in workers]
         return Progress(
             pending=self._pending,
             failed=self._failed,
-            done=workers.finished_jobs + sum(slot.done for slot in slots),
+            done=finished_jobs + sum(slot.done for slot in slots),
             workers=len(slots),
             busy=sum(slot.state is State.BUSY for slot in slots),
         )

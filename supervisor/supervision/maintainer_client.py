@@ -11,6 +11,7 @@ from supervisor.maintenance.deaths import DeathReport
 from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.pools import Pools
+from supervisor.supervision.slots import Slots
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
@@ -31,11 +32,12 @@ def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, bur
 
 
 class MaintainerClient:
-    """Reports of deaths are kept until this or a later maintainer has acknowledged them."""
+    """Reports of deaths are kept until this or a later maintainer has acknowledged them; then their slots are free."""
 
-    def __init__(self, engine: Engine, board: Scoreboard, process: SupervisedProcess) -> None:
+    def __init__(self, engine: Engine, board: Scoreboard, slots: Slots, process: SupervisedProcess) -> None:
         self._engine = engine
         self._board = board
+        self._slots = slots
         self._process = process
         self._numbers = itertools.count(1)
         self.unacknowledged: dict[int, DeathReport] = {}
@@ -56,18 +58,17 @@ class MaintainerClient:
             for number, report in self.unacknowledged.items():
                 self._process.send({"death": report.as_message(), "id": number})
 
-    def report(self, death: DeathReport) -> int:
-        """Report a death to be settled. Returns the number of its acknowledgement."""
+    def report(self, death: DeathReport) -> None:
+        """Report a death to be settled."""
         number = next(self._numbers)
         self.unacknowledged[number] = death
         self._process.send({"death": death.as_message(), "id": number})
-        return number
 
     def hear(self, obey: Callable[[Message], None]) -> None:
         """Process the maintainer's messages. Each is passed to `obey`."""
         for message in self._process.hear():
-            if "ack" in message:
-                self.unacknowledged.pop(message["ack"], None)
+            if "ack" in message and (settled := self.unacknowledged.pop(message["ack"], None)) is not None:
+                self._slots.give_back(settled.slot)
             if "recovered" in message:
                 self.recovered = True
             obey(message)

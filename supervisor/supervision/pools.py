@@ -12,6 +12,7 @@ from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.pool import Pool, Waiting
+from supervisor.supervision.worker_process import WorkerProcess
 
 
 class Pools(dict[str, Pool]):
@@ -45,6 +46,17 @@ class Pools(dict[str, Pool]):
         """The pools that share this one's template."""
         image = _image(pool.settings)
         return {name: other for name, other in self.items() if not other.closing and _image(other.settings) == image}
+
+    def workers(self) -> list[WorkerProcess]:
+        """The workers of all pools."""
+        return [worker for pool in self.values() for worker in pool.workers.values()]
+
+    def find(self, incarnation: str) -> WorkerProcess | None:
+        return next((pool.workers[incarnation] for pool in self.values() if incarnation in pool.workers), None)
+
+    def running(self) -> list[WorkerProcess]:
+        """Those that have a process, as far as is known."""
+        return [worker for worker in self.workers() if worker.running]
 
     def take_depths(self, depths: Mapping[str, Any]) -> None:
         """Store the depths that the maintainer has measured."""

@@ -26,4 +26,5 @@ class Slots:
         return number, slot
 
     def give_back(self, number: int) -> None:
+        self._board.slot(number).clear()
         self._free.append(number)

@@ -18,14 +18,18 @@ from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
 from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.database_health import DatabaseHealth
+from supervisor.supervision.ends import Ends
 from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
 from supervisor.supervision.pool_status import pool_status
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.reload import ReloadOutcome
+from supervisor.supervision.slots import Slots
+from supervisor.supervision.staffing import Staffing
 from supervisor.supervision.stopping import Stopping
 from supervisor.supervision.supervised_process import SupervisedProcess
-from supervisor.supervision.watchdog import enforce_deadline, judge_beat, watch_memory
-from supervisor.supervision.workers import Workers
+from supervisor.supervision.templates import Templates
+from supervisor.supervision.watchdog import cancel, enforce_deadline, judge_beat, watch_memory
+from supervisor.supervision.worker_output import Outputs
 from supervisor.system import ending, kernel, lifeline, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
@@ -72,14 +76,18 @@ class Supervisor:
         self._outlet = Outlet()
         self._maintainer = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, self._reactor)
         self._admin = SupervisedProcess("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
-        self._client = MaintainerClient(engine, board, self._maintainer)
+        slots = Slots(board)
+        self._client = MaintainerClient(engine, board, slots, self._maintainer)
         self._admin_process = AdminProcess(serve_admin, self._admin)
         self._storage = DatabaseHealth(engine.writers(), owner)
         self._pools = Pools()
-        supervised = (self._maintainer, self._admin)
-        self._workers = Workers(
-            record.id, engine, board, self._reactor, self._client, supervised, self._pools, self._outlet
+        self._templates = Templates(record.id, engine, board, self._reactor)
+        self._outputs = Outputs(
+            self._reactor, self._outlet, lambda: [w.output for w in self._pools.workers() if w.output]
         )
+        supervised = (self._maintainer, self._admin)
+        self._ends = Ends(self._pools, self._templates, self._reactor, self._client, supervised)
+        self._staffing = Staffing(self._pools, self._templates, slots, self._outputs, self._ends, self._reactor)
         self._reloads: int | None = None
         self._stopping = Stopping()
         self._next_tick = 0.0
@@ -98,8 +106,8 @@ class Supervisor:
         timers = Timers()
         timers.add("tick", lambda: [self._next_tick])
         timers.add("stop", self._stopping.moments)
-        timers.add("ends", self._workers.ends)
-        timers.add("floods", self._workers.outputs.floods)
+        timers.add("ends", self._ends.moments)
+        timers.add("floods", self._outputs.floods)
         timers.add("deadlines", lambda: self._deadlines)
         timers.add("maintainer", lambda: [self._maintainer.restart_at])
         timers.add("admin", lambda: [self._admin_process.due_at])
@@ -112,16 +120,15 @@ class Supervisor:
         Raises StoreError if the database was replaced by another file: only a new start can use it.
         """
         self._start()
-        while not self._stopping.over(self._workers, time.monotonic()):
+        while not self._stopping.over(self._pools.workers(), time.monotonic()):
             self._wait()
             self._hear_maintainer()
             self._admin_process.attend(time.monotonic())
-            self._workers.hear()
-            self._workers.outputs.read_floods(time.monotonic())
-            self._workers.report_ends(time.monotonic())
+            self._staffing.hear()
+            self._outputs.read_floods(time.monotonic())
+            self._ends.report(time.monotonic())
             self._mark_time()
-            self._look_at_workers()
-            self._enforce_deadlines()
+            self._watch_workers()
             self._rescale()
             self._publish()
         self._leave()
@@ -153,7 +160,7 @@ class Supervisor:
 
     def _make_pools(self, settings: Settings) -> None:
         for name in self._pools.configure(settings.pools):
-            self._workers.templates.forget(name)
+            self._templates.forget(name)
 
     def _start_maintainer(self) -> None:
         orders = orders_of(self._settings, self._record, self._pools, burst=self._burst is not None)
@@ -172,7 +179,7 @@ class Supervisor:
             elif number == signal.SIGHUP:
                 self._reload("SIGHUP")
             elif number == signal.SIGCHLD:
-                self._workers.reap()
+                self._ends.reap()
 
     def _hear_maintainer(self) -> None:
         """A stuck or dead maintainer is replaced; reports wait for the next one."""
@@ -180,7 +187,6 @@ class Supervisor:
         if self._maintainer.due(now):
             self._start_maintainer()
         self._client.hear(self._obey_maintainer)
-        self._workers.free_acknowledged()
         ended = self._maintainer.check(now)
         if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
             self._burst.give_up()
@@ -202,7 +208,7 @@ class Supervisor:
         elif "controls" in message:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
-            self._workers.cancel(message["cancels"], time.monotonic())
+            cancel(self._pools, message["cancels"], time.monotonic())
         elif "unhandled" in message:
             self._warn_of_unhandled(message["unhandled"])
         elif "burst" in message:
@@ -236,8 +242,7 @@ class Supervisor:
 
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
         if self._burst is not None and not self._stopping.why:
-            unsettled = self._workers.any_ended() or bool(self._client.unacknowledged)
-            why = self._burst.follow(news, self._pools.values(), unsettled=unsettled)
+            why = self._burst.follow(news, self._pools.values(), unsettled=self._ends.unsettled())
             if why:
                 self._stop(why)
 
@@ -249,8 +254,10 @@ class Supervisor:
             self._next_tick = now + self._tick()
             for pool in self._pools.values():
                 pool.measure_rate(now)
-            self._workers.look_around(now)
-            self._storage.free_writers(self._workers.running(), (self._maintainer, self._admin), now)
+            self._ends.look_around(now)
+            self._staffing.look_around(now)
+            self._outputs.tell_dropped(now)
+            self._storage.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
     def _tick(self) -> float:
@@ -258,16 +265,14 @@ class Supervisor:
         shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
         return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
 
-    def _look_at_workers(self) -> None:
-        """Check the workers' heartbeats and memory."""
+    def _watch_workers(self) -> None:
+        """Enforce the time limits of runs; once a tick, check the workers' heartbeats and memory."""
+        now, running = time.monotonic(), self._pools.running()
         if self._ticking:
-            for worker in self._workers.running():
-                judge_beat(worker, time.monotonic())
-                watch_memory(worker, self._pools[worker.pool], time.monotonic())
-
-    def _enforce_deadlines(self) -> None:
-        now = time.monotonic()
-        self._deadlines = [enforce_deadline(worker, now) for worker in self._workers.running()]
+            for worker in running:
+                judge_beat(worker, now)
+                watch_memory(worker, self._pools[worker.pool], now)
+        self._deadlines = [enforce_deadline(worker, now) for worker in running]
 
     def _rescale(self) -> None:
         """Bring every pool to its target size. There are no workers until recovery is complete."""
@@ -276,13 +281,13 @@ class Supervisor:
         now = time.monotonic()
         for pool in list(self._pools.values()):
             for worker in pool.notice_progress():
-                self._workers.templates.prove(worker)
+                self._templates.prove(worker)
             before = pool.target
             pool.decide(now)
             if pool.target != before:
                 self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
-            self._workers.staff(pool, self._settings, self._pools.sharing(pool))
+            self._staffing.staff(pool, self._settings)
             if pool.closing and not pool.workers:
                 self._pools.remove(pool)
         if not self._ready:
@@ -302,15 +307,15 @@ class Supervisor:
                 "stopping": self._stopping.why,
                 "trouble": self._storage.trouble,
                 "duties": self._duties,
-                "templates": self._workers.templates.pids(),
+                "templates": self._templates.pids(),
                 "pools": {name: pool_status(pool, now) for name, pool in self._pools.items()},
-                "reload": self._outcome.follow(self._pools, self._workers.templates.trying, now),
+                "reload": self._outcome.follow(self._pools, self._templates.trying, now),
             }
             if supervisor_status != self._posted:
                 self._posted = supervisor_status
                 self._board.post(supervisor_status)
         if self._observer is not None and self._burst is not None:
-            self._observer(self._burst.progress(self._workers))
+            self._observer(self._burst.progress(self._pools.workers(), self._ends.finished_jobs))
 
     def _tell_lost_output(self) -> None:
         lost = self._outlet.take_lost()
@@ -335,7 +340,7 @@ class Supervisor:
         self._settings = settings
         self._unhandled = set()
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
-        self._workers.replace_all()
+        self._staffing.replace_all()
         self._outcome.begun(number, time.time(), self._pools)
         self._maintainer.retire()
         self._start_maintainer()
@@ -362,16 +367,16 @@ class Supervisor:
             return
         grace = max((pool.settings.shutdown_grace for pool in self._pools.values()), default=0.0)
         self._stopping.begin(why, grace, time.monotonic())
-        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._workers))
+        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._pools.workers()))
         self._notifier.stopping(why)
-        self._workers.drain_all()
+        self._staffing.drain_all()
 
     def _leave(self) -> None:
         """Wait a few seconds until every end is settled, and end the children. The maintainer, which ends last, removes
         this supervisor from the registry.
         """
         self._admin_process.close()
-        self._workers.templates.close()
+        self._templates.close()
         # A template may have been about to fork: wait until no process is left that could register a worker.
         left = self._await_children(frozenset({self._maintainer.pid}))
         deadline = time.monotonic() + _FAREWELL
@@ -388,7 +393,7 @@ class Supervisor:
         """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
         deadline = time.monotonic() + _FAREWELL
         while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
-            self._workers.reap()
+            self._ends.reap()
             time.sleep(0.002)
         ending.kill_children(spare)
         return frozenset(kernel.children(os.getpid()) or ()) - spare

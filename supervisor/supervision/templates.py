@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -21,23 +23,28 @@ _UNLOADED = "importing the handler and its set-up before the fork did not end wi
 
 
 class Templates:
-    """Pools with the same image share a template. `news` is the eventfd with which workers wake the supervisor.
+    """Pools with the same image share a template.
 
     A reload supersedes all of them. The last one that worked for a pool keeps replacing its workers until one with
     the new code is ready.
     """
 
-    def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor, news: int) -> None:
+    def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
         self._supervisor = supervisor
         self._engine = engine
         self._board = board
         self._reactor = reactor
-        self._news = news
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # with which workers wake the supervisor
         self._log = events(process="supervisor")
         self._templates: list[TemplateProcess] = []
+        reactor.watch(self._news, self._take_news)
 
     def __iter__(self) -> Iterator[TemplateProcess]:
         return iter(list(self._templates))
+
+    def _take_news(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # another process with it, even a handler, may have read it
+            os.eventfd_read(self._news)
 
     def pids(self) -> list[int]:
         return [template.pid for template in self._templates]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.supervision import exit_reason
 from supervisor.supervision.failures import OVER_MEMORY
 from supervisor.supervision.pool import Pool
+from supervisor.supervision.pools import Pools
 from supervisor.supervision.termination import Step
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, signals
@@ -36,6 +39,15 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
         worker.kill(exit_reason.STUCK, run)
     elif verdict is Verdict.STOPPED:
         worker.kill(exit_reason.STOPPED, run)
+
+
+def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> None:
+    """Request that these runs stop, each given as job, token and the worker's incarnation."""
+    for job, token, incarnation in runs:
+        worker = pools.find(incarnation)
+        if worker is not None:
+            worker.slot.requests.cancel(job, token, Cancel.REQUESTED)
+            worker.ladder.cancel(job, token, now)
 
 
 def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:

@@ -123,11 +123,17 @@ class WorkerOutput:
 class Outputs:
     """All outputs that `every` lists: read when data is available, floods again a little later."""
 
-    def __init__(self, reactor: Reactor, every: Callable[[], Iterable[WorkerOutput]]) -> None:
+    def __init__(self, reactor: Reactor, log: Outlet, every: Callable[[], Iterable[WorkerOutput]]) -> None:
         self._reactor = reactor
+        self._log = log
         self._every = every
 
-    def watch(self, output: WorkerOutput) -> None:
+    def open(self, descriptor: int, worker: str, run: Callable[[], Run]) -> WorkerOutput:
+        output = WorkerOutput(descriptor, worker, self._log, run)
+        self._watch(output)
+        return output
+
+    def _watch(self, output: WorkerOutput) -> None:
         self._reactor.watch(output.descriptor, partial(self._read, output))
 
     def _read(self, output: WorkerOutput) -> None:
@@ -143,7 +149,7 @@ class Outputs:
         for output in self._every():
             due = output.resume_at is not None and now >= output.resume_at
             if due and output.read(now) and not output.flooded:
-                self.watch(output)
+                self._watch(output)
 
     def tell_dropped(self, now: float) -> None:
         for output in self._every():

@@ -1,4 +1,4 @@
-"""The supervisor's view of one worker: a state machine, from the request to fork it until its end is settled."""
+"""The supervisor's view of one worker: a state machine, from the request to fork it to its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from enum import IntEnum
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.liveness import Signs
-from supervisor.domain.policy import JobPolicy
-from supervisor.maintenance.deaths import DeathReport
-from supervisor.supervision.exit_reason import Circumstances, ExitReport, Kill, explain
+from supervisor.supervision.exit_reason import Kill
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.termination import NO_RUN, Run, TerminationLadder
 from supervisor.supervision.worker_output import WorkerOutput
@@ -23,7 +21,8 @@ STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a work
 class Stage(IntEnum):
     """The life cycle of a worker. A worker only moves forward.
 
-    asked → forked → ready → draining → ended → reported → settled; draining and ended may come at any time.
+    asked → forked → ready → draining → ended; draining and ended may come at any time. When its end has been reported,
+    only its slot is still in use, until the maintainer has settled its jobs.
     """
 
     ASKED = 1  # requested from its template
@@ -31,8 +30,6 @@ class Stage(IntEnum):
     READY = 3  # it has been set up
     DRAINING = 4  # asked to leave after its job
     ENDED = 5  # its process is dead, or was never started
-    REPORTED = 6  # the maintainer has the report about its jobs
-    SETTLED = 7  # the maintainer has settled its jobs: the slot is free
 
 
 @dataclass(slots=True)
@@ -148,23 +145,6 @@ class WorkerProcess:
             self.stage, self.ended_at = Stage.ENDED, now
         if status is not None:
             self.status, self.peak_memory = status, peak_memory
-
-    def report(self, known: Circumstances, slot: Snapshot) -> tuple[ExitReport, DeathReport]:
-        """Why it ended, and the report for the maintainer."""
-        self.stage = Stage.REPORTED
-        ended = explain(slot, known)
-        settings = self.settings
-        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
-        job, token = ended.run
-        return ended, DeathReport(
-            self.incarnation, self.name, ended.charge, job, token, policy, ended.failure, self.number, ended.batch
-        )
-
-    def settled(self) -> int:
-        """The number of its slot, which is free from now on."""
-        self.stage = Stage.SETTLED
-        self.slot.clear()
-        return self.number
 
     def dump_stacks(self, now: float) -> None:
         """Let it write the stacks of all its threads, which are kept for its job."""

@@ -44,23 +44,9 @@ class Cancel(IntEnum):
 
 
 (
-    _STATE,
-    _PID,
-    _BEAT,
-    _JOB,
-    _TOKEN,
-    _STARTED,
-    _DEADLINE,
-    _CLAIMS,
-    _DONE,
-    _PROGRESS,
-    _CANCELS,
-    _SETTLED,
-    _SETTLED_ASIDE,
-    _RECYCLE,
-    _LOST,
-    _START,
-) = range(16)
+    _STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _CANCELS, _SETTLED,
+    _SETTLED_ASIDE, _RECYCLE, _LOST, _START,
+) = range(16)  # fmt: skip
 _WORDS = struct.Struct("=2qd2q2d2qd6q")  # the sixteen above
 _INCARNATION = (128, 40)
 _NAME = (168, 80)

@@ -1,0 +1,184 @@
+"""How workers and their templates end: notice it, find the cause and report it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from supervisor.domain.policy import JobPolicy
+from supervisor.maintenance.deaths import DeathReport
+from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Circumstances, explain
+from supervisor.supervision.maintainer_client import MaintainerClient
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.supervision.template_process import TemplateProcess
+from supervisor.supervision.templates import Templates
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system import ending, kernel
+from supervisor.system.oom import OomCounter
+from supervisor.system.reactor import Reactor
+from supervisor.telemetry import events
+
+_ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
+
+
+class Ends:
+    """Each end of a worker is reported to the maintainer, which settles its jobs. Times are monotonic seconds."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        templates: Templates,
+        reactor: Reactor,
+        maintainer: MaintainerClient,
+        supervised: Iterable[SupervisedProcess],
+    ) -> None:
+        self._pools = pools
+        self._templates = templates
+        self._reactor = reactor
+        self._maintainer = maintainer
+        self._supervised = tuple(supervised)
+        self._log = events(process="supervisor")
+        self._oom = OomCounter()
+        self._look_at = 0.0
+        self._inherited = frozenset(kernel.children(os.getpid()) or ())  # children of a program that became us by exec
+        self._orphans_until = 0.0
+        self.finished_jobs = 0  # by workers that have ended
+
+    def watch(self, worker: WorkerProcess) -> None:
+        self._reactor.watch(worker.pidfd, partial(self._notice, worker))
+
+    def _notice(self, worker: WorkerProcess) -> None:
+        worker.end(time.monotonic())
+        self._reactor.unwatch(worker.pidfd)  # it stays readable forever; once is enough
+
+    def reap(self) -> None:
+        """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for template in self._templates:
+                if template.pid == pid:
+                    template.status = status
+            for worker in self._pools.workers():
+                if worker.pid == pid:
+                    worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
+
+    def look_around(self, now: float) -> None:
+        """Read the kernel's out-of-memory counter. Only once a second, so that a death that is handled a moment later
+        still sees its change.
+        """
+        if now >= self._look_at:
+            self._look_at = now + 1.0
+            self._oom.look()
+
+    # Workers
+
+    def moments(self) -> list[float | None]:
+        """When each end must be handled even if its cause is not known yet."""
+        return [worker.explained_at for worker in self._pools.workers()]
+
+    def unsettled(self) -> bool:
+        """Whether some end has not been reported, or not been settled yet."""
+        return bool(self._maintainer.unacknowledged) or any(not worker.living for worker in self._pools.workers())
+
+    def report(self, now: float) -> None:
+        """Find the cause of each end, report it to settle the jobs, and make room for a successor."""
+        for worker in self._pools.workers():
+            if worker.explained_at is not None and now >= worker.explained_at:
+                self._report(worker, now)
+        if now < self._orphans_until:
+            self._kill_orphans()
+
+    def _report(self, worker: WorkerProcess, now: float) -> None:
+        pool, slot, settings = self._pools[worker.pool], worker.slot.read(), worker.settings
+        if worker.output is not None:
+            worker.output.drain(now)
+        known = Circumstances(
+            worker.status,
+            kill=worker.killed,
+            tail=b"" if worker.output is None else worker.output.tail,
+            peak_memory=worker.peak_memory,
+            out_of_memory=self._oom.struck,
+            timeout=settings.timeout,
+            ran=now - slot.started if slot.job else None,
+            cautious=worker.cautious,
+            suspects=frozenset(pool.failures.suspicion.jobs),
+        )
+        ended = explain(slot, known)
+        (job, token), number = ended.run, worker.number
+        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
+        report = DeathReport(
+            worker.incarnation, worker.name, ended.charge, job, token, policy, ended.failure, number, ended.batch
+        )
+        self._maintainer.report(report)
+        self._forget(worker)
+        self.finished_jobs += slot.done
+        pool.failures.ended(ended, worker, now)
+        log = self._log.debug if ended.expected else self._log.warning
+        log(
+            "worker_left" if ended.expected else "worker_died",
+            pool=pool.name,
+            worker=worker.name,
+            pid=worker.pid,
+            reason=ended.reason,
+            detail=ended.message,
+            job=job or None,
+        )
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        del self._pools[worker.pool].workers[worker.incarnation]
+        self._reactor.unwatch(worker.pidfd)
+        if worker.output is not None:
+            self._reactor.unwatch(worker.output.descriptor)
+        worker.close()
+
+    # Templates
+
+    def lose_template(self, template: TemplateProcess) -> None:
+        """Its workers die with it. No job is charged, unless the pool is isolated because this happens repeatedly,
+        and only one job was running.
+        """
+        now = time.monotonic()
+        self._templates.lose(template)
+        self._orphans_until = now + _ORPHANED
+        orphaned = [worker for worker in self._pools.workers() if worker.template is template]
+        if orphaned or not (template.retired or template.why_broken):
+            self._log.error("template_died", pid=template.pid, workers=len(orphaned))
+        accused = self._accused(template, orphaned, now)
+        for pool in self._templates.died_by_itself(template, self._pools):
+            deaths = pool.failures.template_deaths
+            if deaths.isolated(now):
+                self._log.warning("pool_isolated", pool=pool.name, deaths=len(deaths.at))
+        for worker in orphaned:
+            if worker.status in (None, signal.SIGKILL):
+                # The kernel kills them with it, and may already have done so.
+                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
+            if worker.pid == 0:
+                worker.end(now)
+
+    def _accused(self, template: TemplateProcess, workers: list[WorkerProcess], now: float) -> WorkerProcess | None:
+        """The one worker with a job in an isolated pool, when its template dies."""
+        if not (template.alone and template.ready) or template.retired or len(workers) != 1:
+            return None
+        [worker] = workers
+        slot, failures = worker.slot.read(), self._pools[worker.pool].failures
+        if not slot.job or not failures.template_deaths.isolated(now):
+            return None
+        failures.template_deaths = failures.template_deaths.charge(slot.job, worker.settings.max_crashes)
+        return worker
+
+    def _kill_orphans(self) -> None:
+        """Kill processes started by the workers of a dead template: they become our children one after another."""
+        ours = {process.pid for process in self._supervised} | {worker.pid for worker in self._pools.workers()}
+        ours.update(self._templates.pids())
+        for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
+            ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child

@@ -1,0 +1,185 @@
+"""Starts missing workers through their templates, and lets surplus ones leave."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+import uuid
+from dataclasses import dataclass
+
+from supervisor.config.settings import Settings
+from supervisor.supervision import exit_reason
+from supervisor.supervision.ends import Ends
+from supervisor.supervision.pool import Pool
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.slots import Slots
+from supervisor.supervision.template_process import TemplateProcess
+from supervisor.supervision.templates import Templates
+from supervisor.supervision.worker_output import Outputs
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system import ending
+from supervisor.system.reactor import Reactor
+from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.telemetry import events
+
+_UNFORKED = "no {what} can be forked: {why}"
+
+
+@dataclass(eq=False, frozen=True)
+class Staffing:
+    """Listens to the templates: which workers they have forked, and which they cannot fork."""
+
+    pools: Pools
+    templates: Templates
+    slots: Slots
+    outputs: Outputs
+    ends: Ends
+    reactor: Reactor
+
+    def staff(self, pool: Pool, settings: Settings) -> None:
+        """Start missing workers of a pool and drain surplus ones."""
+        now = time.monotonic()
+        if pool.untried and pool.asleep:
+            self._try_out(pool, settings, now)
+        before = self.templates.before(pool.name)
+        missing = pool.missing(now, unproven=before is not None)
+        for _ in range(missing.new):
+            template = self._template(pool, settings, now)
+            if template is None or not self._ask(pool, template, now):
+                break
+        for _ in range(missing.old if before is not None else 0):
+            assert before is not None
+            if not self._ask(pool, before, now):
+                break
+        for worker in pool.to_drain():
+            worker.drain()
+
+    def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
+        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
+
+        The old code is dropped: the pool has no worker that it would have to replace meanwhile.
+        """
+        pool.untried = False
+        self.templates.forget(pool.name)
+        template = None if pool.closing else self._template(pool, settings, now)
+        if template is not None:
+            template.try_out(pool.name, now)
+
+    def _template(self, pool: Pool, settings: Settings, now: float) -> TemplateProcess | None:
+        """The template that forks the pool's workers now; None if it cannot be started."""
+        try:
+            return self.templates.current(pool, settings, self.pools.sharing(pool), now)
+        except OSError as error:
+            self._back_off(pool, _UNFORKED.format(what="template", why=error.strerror))
+            return None
+
+    def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
+        """Request one more worker from a template. Returns False if there is no free slot."""
+        if self.slots.full:
+            pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
+            return False
+        incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
+        device = pool.workers.next_device(name, pool.settings.gpus, pool.target)
+        number, slot = self.slots.take(incarnation, name)
+        settings, cautious = template.spec.pools[pool.name], pool.failures.suspicion.cautious
+        worker = WorkerProcess(name, incarnation, number, slot, settings, template, now, device, cautious)
+        worker.stale = "reload" if template.superseded else ""
+        pool.workers[incarnation] = worker
+        template.ask(pool.name, name, incarnation, number, device, now, cautious=cautious)
+        return True
+
+    def drain_all(self) -> None:
+        """Drain all workers. Workers that wait for an image that is still loading are dropped."""
+        for worker in self.pools.workers():
+            worker.drain()
+        for incarnation in self.templates.retire_unready():
+            self._drop(incarnation)
+
+    def replace_all(self) -> None:
+        """After a reload, mark every worker for replacement. A pool without workers needs no old image."""
+        for pool in self.pools.values():
+            if pool.asleep:
+                self.templates.forget(pool.name)
+        self.templates.supersede()
+        for worker in self.pools.workers():
+            worker.stale = worker.stale or "reload"
+
+    # What the templates say
+
+    def hear(self) -> None:
+        """Process the templates' messages."""
+        for template in self.templates:
+            template.flush()
+            if self.reactor.is_readable(template.fileno()):
+                template.hear(self)
+            if template.gone:
+                self._lose(template)
+
+    def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None:
+        worker = self.pools.find(incarnation)
+        if worker is None:  # dropped in the meantime
+            ending.send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+            os.close(stderr)
+            return
+        output = self.outputs.open(stderr, worker.name, lambda: worker.slot.work.run)
+        worker.forked(pid, pidfd, output, time.monotonic())
+        self.ends.watch(worker)
+
+    def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None:
+        worker = self.pools.find(incarnation)
+        if worker is not None:
+            worker.end(time.monotonic(), status, peak_memory)
+
+    def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None:
+        """We cannot open more descriptors, so the worker's were lost in transit; its template kills it."""
+        worker = self.pools.find(incarnation)
+        if worker is not None:
+            worker.pid = pid
+            worker.kill(exit_reason.UNWATCHED)
+            self._back_off(self.pools[worker.pool], f"no worker can be watched: {os.strerror(errno.EMFILE)}", worker)
+
+    def unforked(self, template: TemplateProcess, incarnation: str, why: str) -> None:
+        self._give_up(incarnation, _UNFORKED.format(what="worker", why=why))
+
+    def broken(self, template: TemplateProcess, why: str) -> None:
+        for incarnation in list(template.asked):
+            worker = self.pools.find(incarnation)
+            self._give_up(incarnation, why if worker is None else template.why_broken_for(worker.pool))
+        for name in template.take_tried_out():
+            if name in self.pools:
+                self._back_off(self.pools[name], template.why_broken_for(name))
+
+    def _lose(self, template: TemplateProcess) -> None:
+        if not (template.ready or template.retired or template.why_broken):
+            # The code it was loading has ended it, and may do so again.
+            self.ends.reap()
+            template.why_broken = f"the template ended while it was loading the handler{template.ending}"
+            self.broken(template, template.why_broken)
+        self.ends.lose_template(template)
+
+    def look_around(self, now: float) -> None:
+        """End templates that are not needed or do not answer."""
+        self.templates.spare_memory(self.pools.workers(), self.pools, now)
+        for template in self.templates.stuck(now):
+            self.broken(template, template.why_broken)
+
+    def _give_up(self, incarnation: str, why: str) -> None:
+        """A requested worker could not be started."""
+        worker = self._drop(incarnation)
+        if worker is not None:
+            self._back_off(self.pools[worker.pool], why, worker)
+
+    def _drop(self, incarnation: str) -> WorkerProcess | None:
+        """Forget a worker that has not been forked."""
+        worker = self.pools.find(incarnation)
+        if worker is not None:
+            del self.pools[worker.pool].workers[incarnation]
+            self.slots.give_back(worker.number)
+        return worker
+
+    def _back_off(self, pool: Pool, why: str, worker: WorkerProcess | None = None) -> None:
+        if pool.failures.unstarted(why, time.monotonic(), worker):
+            events(process="supervisor").error("pool_broken", pool=pool.name, problem=why)
