@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from supervisor.domain.policy import JobPolicy
@@ -26,35 +26,29 @@ from supervisor.telemetry import events
 _ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
 
 
+@dataclass(eq=False)
 class Ends:
     """Each end of a worker is reported to the maintainer, which settles its jobs. Times are monotonic seconds."""
 
-    def __init__(
-        self,
-        pools: Pools,
-        templates: Templates,
-        reactor: Reactor,
-        maintainer: MaintainerClient,
-        supervised: Iterable[SupervisedProcess],
-    ) -> None:
-        self._pools = pools
-        self._templates = templates
-        self._reactor = reactor
-        self._maintainer = maintainer
-        self._supervised = tuple(supervised)
+    pools: Pools
+    templates: Templates
+    reactor: Reactor
+    maintainer: MaintainerClient
+    supervised: tuple[SupervisedProcess, ...]
+    finished_jobs: int = 0  # by workers that have ended
+
+    def __post_init__(self) -> None:
         self._log = events(process="supervisor")
         self._oom = OomCounter()
-        self._look_at = 0.0
+        self._look_at = self._orphans_until = 0.0
         self._inherited = frozenset(kernel.children(os.getpid()) or ())  # children of a program that became us by exec
-        self._orphans_until = 0.0
-        self.finished_jobs = 0  # by workers that have ended
 
     def watch(self, worker: WorkerProcess) -> None:
-        self._reactor.watch(worker.pidfd, partial(self._notice, worker))
+        self.reactor.watch(worker.pidfd, partial(self._notice, worker))
 
     def _notice(self, worker: WorkerProcess) -> None:
         worker.end(time.monotonic())
-        self._reactor.unwatch(worker.pidfd)  # it stays readable forever; once is enough
+        self.reactor.unwatch(worker.pidfd)  # it stays readable forever; once is enough
 
     def reap(self) -> None:
         """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
@@ -65,10 +59,10 @@ class Ends:
                 return
             if pid == 0:
                 return
-            for template in self._templates:
+            for template in self.templates:
                 if template.pid == pid:
                     template.status = status
-            for worker in self._pools.workers():
+            for worker in self.pools.workers():
                 if worker.pid == pid:
                     worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
 
@@ -84,28 +78,26 @@ class Ends:
 
     def moments(self) -> list[float | None]:
         """When each end must be handled even if its cause is not known yet."""
-        return [worker.explained_at for worker in self._pools.workers()]
+        return [worker.explained_at for worker in self.pools.workers()]
 
     def unsettled(self) -> bool:
         """Whether some end has not been reported, or not been settled yet."""
-        return bool(self._maintainer.unacknowledged) or any(not worker.living for worker in self._pools.workers())
+        return bool(self.maintainer.unacknowledged) or any(not worker.living for worker in self.pools.workers())
 
     def report(self, now: float) -> None:
         """Find the cause of each end, report it to settle the jobs, and make room for a successor."""
-        for worker in self._pools.workers():
+        for worker in self.pools.workers():
             if worker.explained_at is not None and now >= worker.explained_at:
                 self._report(worker, now)
         if now < self._orphans_until:
             self._kill_orphans()
 
     def _report(self, worker: WorkerProcess, now: float) -> None:
-        pool, slot, settings = self._pools[worker.pool], worker.slot.read(), worker.settings
-        if worker.output is not None:
-            worker.output.drain(now)
+        pool, slot, settings = self.pools[worker.pool], worker.slot.read(), worker.settings
         known = Circumstances(
             worker.status,
             kill=worker.killed,
-            tail=b"" if worker.output is None else worker.output.tail,
+            tail=b"" if worker.output is None else worker.output.drain(now),
             peak_memory=worker.peak_memory,
             out_of_memory=self._oom.struck,
             timeout=settings.timeout,
@@ -119,7 +111,7 @@ class Ends:
         report = DeathReport(
             worker.incarnation, worker.name, ended.charge, job, token, policy, ended.failure, number, ended.batch
         )
-        self._maintainer.report(report)
+        self.maintainer.report(report)
         self._forget(worker)
         self.finished_jobs += slot.done
         pool.failures.ended(ended, worker, now)
@@ -135,10 +127,10 @@ class Ends:
         )
 
     def _forget(self, worker: WorkerProcess) -> None:
-        del self._pools[worker.pool].workers[worker.incarnation]
-        self._reactor.unwatch(worker.pidfd)
+        del self.pools[worker.pool].workers[worker.incarnation]
+        self.reactor.unwatch(worker.pidfd)
         if worker.output is not None:
-            self._reactor.unwatch(worker.output.descriptor)
+            self.reactor.unwatch(worker.output.descriptor)
         worker.close()
 
     # Templates
@@ -148,13 +140,13 @@ class Ends:
         and only one job was running.
         """
         now = time.monotonic()
-        self._templates.lose(template)
+        self.templates.lose(template)
         self._orphans_until = now + _ORPHANED
-        orphaned = [worker for worker in self._pools.workers() if worker.template is template]
+        orphaned = [worker for worker in self.pools.workers() if worker.template is template]
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)
-        for pool in self._templates.died_by_itself(template, self._pools):
+        for pool in self.templates.died_by_itself(template, self.pools):
             deaths = pool.failures.template_deaths
             if deaths.isolated(now):
                 self._log.warning("pool_isolated", pool=pool.name, deaths=len(deaths.at))
@@ -170,7 +162,7 @@ class Ends:
         if not (template.alone and template.ready) or template.retired or len(workers) != 1:
             return None
         [worker] = workers
-        slot, failures = worker.slot.read(), self._pools[worker.pool].failures
+        slot, failures = worker.slot.read(), self.pools[worker.pool].failures
         if not slot.job or not failures.template_deaths.isolated(now):
             return None
         failures.template_deaths = failures.template_deaths.charge(slot.job, worker.settings.max_crashes)
@@ -178,7 +170,7 @@ class Ends:
 
     def _kill_orphans(self) -> None:
         """Kill processes started by the workers of a dead template: they become our children one after another."""
-        ours = {process.pid for process in self._supervised} | {worker.pid for worker in self._pools.workers()}
-        ours.update(self._templates.pids())
+        ours = {process.pid for process in self.supervised} | {worker.pid for worker in self.pools.workers()}
+        ours.update(self.templates.pids())
         for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
             ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child

@@ -107,14 +107,8 @@ class Pool:
         if self.closing:
             self.target, self.reason, self.roof = 0, "no longer in the configuration", None
             return Decision(0, self.reason, needed=False)
-        settings = self.settings
-        policy = ScalingPolicy(
-            settings.min_workers,
-            settings.max_workers,
-            settings.jobs_per_worker,
-            settings.scale_down_delay,
-            settings.memory_budget,
-        )
+        s = self.settings
+        policy = ScalingPolicy(s.min_workers, s.max_workers, s.jobs_per_worker, s.scale_down_delay, s.memory_budget)
         living = self.workers.living()
         slots = [worker.slot.read() for worker in living]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]

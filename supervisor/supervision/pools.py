@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
+from supervisor.domain.text import shortened
 from supervisor.maintenance.maintainer import PoolInfo
 from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
@@ -41,6 +42,10 @@ class Pools(dict[str, Pool]):
     def leaving(self) -> dict[str, LockTimes]:
         """The lock times of closing pools, whose workers finish their jobs."""
         return {name: _info(pool).locks for name, pool in self.items() if pool.closing}
+
+    def status(self, now: float) -> dict[str, dict[str, Any]]:
+        """What `status` shows of them."""
+        return {name: _status(pool, now) for name, pool in self.items()}
 
     def sharing(self, pool: Pool) -> dict[str, Pool]:
         """The pools that share this one's template."""
@@ -81,6 +86,33 @@ def _info(pool: Pool) -> PoolInfo:
     locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
     chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
     return PoolInfo(wanted, pool.wake, locks, chance)
+
+
+def _status(pool: Pool, now: float) -> dict[str, Any]:
+    """`broken`: there is a problem, and no worker with the old code runs instead. `now` is monotonic seconds."""
+    living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
+    deaths = failures.template_deaths
+    alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
+    return {
+        "size": len(living),
+        "target": pool.target,
+        "why": shortened(alone if deaths.isolated(now) else pool.reason),
+        "due": pool.waiting.due,
+        "oldest_age": round(pool.waiting.oldest_age, 3),
+        "rate": round(pool.rate, 1),
+        "problem": problem,
+        "broken": bool(problem) and not pool.workers.old_serve(),
+        "fixed": pool.fixed,
+        "deaths": failures.deaths,
+        "restarts": dict(failures.restarted),
+        "types": list(settings.types),
+        "capabilities": list(settings.capabilities),
+        "min_workers": settings.min_workers,
+        "max_workers": settings.max_workers,
+        "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
+        "devices": {w.name: w.device for w in living if w.device is not None},
+        "stale": {w.name: w.stale for w in living if w.stale},
+    }
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:

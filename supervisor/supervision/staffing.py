@@ -24,8 +24,6 @@ from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.telemetry import events
 
-_UNFORKED = "no {what} can be forked: {why}"
-
 
 @dataclass(eq=False, frozen=True)
 class Staffing:
@@ -72,7 +70,7 @@ class Staffing:
         try:
             return self.templates.current(pool, settings, self.pools.sharing(pool), now)
         except OSError as error:
-            self._back_off(pool, _UNFORKED.format(what="template", why=error.strerror))
+            self._back_off(pool, f"no template can be forked: {error.strerror}")
             return None
 
     def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
@@ -142,7 +140,7 @@ class Staffing:
             self._back_off(self.pools[worker.pool], f"no worker can be watched: {os.strerror(errno.EMFILE)}", worker)
 
     def unforked(self, template: TemplateProcess, incarnation: str, why: str) -> None:
-        self._give_up(incarnation, _UNFORKED.format(what="worker", why=why))
+        self._give_up(incarnation, f"no worker can be forked: {why}")
 
     def broken(self, template: TemplateProcess, why: str) -> None:
         for incarnation in list(template.asked):

@@ -20,7 +20,6 @@ from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
-from supervisor.supervision.pool_status import pool_status
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.reload import ReloadOutcome
 from supervisor.supervision.slots import Slots
@@ -308,7 +307,7 @@ class Supervisor:
                 "trouble": self._storage.trouble,
                 "duties": self._duties,
                 "templates": self._templates.pids(),
-                "pools": {name: pool_status(pool, now) for name, pool in self._pools.items()},
+                "pools": self._pools.status(now),
                 "reload": self._outcome.follow(self._pools, self._templates.trying, now),
             }
             if supervisor_status != self._posted:

@@ -86,15 +86,8 @@ class TemplateProcess:
     ) -> None:
         """Request a worker; the listener gets the answer."""
         self.asked[incarnation] = now
-        worker = {
-            "pool": pool,
-            "name": name,
-            "incarnation": incarnation,
-            "slot": slot,
-            "device": device,
-            "cautious": cautious,
-        }
-        self._channel.send({"fork": worker})
+        worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
+        self._channel.send({"fork": worker | {"cautious": cautious}})
 
     def try_out(self, pool: str, now: float) -> None:
         """Check whether the image can be loaded, without starting a worker."""

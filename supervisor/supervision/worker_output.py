@@ -42,12 +42,7 @@ class WorkerOutput:
         self._stacks_until = 0.0
         self._second = 0.0  # when the current second began
         self._passed = self._dropped = 0
-        self.resume_at: float | None = None  # when to read a flood again
-
-    @property
-    def flooded(self) -> bool:
-        """Whether there was more than one portion: then it is read again at `resume_at`."""
-        return self.resume_at is not None
+        self.resume_at: float | None = None  # when to read a flood again: there was more than one portion
 
     def read(self, now: float) -> bool:
         """Read up to one portion. Returns False if no process can write any more."""
@@ -65,14 +60,15 @@ class WorkerOutput:
             self.resume_at = now + _PAUSE
         return True
 
-    def drain(self, now: float) -> None:
-        """The worker is dead: read the rest, at most what the pipe holds."""
+    def drain(self, now: float) -> bytes:
+        """The worker is dead: read the rest, at most what the pipe holds. Returns the tail."""
         for _ in range(8):
             if not self.read(now) or self.resume_at is None:
                 break
         if self._stacks is not None:
             self._log.put(self._stacks.rest())
         self._tell_dropped()
+        return self.tail
 
     def _notice_run(self) -> None:
         run = self._run_now()
@@ -138,7 +134,7 @@ class Outputs:
 
     def _read(self, output: WorkerOutput) -> None:
         """Read once. A flood is read again a little later; its writer waits meanwhile."""
-        if not output.read(time.monotonic()) or output.flooded:
+        if not output.read(time.monotonic()) or output.resume_at is not None:
             self._reactor.unwatch(output.descriptor)
 
     def floods(self) -> list[float | None]:
@@ -148,7 +144,7 @@ class Outputs:
     def read_floods(self, now: float) -> None:
         for output in self._every():
             due = output.resume_at is not None and now >= output.resume_at
-            if due and output.read(now) and not output.flooded:
+            if due and output.read(now) and output.resume_at is None:
                 self._watch(output)
 
     def tell_dropped(self, now: float) -> None:
