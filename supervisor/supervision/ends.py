@@ -146,16 +146,21 @@ class Ends:
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)
-        for pool in self.templates.died_by_itself(template, self.pools):
-            deaths = pool.failures.template_deaths
-            if deaths.isolated(now):
-                self._log.warning("pool_isolated", pool=pool.name, deaths=len(deaths.at))
+        if template.ready and not template.retired:
+            self._note_death(template, now)
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
                 worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
             if worker.pid == 0:
                 worker.end(now)
+
+    def _note_death(self, template: TemplateProcess, now: float) -> None:
+        """A ready template died unexpectedly: a job of one of its pools may have killed it."""
+        for pool in [self.pools[name] for name in template.spec.pools if name in self.pools]:
+            deaths = pool.failures.template_deaths = pool.failures.template_deaths.died(now)
+            if deaths.isolated(now):
+                self._log.warning("pool_isolated", pool=pool.name, deaths=len(deaths.at))
 
     def _accused(self, template: TemplateProcess, workers: list[WorkerProcess], now: float) -> WorkerProcess | None:
         """The one worker with a job in an isolated pool, when its template dies."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from supervisor.config.settings import Settings
@@ -152,16 +151,6 @@ class Templates:
         self._reactor.unwatch(template.fileno())
         self._templates.remove(template)
         template.close()
-
-    def died_by_itself(self, template: TemplateProcess, pools: Mapping[str, Pool]) -> list[Pool]:
-        """The pools of a ready template that died unexpectedly: a job of one of these pools may have killed it."""
-        if not template.ready or template.retired:
-            return []
-        now = time.monotonic()
-        concerned = [pools[name] for name in template.spec.pools if name in pools]
-        for pool in concerned:
-            pool.failures.template_deaths = pool.failures.template_deaths.died(now)
-        return concerned
 
     def close(self) -> None:
         """Let all templates end; they first kill their remaining descendants."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from supervisor.supervision.stack_filter import StackFilter
@@ -53,7 +54,9 @@ class WorkerOutput:
             return True
         if not data:
             return False
-        self._notice_run()  # after reading: earlier output was written before this run was seen
+        run = self._run_now()  # after reading: earlier output was written before this run was seen
+        if run not in (NO_RUN, self._run):
+            self._run, self.tail = run, b""
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         self._pass_on(data, now)
         if len(data) == _AT_ONCE or self._dropped:
@@ -69,11 +72,6 @@ class WorkerOutput:
             self._log.put(self._stacks.rest())
         self._tell_dropped()
         return self.tail
-
-    def _notice_run(self) -> None:
-        run = self._run_now()
-        if run not in (NO_RUN, self._run):
-            self._run, self.tail = run, b""
 
     def expect_stacks(self, now: float) -> None:
         """The worker was asked for its stacks: keep them for its job, but not in the log."""
@@ -116,37 +114,37 @@ class WorkerOutput:
         os.close(self.descriptor)
 
 
+@dataclass(frozen=True)
 class Outputs:
     """All outputs that `every` lists: read when data is available, floods again a little later."""
 
-    def __init__(self, reactor: Reactor, log: Outlet, every: Callable[[], Iterable[WorkerOutput]]) -> None:
-        self._reactor = reactor
-        self._log = log
-        self._every = every
+    reactor: Reactor
+    log: Outlet
+    every: Callable[[], Iterable[WorkerOutput]]
 
     def open(self, descriptor: int, worker: str, run: Callable[[], Run]) -> WorkerOutput:
-        output = WorkerOutput(descriptor, worker, self._log, run)
+        output = WorkerOutput(descriptor, worker, self.log, run)
         self._watch(output)
         return output
 
     def _watch(self, output: WorkerOutput) -> None:
-        self._reactor.watch(output.descriptor, partial(self._read, output))
+        self.reactor.watch(output.descriptor, partial(self._read, output))
 
     def _read(self, output: WorkerOutput) -> None:
         """Read once. A flood is read again a little later; its writer waits meanwhile."""
         if not output.read(time.monotonic()) or output.resume_at is not None:
-            self._reactor.unwatch(output.descriptor)
+            self.reactor.unwatch(output.descriptor)
 
     def floods(self) -> list[float | None]:
         """When to read the floods again."""
-        return [output.resume_at for output in self._every()]
+        return [output.resume_at for output in self.every()]
 
     def read_floods(self, now: float) -> None:
-        for output in self._every():
+        for output in self.every():
             due = output.resume_at is not None and now >= output.resume_at
             if due and output.read(now) and output.resume_at is None:
                 self._watch(output)
 
     def tell_dropped(self, now: float) -> None:
-        for output in self._every():
+        for output in self.every():
             output.tell_dropped(now)
