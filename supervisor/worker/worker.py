@@ -219,8 +219,8 @@ class Worker:
         if self._cautious and (seconds := self._fitness.leftovers.dangerous_for(monotonic())):
             self._wakeups.pause(seconds)  # let leftovers do their harm while no job runs
         self._slept = False
-        slot, buffer, heartbeat = self._slot, self._buffer, self._heartbeat
-        slot.state(State.BUSY)
+        requests, buffer, heartbeat = self._slot.requests, self._buffer, self._heartbeat
+        self._slot.state(State.BUSY)
         began = monotonic()
         if len(claims) > 1:
             heartbeat.batch(began)
@@ -228,11 +228,11 @@ class Worker:
         self._enqueued = 0
         buffer.take(claims)
         count = 0
-        if slot.requests.drain_requested:  # between claim and start
+        if requests.drain_requested:  # between claim and start
             self._release_if_draining()
         while ran := self._run_next():
             count += ran
-            if slot.requests.drain_requested:
+            if requests.drain_requested:
                 self._release_if_draining()
         heartbeat.job(0.0)
         now = monotonic()
