@@ -61,9 +61,10 @@ class Ends:
                 return
             for template in self.templates:
                 if template.pid == pid:
-                    template.status = status
+                    template.status, template.ended = status, True
             for worker in self.pools.workers():
                 if worker.pid == pid:
+                    worker.template.ended = True  # or it would be the parent; its own end may be seen only later
                     worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
 
     def look_around(self, now: float) -> None:

@@ -110,7 +110,7 @@ class Staffing:
         """Process the templates' messages."""
         for template in self.templates:
             template.flush()
-            if self.reactor.is_readable(template.fileno()):
+            if template.ended or self.reactor.is_readable(template.fileno()):
                 template.hear(self)
             if template.gone:
                 self._lose(template)

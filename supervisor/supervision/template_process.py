@@ -48,6 +48,7 @@ class TemplateProcess:
         self.needed_by: set[str] = set()  # pools that had a ready worker from it, and have none with newer code
         self.why_broken = ""
         self.status: int | None = None
+        self.ended = False  # known before its channel says so
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
         self._tried_out: dict[str, float] = {}  # pools that wait only for its image, and since when
@@ -61,7 +62,7 @@ class TemplateProcess:
 
     @property
     def gone(self) -> bool:
-        return self._channel.closed
+        return self.ended or self._channel.closed
 
     @property
     def forks(self) -> bool:
