@@ -235,6 +235,14 @@ def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
     assert loaded_by(statement) == []
 
 
+def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp_path: Path) -> None:
+    file = tmp_path / "supervisor.toml"
+    file.write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
+    statement = f"from pathlib import Path; from supervisor.config import load; load(Path({str(file)!r}))"
+
+    assert loaded_by(statement) == []
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Every text of a module but its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
