@@ -23,6 +23,7 @@ from supervisor.cli.options import (
     confirm,
 )
 from supervisor.cli.output import document, line, write
+from supervisor.cli.parser import Command, Group
 from supervisor.domain.job import Status
 
 
@@ -33,7 +34,7 @@ class Unsuccessful(enum.StrEnum):
     QUARANTINED = "quarantined"
 
 
-jobs = typer.Typer(name="jobs", rich_markup_mode=None, add_completion=False)
+jobs = typer.Typer(name="jobs", cls=Group, rich_markup_mode=None, add_completion=False)
 
 
 @jobs.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")
@@ -42,7 +43,7 @@ def _group(context: typer.Context) -> None:
         write(context.get_help() + "\n")
 
 
-@jobs.command("list")
+@jobs.command("list", cls=Command)
 def list_jobs(
     context: typer.Context,
     status: Annotated[
@@ -80,7 +81,7 @@ def list_jobs(
         line(f"older jobs: --before {found[-1].id}")
 
 
-@jobs.command()
+@jobs.command(cls=Command)
 def show(
     context: typer.Context,
     job_id: JobId,
@@ -121,7 +122,7 @@ def show(
     tables.logs(runs, whole=log)
 
 
-@jobs.command()
+@jobs.command(cls=Command)
 def retry(
     context: typer.Context,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
@@ -173,7 +174,7 @@ def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | 
     return list(dict.fromkeys(job_ids or ()))
 
 
-@jobs.command()
+@jobs.command(cls=Command)
 def cancel(
     context: typer.Context,
     job_ids: JobIds,
@@ -198,7 +199,7 @@ def cancel(
         line(f"{job_id} " + ("is cancelled" if status.finished else "is running and was asked to stop"))
 
 
-@jobs.command()
+@jobs.command(cls=Command)
 def delete(
     context: typer.Context,
     job_ids: JobIds,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisor.store.base import Engine, Operations
 
 ConfigFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "-c",
         "--config",
@@ -61,12 +61,13 @@ class Target:
     database: str | None
 
     @classmethod
-    def of(cls, context: typer.Context, config: Path | None, database: str | None) -> Target:
+    def of(cls, context: typer.Context, config: str | None, database: str | None) -> Target:
         """Options after the command's name take precedence over those before it."""
         outer = context.find_root().obj
+        file = None if config is None else Path(config)
         if isinstance(outer, Target):
-            return cls(config or outer.config, database or outer.database)
-        return cls(config, database)
+            return cls(file or outer.config, database or outer.database)
+        return cls(file, database)
 
     @property
     def config_path(self) -> Path:

@@ -60,8 +60,9 @@ def _print(overview: Overview) -> None:
 
 
 def _supervisors(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
 
     if not overview.supervisors:
         line("no supervisor is running; `supervisor run` starts one")
@@ -87,8 +88,9 @@ def _state(supervisor: SupervisorView) -> str:
 
 
 def _pools(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
     from supervisor.ops.status import COUNT_LIMIT
 
     rows = []
@@ -102,8 +104,9 @@ def _pools(overview: Overview) -> None:
 
 
 def _workers(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, heading, percent, span, table
+    from supervisor.cli.tables import NOTHING, percent, span
     from supervisor.domain.duration import human_size
 
     rows = []
@@ -128,8 +131,9 @@ def _workers(overview: Overview) -> None:
 
 
 def _types(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
 
     rows = []
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
@@ -171,8 +175,9 @@ def _types(overview: Overview) -> None:
 
 
 def _schedules(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, heading, span, table
+    from supervisor.cli.tables import NOTHING, span
 
     rows = []
     for view in overview.schedules:
