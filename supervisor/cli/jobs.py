@@ -54,7 +54,9 @@ def list_jobs(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="Only jobs with this tag in their meta; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The maximum number of jobs.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="The maximum number of jobs.")
+    ] = 20,
     before: Annotated[
         int | None,
         typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,6 +96,8 @@ class Target:
             try:
                 return self.settings().database
             except ConfigError as error:
+                if self._is_configured():
+                    raise
                 raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
 
@@ -103,6 +105,12 @@ class Target:
             return absolute(self.database, Path.cwd())
         except ValueError as error:
             raise wrong_usage(f"--database: {error}") from None
+
+    def _is_configured(self) -> bool:
+        """Whether there is a configuration file, valid or not."""
+        with suppress(ConfigError, OSError, ValueError):  # ValueError: a path cannot contain a NUL character
+            return self.config_path.exists()
+        return False
 
     def engine(self, *, create: bool = False) -> Engine:
         """The engine of an existing database; with `create`, a configured database need not exist yet.

@@ -1,4 +1,4 @@
-"""Typer's commands, without the conversion of values that need none.
+"""Typer's commands, without the conversion of values that need none, and without Python's types in their help.
 
 Typer converts every value through pydantic, even text to text, and importing pydantic takes longer than most commands
 take to run.
@@ -27,13 +27,28 @@ def _lightened(params: list[Any]) -> list[Any]:
     for param in params:
         if not isinstance(param.process_value, partial):
             param.process_value = partial(_value, param, param.process_value)
+            if param.metavar is not None:  # it says what to write; Typer would add <str> or <list[int]>
+                param.display_type = _unnamed
     return params
 
 
+def _unnamed(ctx: Any) -> str:
+    return ""
+
+
 def _value(param: Any, convert: Any, context: Any, given: Any) -> Any:
-    """What the command receives: text for a text, or a default, as it is; all else as Typer converts it."""
-    # Versions of Typer that do not use pydantic have no type descriptor.
-    wanted = getattr(getattr(param, "type_descriptor", None), "annotation", None)
-    if not (wanted is str and isinstance(given, str)) and (given is not param.default or param.required):
+    """What the command receives: texts and defaults as they are, what has a parser of ours from it, all else as Typer
+    converts it.
+    """
+    described = getattr(param, "type_descriptor", None)
+    if described is None:  # a version of Typer that does not use pydantic
         return convert(context, given)
-    return given if param.callback is None else param.callback(context, param, given)
+    parse = described.parameter_info.parser
+    value = given
+    if parse is not None and given:
+        value = [parse(text) for text in given] if isinstance(given, (list, tuple)) else parse(given)
+    elif not (described.annotation is str and isinstance(given, str)) and (
+        param.required or not (given is param.default or given == ())
+    ):
+        return convert(context, given)
+    return value if param.callback is None else param.callback(context, param, value)

@@ -96,7 +96,8 @@ def _pools(overview: Overview) -> None:
     rows = []
     for pool in overview.pools:
         due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
-        size = f"{pool.size} of {pool.target}"
+        leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
+        size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
         rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     if rows:
         columns = ("pool", "size", "due>", "oldest>", "rate>", "why")

@@ -23,10 +23,10 @@ _LAST_LINES = 20  # of a log that is shown without --log
 
 
 def when(value: object) -> str:
-    """A stored time in this machine's time zone. Other programs may have stored any value."""
+    """A stored time in UTC, as in the logs of runs. Other programs may have stored any value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
-            return datetime.datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
+            return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         except (OverflowError, ValueError, OSError):
             return str(value)
     return NOTHING if value is None else clean(value)

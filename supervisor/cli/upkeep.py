@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +12,20 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, OnlyType, Target, Yes, confirm
 from supervisor.cli.output import document, line
+from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 
 if TYPE_CHECKING:
     from supervisor.store.base import AdoptReport
+
+
+class Finished(enum.StrEnum):
+    """The states that `purge` accepts."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    QUARANTINED = "quarantined"
 
 
 def purge(
@@ -23,9 +34,12 @@ def purge(
         str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
     ],
     status: Annotated[
-        list[Status] | None,
+        list[Finished] | None,
         typer.Option(
-            "--status", help="Only jobs in this state; may be repeated. Default: all finished jobs.", show_default=False
+            "--status",
+            metavar=f"<{'|'.join(Finished)}>",
+            help="Only jobs in this state; may be repeated. Default: all finished jobs.",
+            show_default=False,
         ),
     ] = None,
     type: OnlyType = None,
@@ -37,7 +51,8 @@ def purge(
     """Delete old finished jobs."""
     from supervisor.ops import commands
 
-    which = commands.purgeable(older_than, status or (), type, time.time())
+    statuses = [Status(state) for state in status or ()]
+    which = commands.purgeable(older_than, statuses, type, time.time())
     with Target.of(context, config, database).operations() as operations:
         ids = operations.jobs.ids(which)
         confirm("delete", len(ids), yes=yes)
@@ -140,7 +155,7 @@ def backup(
 ) -> None:
     """Copy the database while it is in use."""
     if file.exists():
-        raise wrong_usage(f"{file}: already exists; a backup never overwrites a file")
+        raise Conflict(f"{file}: already exists; a backup never overwrites a file")
     if not file.absolute().parent.is_dir():
         raise wrong_usage(f"{file}: no such folder")
     engine = Target.of(context, config, database).engine()
