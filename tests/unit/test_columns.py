@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -44,6 +44,7 @@ def test_in_a_narrow_terminal_the_widest_columns_are_cut(width: object) -> None:
     ]
 
 
+@settings(deadline=None)
 @given(rows=st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=4), columns=st.integers(20, 60), wrap=st.booleans())
 def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, str]], columns: int, wrap: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
