@@ -12,8 +12,6 @@ import typer
 from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import (
     AsJson,
-    ConfigFile,
-    DatabaseUrl,
     JobId,
     JobIds,
     OnlyType,
@@ -21,6 +19,7 @@ from supervisor.cli.options import (
     Yes,
     as_job_id,
     confirm,
+    on_target,
 )
 from supervisor.cli.output import document, line, write
 from supervisor.cli.parser import Command, Group
@@ -44,8 +43,9 @@ def _group(context: typer.Context) -> None:
 
 
 @jobs.command("list", cls=Command)
+@on_target
 def list_jobs(
-    context: typer.Context,
+    target: Target,
     status: Annotated[
         Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
     ] = None,
@@ -63,14 +63,12 @@ def list_jobs(
             "--before", metavar="ID", min=1, max=2**63 - 1, help="Only jobs older than this one.", show_default=False
         ),
     ] = None,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     from supervisor.cli import tables
 
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         found = operations.jobs.latest(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
     if as_json:
         document([job.as_json() for job in found])
@@ -84,12 +82,11 @@ def list_jobs(
 
 
 @jobs.command(cls=Command)
+@on_target
 def show(
-    context: typer.Context,
+    target: Target,
     job_id: JobId,
     log: Annotated[bool, typer.Option("--log", help="Show everything that its runs logged and printed.")] = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its timeline, runs and errors.
@@ -102,7 +99,7 @@ def show(
     from supervisor.ops.status import running
     from supervisor.ops.timeline import trials
 
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         job = operations.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -125,8 +122,9 @@ def show(
 
 
 @jobs.command(cls=Command)
+@on_target
 def retry(
-    context: typer.Context,
+    target: Target,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
     status: Annotated[
@@ -135,8 +133,6 @@ def retry(
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Retry unsuccessful jobs.
@@ -147,7 +143,7 @@ def retry(
     from supervisor.store.base import Filter
 
     ids = _chosen(job_ids, all_, status, type)
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         if status is not None and not ids:
             ids = operations.jobs.ids(Filter((Status(status),), (type,) if type else ()))
             confirm("retry", len(ids), yes=yes)
@@ -177,19 +173,13 @@ def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | 
 
 
 @jobs.command(cls=Command)
-def cancel(
-    context: typer.Context,
-    job_ids: JobIds,
-    yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def cancel(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Cancel pending jobs, stop running ones."""
     from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         commands.check_cancel(operations, ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
@@ -202,19 +192,13 @@ def cancel(
 
 
 @jobs.command(cls=Command)
-def delete(
-    context: typer.Context,
-    job_ids: JobIds,
-    yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def delete(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete finished jobs."""
     from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         commands.check_delete(operations, ids)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)

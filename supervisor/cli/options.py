@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -143,6 +144,28 @@ class Target:
             yield operations
         finally:
             operations.close()
+
+
+def on_target(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options --config and --database. Its first parameter is the Target that they select."""
+
+    @wraps(function)
+    def command(context: typer.Context, config: str | None, database: str | None, **given: Any) -> None:
+        function(Target.of(context, config, database), **given)
+
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    keyed = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("context", keyed, annotation=typer.Context),
+        *(each.replace(kind=keyed) for each in own),
+        inspect.Parameter("config", keyed, annotation=ConfigFile, default=None),
+        inspect.Parameter("database", keyed, annotation=DatabaseUrl, default=None),
+    ]
+    parameters.sort(key=lambda each: each.name == "as_json")  # the last in the help
+    # Typer reads the signature.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
 
 
 def confirm(what: str, count: int, *, yes: bool) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line
 
 if TYPE_CHECKING:
@@ -21,16 +19,12 @@ _COUNTED = (
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
-def status(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def status(target: Target, as_json: AsJson = False) -> None:
     """Show supervisors, pools, workers and types."""
     from supervisor.ops.status import gather
 
-    engine = Target.of(context, config, database).engine()
+    engine = target.engine()
     operations = engine.operations()
     try:
         overview = gather(engine, operations)
