@@ -1,10 +1,12 @@
 """The command line: parses arguments and prints results. It contains no rules.
 
     program.py    the application: finds and runs a command
+    parser.py     how a command's values are converted
     options.py    options that many commands share, and the database they select
     errors.py     every failure as one readable line, with its exit code
     output.py     what goes to standard output: one JSON document, or text for people
-    tables.py     text, times and columns for people
+    columns.py    tables and headings for people
+    tables.py     jobs, runs, times and findings for people
 
 Each command imports what it needs when it runs, so that `supervisor enqueue` starts quickly.
 """

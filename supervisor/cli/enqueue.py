@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target, warn_if_nobody_runs, warn_of_type
+from supervisor.cli.options import AsJson, JobType, Target, on_target, warn_if_nobody_runs, warn_of_type
 from supervisor.cli.output import compact, document, line, note
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ _STDIN = "-"
 _ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
+@on_target
 def enqueue(
-    context: typer.Context,
+    target: Target,
     type: JobType,
     payload: Annotated[
         str,
@@ -58,8 +59,6 @@ def enqueue(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
     ] = None,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Enqueue a job and print its id.
@@ -82,7 +81,6 @@ def enqueue(
     if payload == _STDIN and unique_key is not None:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
     jobs = _jobs(type, payload, options)
-    target = Target.of(context, config, database)
     queue = _queue(target)
     try:
         ids = queue.insert(jobs) if jobs else []

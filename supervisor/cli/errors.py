@@ -55,7 +55,7 @@ class Stop(Exception):
 
 
 class NoDatabase(ConfigError):
-    """The configuration cannot be read, and only its database URL was needed."""
+    """There is no configuration, and only its database URL was needed."""
 
     hint = "--database URL works without a configuration"
 

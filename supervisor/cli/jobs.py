@@ -12,8 +12,6 @@ import typer
 from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import (
     AsJson,
-    ConfigFile,
-    DatabaseUrl,
     JobId,
     JobIds,
     OnlyType,
@@ -21,8 +19,10 @@ from supervisor.cli.options import (
     Yes,
     as_job_id,
     confirm,
+    on_target,
 )
 from supervisor.cli.output import document, line, write
+from supervisor.cli.parser import Command, Group
 from supervisor.domain.job import Status
 
 
@@ -33,7 +33,7 @@ class Unsuccessful(enum.StrEnum):
     QUARANTINED = "quarantined"
 
 
-jobs = typer.Typer(name="jobs", rich_markup_mode=None, add_completion=False)
+jobs = typer.Typer(name="jobs", cls=Group, rich_markup_mode=None, add_completion=False)
 
 
 @jobs.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")
@@ -42,9 +42,10 @@ def _group(context: typer.Context) -> None:
         write(context.get_help() + "\n")
 
 
-@jobs.command("list")
+@jobs.command("list", cls=Command)
+@on_target
 def list_jobs(
-    context: typer.Context,
+    target: Target,
     status: Annotated[
         Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
     ] = None,
@@ -53,21 +54,21 @@ def list_jobs(
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="Only jobs with this tag in their meta; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="The maximum number of jobs.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="The maximum number of jobs.")
+    ] = 20,
     before: Annotated[
         int | None,
         typer.Option(
             "--before", metavar="ID", min=1, max=2**63 - 1, help="Only jobs older than this one.", show_default=False
         ),
     ] = None,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     from supervisor.cli import tables
 
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         found = operations.jobs.latest(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
     if as_json:
         document([job.as_json() for job in found])
@@ -80,13 +81,12 @@ def list_jobs(
         line(f"older jobs: --before {found[-1].id}")
 
 
-@jobs.command()
+@jobs.command(cls=Command)
+@on_target
 def show(
-    context: typer.Context,
+    target: Target,
     job_id: JobId,
     log: Annotated[bool, typer.Option("--log", help="Show everything that its runs logged and printed.")] = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its timeline, runs and errors.
@@ -99,7 +99,7 @@ def show(
     from supervisor.ops.status import running
     from supervisor.ops.timeline import trials
 
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         job = operations.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -121,9 +121,10 @@ def show(
     tables.logs(runs, whole=log)
 
 
-@jobs.command()
+@jobs.command(cls=Command)
+@on_target
 def retry(
-    context: typer.Context,
+    target: Target,
     job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
     status: Annotated[
@@ -132,8 +133,6 @@ def retry(
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Retry unsuccessful jobs.
@@ -144,7 +143,7 @@ def retry(
     from supervisor.store.base import Filter
 
     ids = _chosen(job_ids, all_, status, type)
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         if status is not None and not ids:
             ids = operations.jobs.ids(Filter((Status(status),), (type,) if type else ()))
             confirm("retry", len(ids), yes=yes)
@@ -173,20 +172,14 @@ def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | 
     return list(dict.fromkeys(job_ids or ()))
 
 
-@jobs.command()
-def cancel(
-    context: typer.Context,
-    job_ids: JobIds,
-    yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@jobs.command(cls=Command)
+@on_target
+def cancel(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Cancel pending jobs, stop running ones."""
     from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         commands.check_cancel(operations, ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
@@ -198,20 +191,14 @@ def cancel(
         line(f"{job_id} " + ("is cancelled" if status.finished else "is running and was asked to stop"))
 
 
-@jobs.command()
-def delete(
-    context: typer.Context,
-    job_ids: JobIds,
-    yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@jobs.command(cls=Command)
+@on_target
+def delete(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete finished jobs."""
     from supervisor.ops import commands
 
     ids = list(dict.fromkeys(job_ids))
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         commands.check_delete(operations, ids)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)

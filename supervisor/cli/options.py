@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from supervisor.store.base import Engine, Operations
 
 ConfigFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "-c",
         "--config",
@@ -61,12 +62,13 @@ class Target:
     database: str | None
 
     @classmethod
-    def of(cls, context: typer.Context, config: Path | None, database: str | None) -> Target:
+    def of(cls, context: typer.Context, config: str | None, database: str | None) -> Target:
         """Options after the command's name take precedence over those before it."""
         outer = context.find_root().obj
+        file = None if config is None else Path(config)
         if isinstance(outer, Target):
-            return cls(config or outer.config, database or outer.database)
-        return cls(config, database)
+            return cls(file or outer.config, database or outer.database)
+        return cls(file, database)
 
     @property
     def config_path(self) -> Path:
@@ -95,6 +97,8 @@ class Target:
             try:
                 return self.settings().database
             except ConfigError as error:
+                if self._is_configured():
+                    raise
                 raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
 
@@ -102,6 +106,12 @@ class Target:
             return absolute(self.database, Path.cwd())
         except ValueError as error:
             raise wrong_usage(f"--database: {error}") from None
+
+    def _is_configured(self) -> bool:
+        """Whether there is a configuration file, valid or not."""
+        with suppress(ConfigError, OSError, ValueError):  # ValueError: a path cannot contain a NUL character
+            return self.config_path.exists()
+        return False
 
     def engine(self, *, create: bool = False) -> Engine:
         """The engine of an existing database; with `create`, a configured database need not exist yet.
@@ -134,6 +144,28 @@ class Target:
             yield operations
         finally:
             operations.close()
+
+
+def on_target(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options --config and --database. Its first parameter is the Target that they select."""
+
+    @wraps(function)
+    def command(context: typer.Context, config: str | None, database: str | None, **given: Any) -> None:
+        function(Target.of(context, config, database), **given)
+
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    keyed = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("context", keyed, annotation=typer.Context),
+        *(each.replace(kind=keyed) for each in own),
+        inspect.Parameter("config", keyed, annotation=ConfigFile, default=None),
+        inspect.Parameter("database", keyed, annotation=DatabaseUrl, default=None),
+    ]
+    parameters.sort(key=lambda each: each.name == "as_json")  # the last in the help
+    # Typer reads the signature.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
 
 
 def confirm(what: str, count: int, *, yes: bool) -> None:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from supervisor.domain.json_safe import json_safe
 from supervisor.domain.printable import clean, clean_lines
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_WIDTH = 120  # columns where there is no terminal
 
 
 class ReaderGone(Exception):
@@ -73,26 +67,9 @@ def note(text: str) -> None:
         return  # no stream is left to report it on
 
 
-def show(*renderables: RenderableType) -> None:
-    """Print tables and text for people, as wide as the terminal."""
-    import io
-
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        force_terminal=terminal,
-        width=shutil.get_terminal_size((_WIDTH, 24)).columns,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    for renderable in renderables:
-        console.print(renderable)
-    write("".join(text.rstrip() + "\n" for text in buffer.getvalue().splitlines()))
+def show(*blocks: str) -> None:
+    """Print tables and headings."""
+    write("".join(f"{block}\n" for block in blocks))
 
 
 def silence() -> None:

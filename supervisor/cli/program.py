@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
+from supervisor.cli.parser import Command, Group
 
 # Every command, in the order of the help, with the module in this package that defines it under its name.
 COMMANDS = {
@@ -40,7 +40,7 @@ COMMANDS = {
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-class _Lazily(TyperGroup):
+class _Lazily(Group):
     """Builds each command on first use: building all of them takes longer than most commands run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -59,7 +59,7 @@ def _built(name: str) -> Any:
     if isinstance(what, typer.Typer):
         return get_command(what)
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    alone.command(name)(what)
+    alone.command(name, cls=Command)(what)
     return get_command(alone)
 
 
@@ -80,7 +80,7 @@ def root(
     database: DatabaseUrl = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    context.obj = Target(config, database)
+    context.obj = Target.of(context, config, database)
     if version:
         from supervisor import __version__
 

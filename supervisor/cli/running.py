@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor.cli.errors import Stop
-from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import Target, on_target
 
 if TYPE_CHECKING:
     from supervisor.supervision.burst import Progress
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 _LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 
 
+@on_target
 def run(
-    context: typer.Context,
+    target: Target,
     burst: Annotated[
         bool, typer.Option("--burst", help="Run until no job is due or waiting for a retry, then exit.")
     ] = False,
@@ -30,8 +31,6 @@ def run(
             "--allow-network-file-system", help="Allow a database on a network file system, where SQLite is not safe."
         ),
     ] = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
 ) -> None:
     """Run the supervisor.
 
@@ -39,7 +38,6 @@ def run(
     """
     from supervisor import app
 
-    target = Target.of(context, config, database)
     bar, failed = None, 0
     if burst:
         from supervisor.cli.bar import Bar

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.errors import FAILED, USAGE
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line, note
 
 
@@ -29,12 +29,8 @@ def init(
     line(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
 
 
-def check(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def check(target: Target, as_json: AsJson = False) -> None:
     """Check the configuration and list every problem.
 
     Validates the file and imports each handler in a separate process, as a worker would.
@@ -43,7 +39,6 @@ def check(
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
 
-    target = Target.of(context, config, database)
     path = target.config_path
     try:
         settings = check_configuration(path, target.database)
@@ -62,12 +57,8 @@ def check(
         line(f"{path}: OK; pools: {', '.join(settings.pools)}")
 
 
-def doctor(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def doctor(target: Target, as_json: AsJson = False) -> None:
     """Check the environment and say what to fix.
 
     Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
@@ -77,7 +68,6 @@ def doctor(
     from supervisor.cli.tables import findings
     from supervisor.ops.doctor import examine
 
-    target = Target.of(context, config, database)
     found = examine(target.config, target.database)
     ok = all(finding.level != "fault" for finding in found)
     if as_json:

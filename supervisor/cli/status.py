@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line
 
 if TYPE_CHECKING:
@@ -21,16 +19,12 @@ _COUNTED = (
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
-def status(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def status(target: Target, as_json: AsJson = False) -> None:
     """Show supervisors, pools, workers and types."""
     from supervisor.ops.status import gather
 
-    engine = Target.of(context, config, database).engine()
+    engine = target.engine()
     operations = engine.operations()
     try:
         overview = gather(engine, operations)
@@ -60,8 +54,9 @@ def _print(overview: Overview) -> None:
 
 
 def _supervisors(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
 
     if not overview.supervisors:
         line("no supervisor is running; `supervisor run` starts one")
@@ -87,14 +82,16 @@ def _state(supervisor: SupervisorView) -> str:
 
 
 def _pools(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
     from supervisor.ops.status import COUNT_LIMIT
 
     rows = []
     for pool in overview.pools:
         due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
-        size = f"{pool.size} of {pool.target}"
+        leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
+        size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
         rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     if rows:
         columns = ("pool", "size", "due>", "oldest>", "rate>", "why")
@@ -102,8 +99,9 @@ def _pools(overview: Overview) -> None:
 
 
 def _workers(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, heading, percent, span, table
+    from supervisor.cli.tables import NOTHING, percent, span
     from supervisor.domain.duration import human_size
 
     rows = []
@@ -128,8 +126,9 @@ def _workers(overview: Overview) -> None:
 
 
 def _types(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import heading, span, table
+    from supervisor.cli.tables import span
 
     rows = []
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
@@ -171,8 +170,9 @@ def _types(overview: Overview) -> None:
 
 
 def _schedules(overview: Overview) -> None:
+    from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, heading, span, table
+    from supervisor.cli.tables import NOTHING, span
 
     rows = []
     for view in overview.schedules:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, JobType, Target
+from supervisor.cli.options import AsJson, JobType, Target, on_target
 from supervisor.cli.output import document, line, note
 
 if TYPE_CHECKING:
@@ -18,32 +18,26 @@ if TYPE_CHECKING:
 _MANY = 100  # workers; a larger number is probably a typing error
 
 
+@on_target
 def pause(
-    context: typer.Context,
+    target: Target,
     type: JobType,
     force: Annotated[
         bool, typer.Option("--force", help="Pause it even if no pool takes the type and no job has it.")
     ] = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Stop starting jobs of a type.
 
     A type that no pool takes and no job has is refused: it is probably a typing error.
     """
-    _set(Target.of(context, config, database), type, paused=True, force=force, as_json=as_json)
+    _set(target, type, paused=True, force=force, as_json=as_json)
 
 
-def resume(
-    context: typer.Context,
-    type: JobType,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def resume(target: Target, type: JobType, as_json: AsJson = False) -> None:
     """Start jobs of a paused type again."""
-    _set(Target.of(context, config, database), type, paused=False, as_json=as_json)
+    _set(target, type, paused=False, as_json=as_json)
 
 
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
@@ -78,15 +72,14 @@ def _warn_if_mistyped(operations: Operations, type_: str, configured: Iterable[s
         note(f"warning: {error.problems[0]}")
 
 
+@on_target
 def scale(
-    context: typer.Context,
+    target: Target,
     pool: Annotated[str, typer.Argument(metavar="POOL")],
     size: Annotated[
         str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Allow more than 100 workers.")] = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a pool's number of workers.
@@ -98,7 +91,6 @@ def scale(
     workers = _workers(size)
     if workers is not None and workers > _MANY and not yes:
         raise wrong_usage(f"{workers} is more than {_MANY} workers", "add --yes to confirm")
-    target = Target.of(context, config, database)
     settings = target.settings_if_any()
     with target.operations() as operations:
         commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
@@ -117,10 +109,9 @@ def _workers(size: str) -> int | None:
         raise wrong_usage(f"{size!r} is neither a number of workers nor auto") from None
 
 
+@on_target
 def reload(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
+    target: Target,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until new workers run; exit code 1 if they cannot start.")
     ] = False,
@@ -133,7 +124,7 @@ def reload(
     """
     from supervisor.ops import commands
 
-    with Target.of(context, config, database).operations() as operations:
+    with target.operations() as operations:
         asked = commands.reload(operations, time.time())
         outcomes = commands.await_reload(operations, asked) if wait else {}
     if as_json:

@@ -5,70 +5,28 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.cli import output
+from supervisor.cli.columns import heading, table
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
-from supervisor.domain.printable import CELL, VALUE, clean
+from supervisor.domain.printable import CELL, clean
 from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from supervisor.domain.job import Attempt, Job, Run
     from supervisor.ops.doctor import Finding
 
 NOTHING = "–"
 _LAST_LINES = 20  # of a log that is shown without --log
-_COLOURS = {
-    "done": "green",
-    "running": "cyan",
-    "failed": "red",
-    "quarantined": "magenta",
-    "cancelled": "yellow",
-    "ok": "green",
-    "note": "cyan",
-    "warning": "yellow",
-    "fault": "red",
-}
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> Table:
-    """A table with its column names in capitals. A name that ends in > is aligned to the right.
-
-    The last column takes the remaining width. Longer text is cut, or wrapped with `wrap`.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold")
-    for index, name in enumerate(columns):
-        last = index == len(columns) - 1
-        grid.add_column(
-            name.rstrip(">").upper(),
-            justify="right" if name.endswith(">") and not last else "left",
-            no_wrap=not (last and wrap),
-            overflow="fold" if last and wrap else "ellipsis",
-            ratio=1 if last else None,
-        )
-    limit = VALUE if wrap else CELL
-    for row in rows:
-        grid.add_row(*(Text(cell := clean(value, limit=limit), style=_COLOURS.get(cell, "")) for value in row))
-    return grid
-
-
-def heading(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(f"\n{clean(text)}", style="bold")
 
 
 def when(value: object) -> str:
-    """A stored time in this machine's time zone. Other programs may have stored any value."""
+    """A stored time in UTC, as in the logs of runs. Other programs may have stored any value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
-            return datetime.datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
+            return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         except (OverflowError, ValueError, OSError):
             return str(value)
     return NOTHING if value is None else clean(value)

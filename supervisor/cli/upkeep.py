@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,36 +10,49 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, ConfigFile, DatabaseUrl, OnlyType, Target, Yes, confirm
+from supervisor.cli.options import AsJson, OnlyType, Target, Yes, confirm, on_target
 from supervisor.cli.output import document, line
+from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 
 if TYPE_CHECKING:
     from supervisor.store.base import AdoptReport
 
 
+class Finished(enum.StrEnum):
+    """The states that `purge` accepts."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    QUARANTINED = "quarantined"
+
+
+@on_target
 def purge(
-    context: typer.Context,
+    target: Target,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
     ],
     status: Annotated[
-        list[Status] | None,
+        list[Finished] | None,
         typer.Option(
-            "--status", help="Only jobs in this state; may be repeated. Default: all finished jobs.", show_default=False
+            "--status",
+            metavar=f"<{'|'.join(Finished)}>",
+            help="Only jobs in this state; may be repeated. Default: all finished jobs.",
+            show_default=False,
         ),
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete old finished jobs."""
     from supervisor.ops import commands
 
-    which = commands.purgeable(older_than, status or (), type, time.time())
-    with Target.of(context, config, database).operations() as operations:
+    statuses = [Status(state) for state in status or ()]
+    which = commands.purgeable(older_than, statuses, type, time.time())
+    with target.operations() as operations:
         ids = operations.jobs.ids(which)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
@@ -48,19 +62,15 @@ def purge(
         line(f"{deleted} {'job' if deleted == 1 else 'jobs'} deleted")
 
 
-def migrate(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@on_target
+def migrate(target: Target, as_json: AsJson = False) -> None:
     """Bring the job tables up to date.
 
     Creates missing tables. Before an older schema is changed, the database is backed up.
     """
     from supervisor.engine import open_engine
 
-    engine = open_engine(Target.of(context, config, database).url())
+    engine = open_engine(target.url())
     applied = engine.database.migrate()
     if as_json:
         document({"database": engine.url, "applied": applied})
@@ -70,8 +80,9 @@ def migrate(
         line(f"{engine.url}: up to date")
 
 
+@on_target
 def adopt(
-    context: typer.Context,
+    target: Target,
     payload_column: Annotated[
         str | None,
         typer.Option("--payload-column", metavar="NAME", help="The column that holds the payload.", show_default=False),
@@ -85,8 +96,6 @@ def adopt(
             show_default=False,
         ),
     ] = None,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Take over an existing jobs table.
@@ -95,9 +104,7 @@ def adopt(
     table cannot be taken over safely, the command fails and nothing is changed.
     """
     tried = () if statements is None else _statements(statements)
-    report = (
-        Target.of(context, config, database).engine().database.adopt(payload_column=payload_column, statements=tried)
-    )
+    report = target.engine().database.adopt(payload_column=payload_column, statements=tried)
     if as_json:
         from dataclasses import asdict
 
@@ -131,19 +138,18 @@ def _print_adoption(report: AdoptReport) -> None:
         line(f"needs a change: {' '.join(change.statement.split())}: {change.reason}")
 
 
+@on_target
 def backup(
-    context: typer.Context,
+    target: Target,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy the database while it is in use."""
     if file.exists():
-        raise wrong_usage(f"{file}: already exists; a backup never overwrites a file")
+        raise Conflict(f"{file}: already exists; a backup never overwrites a file")
     if not file.absolute().parent.is_dir():
         raise wrong_usage(f"{file}: no such folder")
-    engine = Target.of(context, config, database).engine()
+    engine = target.engine()
     engine.database.back_up(file)
     size = file.stat().st_size
     if as_json:
@@ -154,11 +160,10 @@ def backup(
         line(f"{file}: {human_size(size)}")
 
 
+@on_target
 def restore(
-    context: typer.Context,
+    target: Target,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy made by `supervisor backup`.")],
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace the database with a backup.
@@ -169,7 +174,7 @@ def restore(
 
     if not file.is_file():
         raise wrong_usage(f"{file}: no such file")
-    engine = open_engine(Target.of(context, config, database).url())
+    engine = open_engine(target.url())
     if engine.database.exists() and file.samefile(engine.url.partition("///")[2]):
         raise wrong_usage(f"{file}: this is the database itself")
     report = engine.database.restore(file)

@@ -2,6 +2,7 @@
 
     settings.py   the settings that the program uses: plain frozen dataclasses
     shape.py      what the file may contain: keys, types of values, defaults
+    values.py     the kinds of values: text, numbers, lists, tables
     pools.py      `[defaults]` and `[pools.*]` combined, and the rules between keys
     database.py   the database's address
     programs.py   where the programs of `command` are, and whether they exist
@@ -11,8 +12,8 @@
     problems.py   every problem of a file, collected and put into words
     reader.py     from the text to the settings
 
-Importing this package, or unpickling settings in a worker, loads only the standard library:
-pydantic is not in the image that workers are forked from and is loaded by the first `load`.
+It needs only the standard library: every command reads the configuration, and pydantic takes longer to import
+than most commands take to run. Unpickling settings in a worker loads nothing of the reader.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def admin(raw: object, folder: Path, report: Report) -> AdminSettings | None:
     if raw is None:
         return None
     table = checked(AdminTable, raw, AT, report)
-    values = AdminTable.model_construct(**table.values)
+    values = AdminTable(table.values)
     settings = AdminSettings(
         listen=f"unix:{folder / values.listen[5:]}" if values.listen.startswith("unix:") else values.listen,
         token_file=None if values.token_file is None else folder / values.token_file,

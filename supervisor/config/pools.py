@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
-
-from supervisor.config.lines import Key
+from supervisor.config.lines import Key as Way
 from supervisor.config.problems import Report, dotted, shown
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
+from supervisor.config.values import Faults, Inner, Table
 from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
 
@@ -55,40 +54,42 @@ _AS_WRITTEN = (
 class Checked:
     """The keys of one table: the valid ones with their values, and the names of the others."""
 
-    at: Key
+    at: Way
     values: Mapping[str, Any] = field(default_factory=dict)
     faulty: frozenset[str] = frozenset()
 
 
-def checked(shape: type[BaseModel], raw: object, at: Key, report: Report) -> Checked:
+def checked(shape: type[Table], raw: object, at: Way, report: Report) -> Checked:
     """Check one table against its shape, key by key: one problem leaves the other keys usable."""
     if not isinstance(raw, dict):
         report.add(at, f"must be a table, not {shown(raw)}")
         return Checked(at)
+    values: dict[str, Any] = {}
     faulty: set[str] = set()
-    try:
-        table = shape.model_validate(raw)
-    except ValidationError as error:
-        for fault in error.errors(include_url=False):
-            report.add_invalid(at, fault, _known(shape, fault["loc"]))
-            faulty.add(str(fault["loc"][0]))
-        table = shape.model_validate({key: value for key, value in raw.items() if key not in faulty})
-    return Checked(at, _written(table), frozenset(faulty))
-
-
-def _known(shape: type[BaseModel], way: Key) -> Iterable[str]:
-    """The keys of the table, `shape` itself or one inside it, that contains the end of `way`."""
-    for part in way[:-1]:
-        inner = shape.model_fields[str(part)].annotation if part in shape.model_fields else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            shape = inner
-    return shape.model_fields
-
-
-def _written(table: BaseModel) -> dict[str, Any]:
-    """The values in the file, without the shape's defaults."""
-    values = {name: getattr(table, name) for name in table.model_fields_set}
-    return {key: _written(value) if isinstance(value, BaseModel) else value for key, value in values.items()}
+    for name, value in raw.items():
+        way = (*at, name)
+        key = shape.keys.get(name)
+        if key is None:
+            report.add_unknown(way, shape.keys)
+            faulty.add(name)
+            continue
+        try:
+            values[name] = key.check(value)
+        except Faults as error:
+            for rest, problem in error.found:
+                report.add((*way, *rest), problem)
+            faulty.add(name)
+        except ValueError as error:
+            report.add(way, str(error))
+            faulty.add(name)
+        else:
+            if isinstance(key, Inner):
+                inner = checked(key.shape, value, way, report)
+                values[name] = inner.values
+                if inner.faulty:
+                    del values[name]
+                    faulty.add(name)
+    return Checked(at, values, frozenset(faulty))
 
 
 class Layers(NamedTuple):
@@ -102,7 +103,7 @@ class Layers(NamedTuple):
         for layer in (self.own, self.defaults):
             if key in layer.values:
                 return layer.values[key]
-        return PoolTable.model_fields[key].default
+        return PoolTable.keys[key].default
 
     def laid_over(self, key: str) -> dict[str, Any]:
         return {**self.defaults.values.get(key, {}), **self.own.values.get(key, {})}
@@ -110,7 +111,7 @@ class Layers(NamedTuple):
     def faulty(self, *keys: str) -> bool:
         return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
 
-    def at(self, *ways: Key) -> Key:
+    def at(self, *ways: Way) -> Way:
         """Where a user fixes one of `ways`, keys or keys of a table: the first that the pool itself contains, else
         the first that the defaults contain."""
         for layer in (self.own, self.defaults):
@@ -120,7 +121,7 @@ class Layers(NamedTuple):
         return (*self.own.at, *ways[0])
 
 
-def _holds(values: Any, way: Key) -> bool:
+def _holds(values: Any, way: Way) -> bool:
     for part in way:
         if not isinstance(values, Mapping) or part not in values:
             return False
@@ -151,9 +152,9 @@ def _own(name: str, raw: object, report: Report) -> Checked:
     if not isinstance(raw, dict):
         return checked(PoolTable, raw, at, report)
     # [pools.a.b] is a table b inside the pool a.
-    inner = [key for key, value in raw.items() if key not in PoolTable.model_fields and isinstance(value, dict)]
+    inner = [key for key, value in raw.items() if key not in PoolTable.keys and isinstance(value, dict)]
     for key in inner:
-        report.add_unknown((*at, key), PoolTable.model_fields, f'a pool of that name is [pools."{name}.{key}"]')
+        report.add_unknown((*at, key), PoolTable.keys, f'a pool of that name is [pools."{name}.{key}"]')
     table = {key: value for key, value in raw.items() if key not in inner}
     # With nothing but such a table inside, this is not a pool that could lack a handler.
     if "handler" not in table and not table.get("command") and (table or not inner):
@@ -225,7 +226,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
     low: int | None = sizes.get("min_workers")
     high: int | None = sizes.get("max_workers")
     if low is None and high is None:
-        workers = sizes.get("workers", PoolTable.model_fields["workers"].default)
+        workers = sizes.get("workers", PoolTable.keys["workers"].default)
         return workers, workers
     if high is None:
         assert low is not None
@@ -239,7 +240,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
 
 
 def _retry(pool: Layers, report: Report) -> RetryPolicy:
-    table = RetryTable.model_construct(**pool.laid_over("retry"))
+    table = RetryTable(pool.laid_over("retry"))
     if table.max < table.base and not pool.faulty("retry"):
         at = pool.at(("retry", "max"), ("retry", "base"))
         report.add(at, f"max is {human(table.max)}, which is shorter than base, {human(table.base)}")

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from supervisor.config.lines import Key, Lines
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 300  # characters of one problem's text; a line should be quick to read
 
-_KINDS = {
-    "string_type": 'must be text in quotes, like "{like}"',
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "list_type": 'must be a list, like ["a", "b"]',
-    "dict_type": "must be a table, like {{ name = … }}",
-    "model_type": "must be a table, like {{ name = … }}",
-    "literal_error": "must be {expected}",
-    "enum": "must be {expected}",
-    "int_parsing": "must be a whole number",
-    "float_parsing": "must be a number",
-    "bool_parsing": "must be true or false",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "greater_than": "must be greater than {gt}",
-}
-"""Our texts for pydantic's error types; the value found is appended."""
-
-
 _SYNONYMS = {"concurrency": "workers", "processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
 """The names that other job queues use for our keys."""
-
-
-def in_words(error: Any) -> str:
-    """One of pydantic's errors as the end of a sentence that starts with the key."""
-    rule = _KINDS.get(error["type"])
-    if rule is None:
-        text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
-        return text[:1].lower() + text[1:]
-    return f"{rule.format(like='text', **error.get('ctx', {}))}, not {shown(error['input'])}"
 
 
 class Problem(NamedTuple):
@@ -70,19 +39,10 @@ class Report:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def add_invalid(self, table: Key, error: Any, known: Iterable[str]) -> None:
-        """One of pydantic's errors in the table at `table`, whose keys are `known`."""
-        # An error of a table's key, not of its value, is marked with a last part "[key]".
-        at = (*table, *(part for part in error["loc"] if part != "[key]"))
-        if error["type"] == "extra_forbidden":
-            self.add_unknown(at, known)
-        elif error["type"] == "value_error":
-            self.add(at, str(error["ctx"]["error"]))
-        else:
-            self.add(at, in_words(error))
-
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
         """A key that does not exist there, with the one that was probably meant, or a hint."""
+        import difflib
+
         name = str(at[-1])
         known = list(known)
         meant = _SYNONYMS.get(name)
@@ -91,10 +51,11 @@ class Report:
             hint = f"it belongs in {self.homes[name]}"
         else:
             hint = f"did you mean {near[0]}?" if near else otherwise
-        self.add(at, f"there is no such key here; {hint}" if hint else "there is no such key")
+        self.add(at, f"unknown key; {hint}" if hint else "unknown key")
 
-    def sentences(self, file: str, lines: Lines) -> list[str]:
+    def sentences(self, file: str, text: str) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
+        lines = Lines(text if self.problems else "")
         found = [(lines.of(problem.at) or 0, problem) for problem in self.problems]
         found.sort(key=lambda pair: pair[0])
         return [

@@ -8,11 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from supervisor.config import admin, cores
 from supervisor.config import database as addresses
-from supervisor.config.lines import Lines
 from supervisor.config.pools import Checked, build, checked
 from supervisor.config.problems import Report, shown
 from supervisor.config.programs import report_missing
@@ -30,12 +27,12 @@ class Survey(NamedTuple):
     settings: Settings
     report: Report
     file: str
-    lines: Lines
+    text: str
     override: list[str]  # problems of an address that replaces the file's own
 
     def problems(self) -> list[str]:
         """Every problem in a sentence with file, line and key, in the order of the file."""
-        return self.override + self.report.sentences(self.file, self.lines)
+        return self.override + self.report.sentences(self.file, self.text)
 
 
 def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Settings:
@@ -63,7 +60,7 @@ def survey(path: Path, database: str | None) -> Survey:
     planned = schedules(raw.get("schedules", []), report)
     interface = admin.admin(raw.get("admin"), folder, report)
     settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, interface)
-    return Survey(settings, report, str(path), Lines(text), override)
+    return Survey(settings, report, str(path), text, override)
 
 
 def _text(path: Path) -> str:
@@ -101,13 +98,9 @@ def _tables(raw: dict[str, Any], report: Report) -> tuple[dict[str, PoolSettings
     for key in [key for key in raw if key not in TOP]:
         report.add_unknown((key,), TOP)
     pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), report)
-    retention = RetentionTable.model_construct(**_values(RetentionTable, raw, "retention", report))
-    log = LogTable.model_construct(**_values(LogTable, raw, "log", report))
+    retention = RetentionTable(checked(RetentionTable, raw.get("retention", {}), ("retention",), report).values)
+    log = LogTable(checked(LogTable, raw.get("log", {}), ("log",), report).values)
     return pools, RetentionSettings(retention.done, retention.failed), LogSettings(log.format, log.level)
-
-
-def _values(shape: type[BaseModel], raw: dict[str, Any], table: str, report: Report) -> dict[str, Any]:
-    return dict(checked(shape, raw.get(table, {}), (table,), report).values)
 
 
 def _defaults(raw: object, report: Report) -> Checked:

@@ -30,7 +30,7 @@ def schedules(raw: object, report: Report) -> tuple[Schedule, ...]:
 def _schedule(index: int, raw: object, report: Report) -> Schedule:
     at = ("schedules", index)
     table = checked(ScheduleTable, raw, at, report)
-    values = ScheduleTable.model_construct(**table.values)
+    values = ScheduleTable(table.values)
     for key in ("name", "type"):
         if key not in table.values and key not in table.faulty:
             report.add(at, f"`{key}` is missing")

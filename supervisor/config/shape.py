@@ -7,16 +7,13 @@ between keys.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import time
-import zoneinfo
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from typing import Any, TypeVar
 
 from supervisor.config.problems import shown
+from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
@@ -170,6 +167,8 @@ def _payload(value: Any) -> str:
 
 
 def _timezone(value: str) -> str:
+    import zoneinfo
+
     try:
         zoneinfo.ZoneInfo(value)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
@@ -178,6 +177,8 @@ def _timezone(value: str) -> str:
 
 
 def _listen(value: str) -> str:
+    import ipaddress
+
     if value.startswith("unix:"):
         path = value.removeprefix("unix:")
         if not path.strip() or "\0" in path or path.endswith("/"):
@@ -220,70 +221,61 @@ def _cron(value: object) -> str:
     return value
 
 
-Duration = Annotated[float, BeforeValidator(_duration())]
-Wait = Annotated[float, BeforeValidator(_duration(at_least=0.001))]
-Patience = Annotated[float, BeforeValidator(_duration(at_least=1.0))]
-Retention = Annotated[float | None, BeforeValidator(_retention)]
-Memory = Annotated[int | None, BeforeValidator(_memory)]
-Count = Annotated[int, Field(ge=1, le=1 << 53)]
-Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
-Names = Annotated[list[Annotated[str, AfterValidator(_type)]], AfterValidator(_distinct), AfterValidator(_some)]
-Devices = Annotated[list[Annotated[str, BeforeValidator(_device)]], AfterValidator(_distinct)]
-Cores = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_CORES)]], AfterValidator(_distinct)]
-FileName = Annotated[str, AfterValidator(_file)]
-Capabilities = Annotated[list[Annotated[str, AfterValidator(_capability)]], AfterValidator(_distinct)]
+_DAY = 86_400.0
 
-
-class Table(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+duration = _duration()
+wait = _duration(at_least=0.001)
+patience = _duration(at_least=1.0)
+count = whole(1, 1 << 53)
+number_of_workers = whole(1, MOST_WORKERS)
 
 
 class RetryTable(Table):
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 5
-    backoff: Literal["exponential", "linear", "fixed"] = "exponential"
-    base: Duration = 2.0
-    max: Duration = 600.0
-    jitter: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+    max_attempts = Key(whole(1, MAX_ATTEMPTS), 5)
+    backoff = Key[Any](one_of("exponential", "linear", "fixed"), "exponential")
+    base = Key(duration, 2.0)
+    max = Key(duration, 600.0)
+    jitter = Key(number(0.0, 1.0), 0.1)
 
 
 class PoolTable(Table):
     """`[pools.NAME]`, and `[defaults]` without the keys that identify a pool."""
 
-    types: Names = []
-    handler: Annotated[str, AfterValidator(_handler)] = ""
-    command: Annotated[list[Annotated[str, AfterValidator(_argument)]], AfterValidator(_command)] = []
-    workers: Workers = 2  # pools.py computes the sizes, because there are two ways to write them
-    min_workers: Annotated[int, Field(ge=0, le=MOST_WORKERS)] = 1
-    max_workers: Workers = 2
-    jobs_per_worker: Count = 1
-    scale_down_delay: Duration = 30.0
-    idle_timeout: Duration = 300.0
-    capabilities: Capabilities = []
-    prefetch: Annotated[int | None, BeforeValidator(_prefetch)] = None
-    batch_size: Annotated[int, Field(ge=1, le=MOST_IN_A_BATCH)] = 1
-    batch_wait: Duration = 0.02
-    timeout: Wait = 120.0
-    startup_timeout: Wait = 300.0
-    shutdown_grace: Duration = 30.0
-    heartbeat_timeout: Patience = 60.0
-    lock_time: Patience = 60.0
-    max_jobs_per_worker: Count = 10_000
-    max_memory: Memory = None
-    memory_budget: Memory = None
-    max_crashes: Count = 3
-    start: Literal["fork", "spawn"] = "fork"
-    preload: bool = True
-    preload_setup: bool = False
-    gpus: Devices = []
-    threads: Annotated[int | None, BeforeValidator(_threads)] = None
-    cpu_affinity: Cores = []
-    nice: Annotated[int, Field(ge=0, le=19)] = 0
-    env: dict[Annotated[str, AfterValidator(_variable)], Annotated[str, AfterValidator(_variable_value)]] = {}
-    recover: Literal["pending", "failed"] = "pending"
-    retry: RetryTable = RetryTable()
-    retry_failed_every: Duration = 0.0
-    retry_failed_times: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 3
-    options: dict[str, Any] = {}
+    types = Key[list[str]](listed(text(_type), _distinct, _some), [])
+    handler = Key(text(_handler), "")
+    command = Key[list[str]](listed(text(_argument), _command), [])
+    workers = Key(number_of_workers, 2)  # pools.py computes the sizes, because there are two ways to write them
+    min_workers = Key(whole(0, MOST_WORKERS), 1)
+    max_workers = Key(number_of_workers, 2)
+    jobs_per_worker = Key(count, 1)
+    scale_down_delay = Key(duration, 30.0)
+    idle_timeout = Key(duration, 300.0)
+    capabilities = Key[list[str]](listed(text(_capability), _distinct), [])
+    prefetch = Key(_prefetch, None)
+    batch_size = Key(whole(1, MOST_IN_A_BATCH), 1)
+    batch_wait = Key(duration, 0.02)
+    timeout = Key(wait, 120.0)
+    startup_timeout = Key(wait, 300.0)
+    shutdown_grace = Key(duration, 30.0)
+    heartbeat_timeout = Key(patience, 60.0)
+    lock_time = Key(patience, 60.0)
+    max_jobs_per_worker = Key(count, 10_000)
+    max_memory = Key[int | None](_memory, None)
+    memory_budget = Key[int | None](_memory, None)
+    max_crashes = Key(count, 3)
+    start = Key[Any](one_of("fork", "spawn"), "fork")
+    preload = Key(boolean, True)
+    preload_setup = Key(boolean, False)
+    gpus = Key[list[str]](listed(_device, _distinct), [])
+    threads = Key(_threads, None)
+    cpu_affinity = Key[list[int]](listed(whole(0, MOST_CORES - 1), _distinct), [])
+    nice = Key(whole(0, 19), 0)
+    env = Key[dict[str, str]](named(_variable, text(_variable_value)), {})
+    recover = Key[Any](one_of("pending", "failed"), "pending")
+    retry = Inner(RetryTable)
+    retry_failed_every = Key(duration, 0.0)
+    retry_failed_times = Key(whole(1, MAX_ATTEMPTS), 3)
+    options = Key[dict[str, Any]](named(text(), anything), {})
 
 
 NAMING = frozenset({"types", "handler", "command"})
@@ -293,47 +285,47 @@ NAMING = frozenset({"types", "handler", "command"})
 class ScheduleTable(Table):
     """One of `[[schedules]]`; `schedules.py` checks the rules between its keys."""
 
-    name: Annotated[str, AfterValidator(_schedule_name)] = ""
-    type: Annotated[str, AfterValidator(_type)] = ""
-    payload: Annotated[Any, AfterValidator(_payload)] = "{}"
-    cron: Annotated[str | None, BeforeValidator(_cron)] = None
-    every: Annotated[float | None, BeforeValidator(_duration(at_least=1.0))] = None
-    timezone: Annotated[str, AfterValidator(_timezone)] = "UTC"
-    misfire: Literal["once", "skip", "all"] = "once"
+    name = Key(text(_schedule_name), "")
+    type = Key(text(_type), "")
+    payload = Key(_payload, "{}")
+    cron = Key[str | None](_cron, None)
+    every = Key[float | None](_duration(at_least=1.0), None)
+    timezone = Key(text(_timezone), "UTC")
+    misfire = Key[Any](one_of("once", "skip", "all"), "once")
 
 
 class RetentionTable(Table):
-    done: Retention = 7 * 86_400.0
-    failed: Retention = 30 * 86_400.0
+    done = Key[float | None](_retention, 7 * _DAY)
+    failed = Key[float | None](_retention, 30 * _DAY)
 
 
 class AdminTable(Table):
     """`[admin]`; `admin.py` checks the rules between its keys."""
 
-    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:8787"
-    token_file: FileName | None = None
-    read_token_file: FileName | None = None
-    hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], AfterValidator(_distinct)] = []
-    show_payloads: bool = False
-    allow_remote: bool = False
+    listen = Key(text(_listen), "127.0.0.1:8787")
+    token_file = Key[str | None](text(_file), None)
+    read_token_file = Key[str | None](text(_file), None)
+    hosts = Key[list[str]](listed(text(_host), _distinct), [])
+    show_payloads = Key(boolean, False)
+    allow_remote = Key(boolean, False)
 
 
 class LogTable(Table):
-    format: Literal["auto", "json", "console"] = "auto"
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    format = Key[Any](one_of("auto", "json", "console"), "auto")
+    level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
 TOP = ("database", "defaults", "pools", "schedules", "retention", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
-    **dict.fromkeys(RetryTable.model_fields, "retry = { … }"),
-    **dict.fromkeys(PoolTable.model_fields, "[pools.NAME]"),
-    **dict.fromkeys(PoolTable.model_fields.keys() - NAMING, "[pools.NAME] or [defaults]"),
-    **dict.fromkeys(ScheduleTable.model_fields, "[[schedules]]"),
-    **dict.fromkeys(RetentionTable.model_fields, "[retention]"),
-    **dict.fromkeys(AdminTable.model_fields, "[admin]"),
-    **dict.fromkeys(LogTable.model_fields, "[log]"),
+    **dict.fromkeys(RetryTable.keys, "retry = { … }"),
+    **dict.fromkeys(PoolTable.keys, "[pools.NAME]"),
+    **dict.fromkeys(PoolTable.keys.keys() - NAMING, "[pools.NAME] or [defaults]"),
+    **dict.fromkeys(ScheduleTable.keys, "[[schedules]]"),
+    **dict.fromkeys(RetentionTable.keys, "[retention]"),
+    **dict.fromkeys(AdminTable.keys, "[admin]"),
+    **dict.fromkeys(LogTable.keys, "[log]"),
     "database": "the file itself, above its first [table]",
 }
 """The table in which a key belongs, for keys found in another table."""

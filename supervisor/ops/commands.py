@@ -108,14 +108,12 @@ def _require(operations: Operations, job_id: int, allowed: Collection[Status], r
 
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
-    """The jobs that finished that long ago. Raises ConfigError for an invalid duration or an unfinished status."""
+    """The jobs that finished that long ago, of finished `statuses` or of all. Raises ConfigError for an invalid
+    duration."""
     try:
         before = now - seconds(older_than)
     except ValueError as error:
         raise ConfigError([f"--older-than: {error}"]) from None
-    for status in statuses:
-        if not status.finished:
-            raise ConfigError([f"--status: {status} jobs are not finished, so they cannot be purged"])
     return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
 
 

@@ -235,6 +235,35 @@ def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
     assert loaded_by(statement) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["enqueue", "tag", "{}"],
+        ["jobs", "list"],
+        ["jobs", "retry", "--help"],
+        ["jobs", "cancel", "1"],
+        ["pause", "tag"],
+    ],
+)
+def test_a_quick_command_loads_typer_alone(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
+    run = "import os; os.chdir({folder!r}); from supervisor.cli import main; main({command!r})"
+    loaded_by(run.format(folder=str(tmp_path), command=["enqueue", "tag"]))
+    loaded = loaded_by(run.format(folder=str(tmp_path), command=command))
+
+    libraries = {name.partition(".")[0] for name in loaded if re.fullmatch(r"[\w.]+", name)}
+    assert not libraries & (HEAVY - {"typer"}), loaded
+
+
+def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp_path: Path) -> None:
+    file = tmp_path / "supervisor.toml"
+    file.write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
+    statement = f"from pathlib import Path; from supervisor.config import load; load(Path({str(file)!r}))"
+
+    assert loaded_by(statement) == []
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Every text of a module but its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -73,7 +73,6 @@ WRONG_USAGE = {
     "purge without an age": ["purge"],
     "purge by an age that is none": ["purge", "--older-than", "a week"],
     "purge what is not finished": ["purge", "--older-than", "7d", "--status", "pending"],
-    "back up onto an existing file": ["backup", "supervisor.toml"],
     "back up into no folder": ["backup", "nowhere/copy.db"],
     "run a pool that is not there": ["run", "--pool", "nope"],
     "a database that is no URL": ["status", "--database", "jobs.db"],

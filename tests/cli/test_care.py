@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli import status as status_command
+from supervisor.domain.job import Status
 from supervisor.ops.doctor import place
 from supervisor.store.migrate import shipped
 
 from .conftest import CONFIGURATION, Run, command, execute
+from .test_top_screen import overview, pool
 
 
 def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, tmp_path: Path) -> None:
@@ -294,6 +297,20 @@ def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
     assert execute(database.with_name("copy.db"), "SELECT count(*) FROM jobs") == [(1,)]
 
 
+def test_a_backup_never_overwrites_a_file(cli: Run, database: Path, project: Path) -> None:
+    before = (project / "supervisor.toml").read_bytes()
+    ran = cli("backup", "supervisor.toml")
+    assert (ran.code, ran.errors()) == (4, ["supervisor.toml: already exists; a backup never overwrites a file"])
+    assert (project / "supervisor.toml").read_bytes() == before
+
+
+def test_only_finished_jobs_can_be_purged(cli: Run, database: Path) -> None:
+    for status in Status:
+        ran = cli("purge", "--older-than", "7d", "--status", status)
+        assert ran.code == (0 if status.finished else 2), status
+        assert f"<{'|'.join(status for status in Status if status.finished)}>" in cli("purge", "--help").out
+
+
 def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
     assert cli("pause", "greet").out == "greet is paused\n"
     assert cli("pause", "greet").out == "greet was already paused\n"
@@ -328,6 +345,14 @@ def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: P
     assert "`supervisor run` starts one" in shown.out
     document = cli("status", "--json").document
     assert (document["running"], document["unhandled"]) == (False, [])
+
+
+def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:
+    status_command._print(overview(pools=[pool("tag", size=2, target=1), pool("mail", size=1, target=2)]))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("tag", "mail"))]
+    assert "2 of 1 (1 leaving)" in rows[0]
+    assert "1 of 2" in rows[1]
+    assert "leaving" not in rows[1]
 
 
 def test_version_and_help_answer_at_once(cli: Run) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import pty
+import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,12 +110,30 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
         "+3.5s attempt 1 ended: exception",
         "+0ms failed",
     ]
-    start = datetime.datetime.fromtimestamp(1012).strftime("%Y-%m-%d %H:%M:%S")
-    assert f"Attempt 1, {start}: exception, after 3.5s, in greet-1" in shown.out
+    assert "Attempt 1, 1970-01-01 00:16:52Z: exception, after 3.5s, in greet-1" in shown.out
     # Indented: no line of a handler's looks like one of ours.
     assert "line [bold]\\x1b[31m\n  ValueError: boom\nstderr:\n  said" in shown.out
     document = cli("jobs", "show", "1", "--json").document
     assert [error["message"] for error in document["errors"]] == ["boom"]
+
+
+def test_times_are_in_utc_as_in_the_logs_of_runs(
+    cli: Run, with_status: Callable[..., list[int]], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job] = with_status("done")
+    execute(database, "UPDATE jobs SET created_at = 1000.0")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert "1970-01-01 00:16:40Z" in cli("jobs", "show", job).out
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_help_names_no_types_of_python(cli: Run) -> None:
+    for command in (["jobs", "retry"], ["jobs", "list"], ["purge"], ["enqueue"], ["backup"]):
+        assert not re.search(r"<(str|int|path|list)\b", cli(*command, "--help").out), command
 
 
 def timeline(text: str) -> list[str]:

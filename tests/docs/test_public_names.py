@@ -13,11 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import BaseModel
-
 import supervisor
 from supervisor.admin.app import make_app
 from supervisor.config import shape
+from supervisor.config.values import Table
 from supervisor.engine import open_engine
 from tests.docs.markdown import ROOT
 from tests.docs.test_reference import commands, options_of
@@ -28,9 +27,8 @@ LISTED = Path(__file__).with_name("public_names.txt")
 def configuration() -> Iterator[str]:
     yield from (f"config {key}" for key in shape.TOP)
     for name, table in vars(shape).items():
-        if isinstance(table, type) and issubclass(table, BaseModel) and table.__module__ == shape.__name__:
-            for key, field in table.model_fields.items():
-                yield f"config {name.removesuffix('Table').lower()}.{field.alias or key}"
+        if isinstance(table, type) and issubclass(table, Table) and table.__module__ == shape.__name__:
+            yield from (f"config {name.removesuffix('Table').lower()}.{key}" for key in table.keys)
 
 
 def command_line() -> Iterator[str]:

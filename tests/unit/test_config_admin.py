@@ -105,8 +105,8 @@ def test_any_other_address_is_refused_unless_it_is_said_to_be_meant(toml: Path, 
         ('hosts = "a"', 'hosts: must be a list, like ["a", "b"], not \'a\''),
         ('show_payloads = "yes"', "show_payloads: must be true or false, not 'yes'"),
         ("allow_remote = 1", "allow_remote: must be true or false, not 1"),
-        ('token = "geheim"', "token: there is no such key here; did you mean token_file?"),
-        ('workers = 2', "workers: there is no such key here; it belongs in [pools.NAME] or [defaults]"),
+        ('token = "geheim"', "token: unknown key; did you mean token_file?"),
+        ('workers = 2', "workers: unknown key; it belongs in [pools.NAME] or [defaults]"),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_with_file_line_and_key(toml: Path, line: str, problem: str) -> None:

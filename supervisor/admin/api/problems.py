@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.watch import TooManyListeners
-from supervisor.config.problems import in_words
+from supervisor.config.problems import shown
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownType
@@ -60,7 +60,26 @@ _MEANINGS = {
     422: "The request is invalid.",
     503: "The database cannot be used at the moment, or there are too many requests.",
 }
-_SENTENCES = {"extra_forbidden": "there is no such field", "missing": "it is required"}
+_SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
+_KINDS = {
+    "string_type": 'must be text in quotes, like "{like}"',
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": 'must be a list, like ["a", "b"]',
+    "dict_type": "must be a table, like {{ name = … }}",
+    "model_type": "must be a table, like {{ name = … }}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be greater than {gt}",
+}
+"""Our texts for pydantic's error types; the value found is appended."""
 _OF_READING = (401, 421, 503)
 _OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
 
@@ -147,6 +166,15 @@ async def _of_request(request: Request, error: Exception) -> JSONResponse:
         return problem(400, "the body is not valid JSON", hint=first.get("ctx", {}).get("error"))
     place = [str(part) for part in first["loc"][1:]]
     name = ".".join(place) or str(first["loc"][0])
-    message = _SENTENCES.get(first["type"]) or in_words(first)
+    message = _SENTENCES.get(first["type"]) or _in_words(first)
     more = f" (and {len(others)} more)" if others else ""
     return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)
+
+
+def _in_words(error: Any) -> str:
+    """One of pydantic's errors as the end of a sentence that starts with the field."""
+    rule = _KINDS.get(error["type"])
+    if rule is None:
+        text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+        return text[:1].lower() + text[1:]
+    return f"{rule.format(like='text', **error.get('ctx', {}))}, not {shown(error['input'])}"

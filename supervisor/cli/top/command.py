@@ -10,10 +10,11 @@ from contextlib import suppress
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import Target, on_target
 
 
-def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl = None) -> None:
+@on_target
+def top(target: Target) -> None:
     """Show everything live, with keys to control it.
 
     Pools, workers, types and their failures. ? lists the keys, q quits.
@@ -22,7 +23,7 @@ def top(context: typer.Context, config: ConfigFile = None, database: DatabaseUrl
 
     if not _on_terminal():
         raise wrong_usage("top needs a terminal", "`supervisor status` or `status --json` prints the same once")
-    engine = Target.of(context, config, database).engine()
+    engine = target.engine()
     # If the database cannot be used at the start, report it in a line with an exit code, as every other command does.
     with suppress(StoreBusy):
         engine.operations().close()

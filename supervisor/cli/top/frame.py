@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from supervisor.cli.tables import span, table
+from supervisor.cli.columns import COLOURS
+from supervisor.cli.tables import span
 from supervisor.cli.top.panes import NAMES, Pane, Row, most_interesting, panes
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Panes, View
@@ -129,7 +132,7 @@ def _pane(pane: Pane, view: View, room: int) -> list[RenderableType]:
     whole = len(pane.rows) <= room
     shown = pane.rows if whole else most_interesting(pane.rows, room - 1, key)
     columns = (f"{'▸' if here else ' '}{pane.columns[0]}", *pane.columns[1:])
-    grid = table(columns, [_cells(row, row.key == key) for row in shown])
+    grid = _table(columns, [_cells(row, row.key == key) for row in shown])
     for row, drawn in zip(shown, grid.rows, strict=True):
         drawn.style = "reverse" if here and row.key == key else row.style
     if whole:
@@ -150,6 +153,19 @@ def _last(view: View) -> str:
     if view.typed:
         return f"workers: {view.typed}▏ Enter confirms, Escape cancels"
     return view.message
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table like those of the other commands, but each row can have a style."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold")
+    for index, name in enumerate(columns):
+        last = index == len(columns) - 1
+        right = name.endswith(">") and not last
+        justify: Literal["left", "right"] = "right" if right else "left"
+        grid.add_column(name.rstrip(">").upper(), justify=justify, no_wrap=True, ratio=1 if last else None)
+    for row in rows:
+        grid.add_row(*(Text(cell := clean(value, limit=CELL), style=COLOURS.get(cell, "")) for value in row))
+    return grid
 
 
 def _line(text: str, style: str = "") -> Text:

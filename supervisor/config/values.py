@@ -1,0 +1,171 @@
+"""What a value may be: checks that return the value to use, or say what is wrong with it.
+
+A check raises ValueError with the end of a sentence that starts with the key, or Faults for parts of the value.
+They are plain functions: every command reads the configuration, and a validation library takes longer to
+import than most commands take to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from supervisor.config.lines import Key as Way
+from supervisor.config.problems import shown
+
+_Value = TypeVar("_Value")
+
+Check = Callable[[Any], _Value]
+
+
+class Faults(ValueError):
+    """Parts of a value that are wrong: the way from the value to each, and what is wrong."""
+
+    def __init__(self, found: Sequence[tuple[Way, str]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class Key(Generic[_Value]):
+    """A key of a table: the check of its value, and the value without it."""
+
+    def __init__(self, check: Check[_Value], default: _Value) -> None:
+        self.check = check
+        self.default = default
+        self.name = ""
+
+    def __set_name__(self, owner: type[Table], name: str) -> None:
+        self.name = name
+        owner.keys = {**owner.keys, name: self}
+
+    @overload
+    def __get__(self, table: None, owner: type[Table]) -> Key[_Value]: ...
+    @overload
+    def __get__(self, table: Table, owner: type[Table]) -> _Value: ...
+    def __get__(self, table: Table | None, owner: type[Table]) -> Key[_Value] | _Value:
+        if table is None:
+            return self
+        value: _Value = table.written.get(self.name, self.default)
+        return value
+
+
+class Inner(Key[Mapping[str, Any]]):
+    """A key whose value is a table of its own."""
+
+    def __init__(self, shape: type[Table]) -> None:
+        super().__init__(_table, {})
+        self.shape = shape
+
+
+class Table:
+    """A table of the file: the valid values written in it, and the defaults of its other keys."""
+
+    keys: ClassVar[Mapping[str, Key[Any]]] = {}
+
+    def __init__(self, written: Mapping[str, Any]) -> None:
+        self.written = written
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def boolean(value: Any) -> bool:
+    return _of_kind(value, bool, "must be true or false")
+
+
+def whole(least: int, most: int) -> Check[int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number, not {shown(value)}")
+        return int(_within(value, least, most))
+
+    return check
+
+
+def number(least: float, most: float) -> Check[float]:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"must be a number, not {shown(value)}")
+        if not math.isfinite(value):
+            raise ValueError(f"must be a finite number, not {shown(value)}")
+        return float(_within(value, least, most))
+
+    return check
+
+
+def text(rule: Check[str] = str) -> Check[str]:
+    def check(value: Any) -> str:
+        return rule(_of_kind(value, str, 'must be text in quotes, like "text"'))
+
+    return check
+
+
+def one_of(*words: str) -> Check[Any]:
+    expected = ", ".join(map(repr, words[:-1])) + f" or {words[-1]!r}"
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"must be {expected}, not {shown(value)}")
+        return value
+
+    return check
+
+
+def listed(item: Check[_Value], *rules: Check[list[_Value]]) -> Check[list[_Value]]:
+    """A list; its `rules` apply if every item is valid."""
+
+    def check(value: Any) -> list[_Value]:
+        values, found = [], []
+        for index, each in enumerate(_of_kind(value, list, 'must be a list, like ["a", "b"]')):
+            try:
+                values.append(item(each))
+            except ValueError as error:
+                found.append(((index,), str(error)))
+        if found:
+            raise Faults(found)
+        for rule in rules:
+            values = rule(values)
+        return values
+
+    return check
+
+
+def named(name: Check[str], value: Check[_Value]) -> Check[dict[str, _Value]]:
+    """A table with names of the user's own."""
+
+    def check(table: Any) -> dict[str, _Value]:
+        values, found = {}, []
+        for key, each in _table(table).items():
+            try:
+                name(key)
+            except ValueError as error:
+                found.append(((key,), str(error)))
+            try:
+                values[key] = value(each)
+            except ValueError as error:
+                found.append(((key,), str(error)))
+        if found:
+            raise Faults(found)
+        return values
+
+    return check
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return _of_kind(value, dict, "must be a table, like { name = … }")
+
+
+def _of_kind(value: Any, kind: type[_Value], must: str) -> _Value:
+    if not isinstance(value, kind):
+        raise ValueError(f"{must}, not {shown(value)}")
+    return value
+
+
+def _within(value: Any, least: Any, most: Any) -> Any:
+    if value < least:
+        raise ValueError(f"must be at least {least}, not {shown(value)}")
+    if value > most:
+        raise ValueError(f"must be at most {most}, not {shown(value)}")
+    return value
