@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 
 from tests.site_under_test import HANDLERS, Site, site
 
@@ -55,6 +56,9 @@ def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
+    # The usual console draws a traceback with the source of every frame: that takes a second.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
     if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
