@@ -6,6 +6,7 @@ A test of a fault carries the number of its row in docs/faults.md; the closing l
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -56,6 +57,7 @@ def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
+    gc.disable()  # until all tests are collected: that makes many objects, and they stay
     # The usual console draws a traceback with the source of every frame: that takes a second.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
@@ -77,6 +79,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("faults")
         for mark in item.iter_markers(_ROW):
             item.user_properties += [(_ROW, number) for number in mark.args]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what has been collected is not looked at again
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
