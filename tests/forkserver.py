@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import io
 import os
 import pickle
 import select
@@ -186,6 +187,7 @@ def _import_all() -> None:
     """All that a supervisor imports without an admin process, handlers and what tests alone use."""
     import setproctitle  # noqa: F401
 
+    from supervisor.cli import main
     from supervisor.cli.program import app, get_command
 
     for folder in (PACKAGE, *sorted(PACKAGE.iterdir())):
@@ -197,6 +199,8 @@ def _import_all() -> None:
     import supervisor.store.sqlite  # noqa: F401
 
     get_command(app).get_command(None, "run")
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["--version"])  # what the parser imports when it is first used
     gc.collect()
     gc.freeze()  # what is shared stays shared
 
