@@ -6,6 +6,7 @@ A test of a fault carries the number of its row in docs/faults.md; the closing l
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 
 from tests.site_under_test import HANDLERS, Site, site
 
@@ -55,6 +57,10 @@ def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
+    gc.disable()  # until all tests are collected: that makes many objects, and they stay
+    # The usual console draws a traceback with the source of every frame: that takes a second.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
     if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
@@ -73,6 +79,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("faults")
         for mark in item.iter_markers(_ROW):
             item.user_properties += [(_ROW, number) for number in mark.args]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what has been collected is not looked at again
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,8 +9,10 @@ get one, see `can_fork`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
+import io
 import os
 import pickle
 import select
@@ -19,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,7 +62,7 @@ class Forked:
         self._pidfd = os.pidfd_open(pid)  # the server reaps it for us alone, so it still is there
 
     def poll(self) -> int | None:
-        if self.returncode is None:
+        if self.returncode is None and self._has_ended(0):
             status = self._server.ask(("poll", self.pid))
             if status is not None:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -67,14 +70,16 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
+        if self.returncode is None and not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
         code = self.poll()
         assert code is not None
         return code
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -182,6 +187,7 @@ def _import_all() -> None:
     """All that a supervisor imports without an admin process, handlers and what tests alone use."""
     import setproctitle  # noqa: F401
 
+    from supervisor.cli import main
     from supervisor.cli.program import app, get_command
 
     for folder in (PACKAGE, *sorted(PACKAGE.iterdir())):
@@ -193,6 +199,8 @@ def _import_all() -> None:
     import supervisor.store.sqlite  # noqa: F401
 
     get_command(app).get_command(None, "run")
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["--version"])  # what the parser imports when it is first used
     gc.collect()
     gc.freeze()  # what is shared stays shared
 
@@ -226,8 +234,23 @@ def _show(mark: str) -> None:
     ctypes.memmove(start + place, f"{MARK}={mark}".encode().ljust(len(before), b"\0"), len(before))
 
 
+def _end(code: int) -> None:
+    """End at once. To take down what was imported before the fork would touch, and so copy, all of its memory: that
+    takes longer than many commands. Returns where the usual end would wait for a thread, or report lost output.
+    """
+    if threading.active_count() > 1:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
     serve(int(sys.argv[1]), web=bool(int(sys.argv[2])))
     from supervisor.cli import main
 
-    sys.exit(main())
+    code = main()
+    _end(code)
+    sys.exit(code)

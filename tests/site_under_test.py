@@ -142,11 +142,14 @@ class Site:
     def survivors(self, supervisor: subprocess.Popen[bytes]) -> list[int]:
         """Every process that a supervisor has brought about, in whatever session, and that has not ended."""
         found = []
-        for pid in psutil.pids():
-            with contextlib.suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if self._marks[supervisor.pid] in environment and pid != supervisor.pid:
-                    found.append(pid)
+        mark = self._marks[supervisor.pid]
+        for name in os.listdir("/proc"):  # noqa: PTH208 - every supervisor's end looks at every process: it must be quick
+            if not name.isdecimal() or int(name) == supervisor.pid:
+                continue
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:  # noqa: PTH123
+                environment = file.read()
+                if mark in environment and mark in environment.split(b"\0"):
+                    found.append(int(name))
         return found
 
     def close(self) -> None:
@@ -185,6 +188,7 @@ class Site:
     def _end_survivors(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not self.survivors(process), patience=5.0)
+            return
         for pid in self.survivors(process):
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -77,7 +78,13 @@ def sources(*packages: str) -> list[Path]:
     return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[Import]:
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path) -> tuple[Import, ...]:
     def walk(node: ast.AST, when: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             inner = when
@@ -96,7 +103,7 @@ def imports(path: Path) -> Iterator[Import]:
                     yield Import(whole if is_module(whole) else child.module, child.lineno, when)
             yield from walk(child, inner)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "load")
+    return tuple(walk(tree_of(path), "load"))
 
 
 def is_module(name: str) -> bool:
@@ -266,7 +273,7 @@ def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Every text of a module but its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     documents = {
         id(node.body[0].value)
         for node in ast.walk(tree)

@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.02)
+        time.sleep(0.1)
     return value
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from supervisor import Queue
 from supervisor.system.failpoints import VARIABLE
+from tests import forkserver
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -26,11 +27,11 @@ def site(make_site: MakeSite) -> Site:
     return make_site(WORK)
 
 
-def supervisor(site: Site, *arguments: str, points: str, folder: Path | None = None) -> subprocess.Popen[str]:
+def supervisor(site: Site, *arguments: str, points: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "supervisor", *arguments],
         env=os.environ | {VARIABLE: points},
-        cwd=folder or site.folder,
+        cwd=site.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -52,18 +53,17 @@ def stopped(process: subprocess.Popen[str]) -> None:
     ],
 )
 def test_a_mistake_ends_the_command_with_one_sentence_and_nothing_written(
-    site: Site, tmp_path: Path, points: str, words: str
+    tmp_path: Path, points: str, words: str
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "supervisor.toml").write_text('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
     for arguments in (["run", "--burst"], ["enqueue", "work"]):
-        process = supervisor(site, *arguments, points=points, folder=empty)
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out) == (2, "")
-        assert err.count("\n") == 1, err
-        assert f"{VARIABLE}: " in err
-        assert words in err
+        ended = forkserver.run(arguments, cwd=empty, env=os.environ | {VARIABLE: points})
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.count("\n") == 1, ended.stderr
+        assert f"{VARIABLE}: " in ended.stderr
+        assert words in ended.stderr
     assert [path.name for path in empty.iterdir()] == ["supervisor.toml"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -12,11 +13,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from fastapi import Request
+from fastapi import FastAPI, Request
 
 from supervisor.admin import access, login
 from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
-from supervisor.admin.app import make_app
 from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
 from supervisor.admin.state import AppState, may_change
 from supervisor.admin.store_executor import StoreExecutor
@@ -24,6 +24,8 @@ from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.engine import open_engine
+from tests.web import application
+from tests.web.application import Application
 
 TOKEN = "a-token-of-good-length"
 READER = "a-token-for-looking-on"
@@ -52,6 +54,27 @@ class Answer:
         return self.headers["set-cookie"].partition(";")[0]
 
 
+@functools.cache
+def furnished() -> FastAPI:
+    """The application with some routes more, one of which notes what it sees."""
+    app = application.new()
+
+    @app.api_route("/static/there", methods=["GET", "POST"])
+    @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
+    async def there(request: Request) -> dict[str, bool]:
+        body = await request.body()
+        request.scope["seen"].append((request.method, request.scope["state"]["role"], body))
+        return {"may_change": may_change(request)}
+
+    app.router.routes.insert(0, app.router.routes.pop())  # before what really lies there
+
+    @app.get("/broken/{how}")
+    async def broken(how: str) -> None:
+        raise {"busy": StoreBusy("it is busy"), "store": StoreError("it is gone"), "bug": KeyError("secret")}[how]
+
+    return app
+
+
 @dataclass
 class Door:
     """The application behind its gate, as one client after another comes to it."""
@@ -62,22 +85,16 @@ class Door:
 
     def __post_init__(self) -> None:
         desk = StoreExecutor(open_engine("sqlite:////nowhere/jobs.db"))
-        app = make_app(AppState(self.settings, self.keys, desk, Watch(desk), ()))
+        state = AppState(self.settings, self.keys, desk, Watch(desk), ())
+        self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)
 
-        @app.api_route("/static/there", methods=["GET", "POST"])
-        @app.api_route("/there/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"])
-        async def there(request: Request) -> dict[str, bool]:
-            body = await request.body()
-            self.seen.append((request.method, request.scope["state"]["role"], body))
-            return {"may_change": may_change(request)}
+    def _noted(self, app: Application) -> Any:
+        """What comes through the gate finds the list of this door."""
 
-        app.router.routes.insert(0, app.router.routes.pop())  # before what really lies there
+        async def call(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "seen": self.seen}, receive, send)
 
-        @app.get("/broken/{how}")
-        async def broken(how: str) -> None:
-            raise {"busy": StoreBusy("it is busy"), "store": StoreError("it is gone"), "bug": KeyError("secret")}[how]
-
-        self.gate = AccessMiddleware(app, self.keys, self.settings)
+        return call
 
     def ask(
         self,

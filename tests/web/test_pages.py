@@ -16,7 +16,6 @@ import pytest
 
 from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.app import make_app
 from supervisor.admin.keys import Keys
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
@@ -28,6 +27,7 @@ from supervisor.engine import open_engine
 from supervisor.ops.timeline import trials
 from supervisor.testing import run_due
 from tests.web import client
+from tests.web.application import Application
 
 SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")
 KEYS = Keys("the-token-of-admins", "the-token-of-readers", "supervisor_8787")
@@ -41,7 +41,7 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
-        self.app = make_app(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
+        self.app = Application(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 
@@ -146,7 +146,7 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
         raise error
 
     for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "Internal error")]:
-        reader.app.state.state.watch.overview = lambda error=error: fails(error)
+        reader.app.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)
         assert "secret" not in page.text

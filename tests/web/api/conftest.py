@@ -15,7 +15,6 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
@@ -24,6 +23,7 @@ from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.scoreboard import Scoreboard
 from tests.store.kit import Desk, supervisor_record
+from tests.web.application import Application
 from tests.web.client import SETTINGS
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             stack.callback(asking.close)
             chosen = SETTINGS._replace(**settings)
             state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
-            client = Client(make_app(state))
+            client = Client(Application(state))
             stack.callback(client.close)
             return Site(engine, path, state, client, desk)
 

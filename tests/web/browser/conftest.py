@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from tests.site_under_test import Site
 from tests.web.browser.visitor import ADMIN, KINDS, Visitor, admin_url, changing, lively, log_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -37,6 +39,8 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
+    from playwright.sync_api import sync_playwright  # at last, see `expect`
+
     with sync_playwright() as running:
         yield running
 

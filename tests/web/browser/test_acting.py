@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
 
 from tests.site_under_test import Site, wait_for
-from tests.web.browser.visitor import Visitor
+from tests.web.browser.visitor import Visitor, expect
 
 pytestmark = pytest.mark.long
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from playwright.sync_api import expect
 
 from tests.site_under_test import Site
-from tests.web.browser.visitor import Visitor
+from tests.web.browser.visitor import Visitor, expect
 
 pytestmark = pytest.mark.long
 
