@@ -75,7 +75,7 @@ def _state(supervisor: SupervisorView) -> str:
     if supervisor.alive is False:
         return "dead; the next supervisor to start recovers its jobs"
     if supervisor.alive and not supervisor.visible:
-        return "running, but its workers are not visible to this user"
+        return "running; its workers are not visible (another user or version)"
     if supervisor.alive and supervisor.trouble:
         return f"running, but the database cannot be used: {supervisor.trouble}"
     return "stopping" if supervisor.stopping else _STATES[supervisor.alive]

@@ -101,7 +101,7 @@ def _supervisor(one: SupervisorView, now: float) -> str:
     up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
     if one.admin is not None and one.admin.problem:
         return f"{up}; admin process unavailable: {one.admin.problem}"
-    return up if one.visible else f"{up}, its workers are not visible to this user"
+    return up if one.visible else f"{up}, its workers are not visible (another user or version)"
 
 
 def _body(found: Panes, view: View, room: int) -> list[RenderableType]:

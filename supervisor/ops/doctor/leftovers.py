@@ -84,10 +84,8 @@ def _living(record: SupervisorRecord) -> Iterator[Finding]:
         )
     board = Scoreboard.open(Path(record.scoreboard))
     if board is None:
-        advice = "run `supervisor doctor` and `supervisor status` as the user of the service"
-        yield note(
-            "supervisors", f"supervisor {record.pid} is running, but its workers are not visible to this user", advice
-        )
+        advice = "run `supervisor doctor` and `supervisor status` as the user of the service, and in its version"
+        yield note("supervisors", f"supervisor {record.pid} is running, but its workers are not visible", advice)
     else:
         yield from _pools(record.pid, board.supervisor_status().get("pools", {}))
 
