@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -218,9 +217,7 @@ def back_up(connection: Connection, target: Path) -> None:
 
 def _back_up(connection: Connection, current: int) -> None:
     """Keep a copy with the older schema, unless another program has migrated in the meantime and kept one."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = connection.place.database
-    target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
+    target = connection.place.dated(f"before-{current + 1}")
     with _copied(connection, target) as partial:
         with contextlib.closing(sqlite3.connect(partial)) as copy:
             copied = _version(copy)
