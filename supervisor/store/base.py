@@ -154,7 +154,7 @@ class Claims(Protocol):
     ) -> Exchange:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked."""
 
-    def held(self, owner: str) -> list[Claim]:
+    def held_by(self, owner: str) -> list[Claim]:
         """A worker's claims, in the order in which it runs them."""
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:

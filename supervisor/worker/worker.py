@@ -208,7 +208,7 @@ class Worker:
         if self._hand_back.active or self._buffer:
             return claims
         try:
-            held = self._store.held(self._record.incarnation)
+            held = self._store.held_by(self._record.incarnation)
         except StoreError:
             return claims
         self._unsure = False

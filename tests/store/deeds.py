@@ -160,7 +160,7 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         "claim groups": (lambda r: _settle(r, want=3), False),
         "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
         "limits": (lambda r: r.limits([8, 9]), True),
-        "held by a worker": (lambda r: r.held("w1"), True),
+        "held by a worker": (lambda r: r.held_by("w1"), True),
     }
 
 

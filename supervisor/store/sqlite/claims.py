@@ -92,7 +92,7 @@ class SqliteClaims:
         self._priority = groups[0][2]
         return [Claim._make(row) for row in rows]
 
-    def held(self, owner: str) -> list[Claim]:
+    def held_by(self, owner: str) -> list[Claim]:
         return held_by(self._connection, owner)
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
