@@ -17,7 +17,7 @@ from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.isolation import IGNORED, quarantine
+from supervisor.store.sqlite.refused_rows import IGNORED, quarantine
 from supervisor.store.sqlite.rows import held_by
 from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 

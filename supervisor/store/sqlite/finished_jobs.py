@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.store.base import Cursor, JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.isolation import one_by_one
+from supervisor.store.sqlite.refused_rows import one_by_one
 
 
 class SqliteFinishedJobs:

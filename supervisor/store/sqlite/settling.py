@@ -12,7 +12,7 @@ from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlem
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import insert_children, with_room
-from supervisor.store.sqlite.isolation import quarantine
+from supervisor.store.sqlite.refused_rows import quarantine
 
 Refused = tuple[int, str]  # (a job, why)
 _Row = tuple[Any, ...]  # the parameters of settle_done

@@ -21,9 +21,9 @@ from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.duties import inserted_so_far
-from supervisor.store.sqlite.isolation import quarantine
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.refused_rows import quarantine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 MOST = 2**63 - 1
