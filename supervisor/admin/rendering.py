@@ -48,7 +48,7 @@ def encoded(value: object) -> str:
 
 def query(value: object) -> str:
     """A value encoded for an address, in the query or as one segment of the path."""
-    return quote(_utf8(text_of(value, _LONGEST_QUERY)), safe="")
+    return quote(text_of(value, _LONGEST_QUERY).encode("utf-8", "replace"), safe="")
 
 
 def nameable(type_: str) -> bool:
@@ -57,10 +57,6 @@ def nameable(type_: str) -> bool:
         return checked_type(type_).strip(".") != ""  # a browser would resolve a segment of dots
     except InvalidJob:
         return False
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
 
 
 def _finalize(value: Any) -> Any:
@@ -87,25 +83,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "span": formatting.span,
-        "age": formatting.age,
-        "iso": formatting.iso,
-        "absolute": formatting.absolute,
-        "clock": formatting.clock,
-        "number": formatting.number,
-        "size": formatting.size,
-        "percent": formatting.percent,
-        "pretty": formatting.pretty,
-        "final": formatting.final,
-        "cut": formatting.cut,
-        "timing": formatting.timing,
-        "moment": moment,
-        "stamp": stamp,
-        "encoded": encoded,
-        "query": query,
-        "nameable": nameable,
-    }
+    names = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent", "pretty", "final", "cut", "timing")
+    environment.filters |= {name: getattr(formatting, name) for name in names}
+    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable)}
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,

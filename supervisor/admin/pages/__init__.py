@@ -21,8 +21,6 @@ from supervisor.admin.pages import failures, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
 
-__all__ = ["install"]
-
 
 def install(app: FastAPI) -> None:
     """Add the pages and their static files to the application."""
