@@ -125,7 +125,8 @@ class _Adoption:
     def _rebuild(self, forms: dict[str, str]) -> None:
         """Rename the old table, create and fill the new one, restore everything around it."""
         raw, old = self._raw, self._old
-        row = raw.execute(SQL.sequence).fetchone() if self._has_sequences() else None
+        has_sequences = any(name == "sqlite_sequence" for _, name, *_ in raw.execute(SQL.objects))
+        row = raw.execute(SQL.sequence).fetchone() if has_sequences else None
         # References and views of other tables go by the name jobs.
         raw.execute("PRAGMA legacy_alter_table = ON")
         raw.execute(SQL.put_aside.format(table=old.table))
@@ -149,9 +150,6 @@ class _Adoption:
         self._keep_forms(forms)
         for statement in old.triggers:
             raw.execute(statement)
-
-    def _has_sequences(self) -> bool:
-        return any(row[1] == "sqlite_sequence" for row in self._raw.execute(SQL.objects))
 
     def _definitions(self) -> Iterator[str]:
         for column in self._old.definition.columns:

@@ -43,7 +43,8 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
         return []
     if current:
         _back_up(connection, current)
-    return _apply(connection, plan)
+    with connection.write() as raw:
+        return bring_up_to_date(raw, plan)
 
 
 def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
@@ -142,11 +143,6 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
         raise StoreError(f"{path}: the database has no job tables")
     _refuse_if_too_old(raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone(), current, newest_version())
     return current
-
-
-def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
-    with connection.write() as raw:
-        return bring_up_to_date(raw, plan)
 
 
 def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list[int]:
