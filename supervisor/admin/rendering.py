@@ -17,6 +17,7 @@ import supervisor
 from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
+from supervisor.domain.text import final
 from supervisor.ops.status import text_of
 
 _LONGEST = 100_000  # characters of any one value
@@ -83,9 +84,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent", "pretty", "final", "cut", "timing")
+    names = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent", "pretty", "cut", "timing")
     environment.filters |= {name: getattr(formatting, name) for name in names}
-    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable)}
+    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, final)}
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,
