@@ -115,12 +115,6 @@ def cut(text: str) -> str:
     return f"{text[:_LONGEST]}\n… {number(len(text) - _LONGEST)} more characters"
 
 
-def final(text: str | bytes | None) -> str:
-    """A log as a terminal finally shows it: a rewritten line, such as a progress bar, keeps its last state only."""
-    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
-    return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
-
-
 def timing(stored: str) -> str:
     """When a schedule fires, from the text of its row: `every 5 min`, `0 3 * * * (Europe/Berlin)`."""
     try:

@@ -13,8 +13,6 @@ from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.tokens import token_in
 
-__all__ = ["SESSION_SECONDS", "Keys", "Role", "keys_of"]
-
 Role = Literal["admin", "reader"]
 
 _ID = 32  # characters of a session's id

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.access import WRONG_TOKEN_PAUSE
-from supervisor.admin.keys import SESSION_SECONDS, Role
+from supervisor.admin.keys import Role
+from supervisor.admin.left import SESSION_SECONDS
 from supervisor.admin.rendering import render
 from supervisor.admin.state import AppState, TheState
 

@@ -17,6 +17,7 @@ import supervisor
 from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
+from supervisor.domain.text import final
 from supervisor.ops.status import text_of
 
 _LONGEST = 100_000  # characters of any one value
@@ -48,7 +49,7 @@ def encoded(value: object) -> str:
 
 def query(value: object) -> str:
     """A value encoded for an address, in the query or as one segment of the path."""
-    return quote(_utf8(text_of(value, _LONGEST_QUERY)), safe="")
+    return quote(text_of(value, _LONGEST_QUERY).encode("utf-8", "replace"), safe="")
 
 
 def nameable(type_: str) -> bool:
@@ -57,10 +58,6 @@ def nameable(type_: str) -> bool:
         return checked_type(type_).strip(".") != ""  # a browser would resolve a segment of dots
     except InvalidJob:
         return False
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
 
 
 def _finalize(value: Any) -> Any:
@@ -87,25 +84,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "span": formatting.span,
-        "age": formatting.age,
-        "iso": formatting.iso,
-        "absolute": formatting.absolute,
-        "clock": formatting.clock,
-        "number": formatting.number,
-        "size": formatting.size,
-        "percent": formatting.percent,
-        "pretty": formatting.pretty,
-        "final": formatting.final,
-        "cut": formatting.cut,
-        "timing": formatting.timing,
-        "moment": moment,
-        "stamp": stamp,
-        "encoded": encoded,
-        "query": query,
-        "nameable": nameable,
-    }
+    names = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent", "pretty", "cut", "timing")
+    environment.filters |= {name: getattr(formatting, name) for name in names}
+    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, final)}
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -47,7 +48,12 @@ class StoreExecutor:
 
         Returns its id and whether it is new. Raises StoreError.
         """
-        return await self._later(lambda _: self._put(job))
+
+        def put(_: object) -> tuple[int, bool]:
+            with closing(self.engine.producer(create=False)) as producer:
+                return producer.put(job)
+
+        return await self._later(put)
 
     def close(self) -> None:
         """Close the connections. A thread that hangs in a call keeps its connection and is not waited for."""
@@ -77,13 +83,6 @@ class StoreExecutor:
         self._open.append(future)
         self._tasks.put((task, future))
         return await asyncio.wrap_future(future)
-
-    def _put(self, job: NewJob) -> tuple[int, bool]:
-        producer = self.engine.producer(create=False)
-        try:
-            return producer.put(job)
-        finally:
-            producer.close()
 
 
 class _StoreThread(threading.Thread):

@@ -52,11 +52,6 @@ class Watch:
     def listeners(self) -> int:
         return len(self._listeners)
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether it reads the overview periodically."""
-        return self._telling is not None
-
     def join(self) -> Listener:
         """Add a listener, until it calls `leave`. Raises TooManyListeners."""
         if len(self._listeners) >= LISTENERS:

@@ -111,8 +111,7 @@ def show(
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress)
     if as_json:
-        kept = {"errors": [attempt.as_json() for attempt in attempts], "runs": [run.as_json() for run in runs]}
-        document(job.as_json() | {"worker": worker, "waits": waits or None} | kept)
+        document(job.as_json() | {"worker": worker, "waits": waits or None, "errors": attempts, "runs": runs})
         return
     held = tables.Held(worker, "" if doing is None else doing.text, waits)
     tables.job(job, time.time(), trials(runs, attempts), held)

@@ -12,6 +12,7 @@ from supervisor.cli.columns import heading, table
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, clean
+from supervisor.domain.text import final
 from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
@@ -139,17 +140,11 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     """Print the logs of the runs: the end of the latest one, or with `whole` all of every run."""
     logged = [run for run in found if run.log]
     for run in logged if whole else logged[-1:]:
-        said = _final(run.log).split("\n")
+        said = final(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
         before = f" ({counted(hidden, 'earlier line', 'earlier lines')}: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
         output.lines("\n".join(said[hidden:]))
-
-
-def _final(text: str | bytes | None) -> str:
-    """The text as a terminal finally shows it: a rewritten line, such as a progress bar, keeps its last state only."""
-    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
-    return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
 
 def counted(number: int, one: str, more: str) -> str:

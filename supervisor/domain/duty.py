@@ -47,10 +47,6 @@ class Duty(ABC):
         """A time at which it must run; None: no particular time. Both are Unix seconds."""
         return None
 
-    def on_change(self) -> float | None:
-        """Seconds after the last run at which a change makes it run again; None: changes do not matter to it."""
-        return self.rest
-
     @abstractmethod
     def run(self, now: float) -> Result:
         """`now` is Unix seconds. May raise any exception: it affects no other duty."""

@@ -110,9 +110,6 @@ class Attempt:
     duration: float | None
     created_at: float
 
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -130,9 +127,6 @@ class Run:
     cpu_time: float | None
     peak_memory: int | None
     log: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 _DEEPEST = 100  # levels of a stored value that are shown: many parsers accept no more than twice as many
@@ -16,6 +17,8 @@ def json_safe(value: Any, depth: int = 0) -> Any:
         return repr(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if not isinstance(value, (dict, list, tuple, set, frozenset)):
         return value
     if depth > _DEEPEST:

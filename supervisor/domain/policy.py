@@ -8,16 +8,7 @@ from typing import Literal
 
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import (
-    Failure,
-    Settlement,
-    Usage,
-    cancelled,
-    crashed,
-    failed,
-    released,
-    suspected,
-)
+from supervisor.domain.settlement import Failure, Settlement, Usage, cancelled, crashed, failed, released, suspected
 
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
@@ -123,15 +114,6 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
     """The settlement for a claim whose lock has expired. A foreign claim may not have counted an attempt."""
     if owner == "foreign":
         failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
-        settlement = crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
-        return Settlement(
-            claim.job_id,
-            claim.token,
-            settlement.status,
-            delay=settlement.delay,
-            crashes=1,
-            failure=failure,
-            claim=claim,
-        )
+        return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)._replace(attempts=0)
     failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
     return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)

@@ -12,6 +12,12 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
 
 
+def final(text: str | bytes | None) -> str:
+    """A log as a terminal finally shows it: a rewritten line, such as a progress bar, keeps its last state only."""
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
+    return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
+
+
 def like(name: str, known: Iterable[str]) -> str:
     """`; did you mean tag?`, for the end of a sentence, if one of these is nearly the same; otherwise empty."""
     import difflib  # imported here: only needed for misspelt names

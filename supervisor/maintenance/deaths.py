@@ -15,7 +15,7 @@ from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log
 from supervisor.system.channel import Message

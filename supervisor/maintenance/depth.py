@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Result
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.maintenance.messages import chunks
 from supervisor.store.base import Backlog, Depth, JobSelector
 from supervisor.system.channel import Message

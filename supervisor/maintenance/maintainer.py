@@ -40,8 +40,6 @@ from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 
-__all__ = ["Maintainer", "Orders", "PoolInfo", "trouble_of"]
-
 BEAT = 1.0  # seconds between two heartbeats at most
 _COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
 

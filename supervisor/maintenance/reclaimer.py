@@ -14,7 +14,7 @@ from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.telemetry import events
 

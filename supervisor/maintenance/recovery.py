@@ -14,7 +14,7 @@ from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance import leftovers
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard, run_logs_of

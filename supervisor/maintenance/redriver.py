@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
 

@@ -11,7 +11,7 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.lease import renewal_interval
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of
 from supervisor.store.base import ClaimLocks
 from supervisor.system.kernel import cpu_and_state

@@ -169,10 +169,8 @@ class Scheduler:
     def _due(self, entry: _Entry, at: float, now: float) -> float:
         """When a duty is to run next, in monotonic seconds."""
         due = entry.due
-        if entry.news > entry.seen:
-            rest = entry.duty.on_change()
-            if rest is not None:
-                due = min(due, entry.succeeded_at + rest)
+        if entry.news > entry.seen and entry.duty.rest is not None:
+            due = min(due, entry.succeeded_at + entry.duty.rest)
         if entry.timed:
             exact = entry.duty.next_at(now)
             if exact is not None:

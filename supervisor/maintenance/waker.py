@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.isolation import Items
+from supervisor.maintenance.items import Items
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.store.base import Backlog, JobSelector
 

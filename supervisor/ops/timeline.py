@@ -72,14 +72,14 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
     return sorted(found, key=lambda trial: trial.began or 0.0, reverse=True)
 
 
-def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
-    """The events of a job in order of time; none comes after its end."""
+def steps(found: Job, tried: Sequence[Trial] | None = None) -> list[Step]:
+    """The events of a job in order of time; none comes after its end. Without trials, those that its row records."""
     moments = [
         (found.created_at, "created", ""),
         (found.scheduled_at if _waited(found) else None, "due", ""),
         (found.cancel_requested_at, "asked to stop", "cancelled"),
     ]
-    for trial in tried:
+    for trial in tried or ():
         began = trial.began
         moments.append(
             (began, f"attempt {trial.attempt} started" + (f" in {trial.worker}" if trial.worker else ""), "running")
@@ -87,7 +87,9 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         if trial.error is not None:
             moments.append((trial.error.created_at, f"attempt {trial.attempt} ended: {trial.error.kind}", "failed"))
     start = found.started_at
-    if _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
+    if tried is None:
+        moments.append((start, "started", "running"))
+    elif _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
         # It is still running, or was too short to be recorded.
         moments.append((start, f"attempt {max(1, found.attempts)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]

@@ -16,85 +16,38 @@ from typing import Any, Protocol
 from supervisor.domain.duty import Duty
 from supervisor.domain.job import Claim, Job, NewJob, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.concerns import (
-    Backlog,
-    ClaimLocks,
-    Controls,
-    FinishedJobs,
-    History,
-    JobActions,
-    Jobs,
-    Registry,
-    Schedules,
-    SettleExpired,
-    Statistics,
-)
-from supervisor.store.values import (
-    AdoptReport,
-    Anomalies,
-    ControlState,
-    Cursor,
-    DatabaseHolder,
-    Depth,
-    ErrorGroup,
-    Exchange,
-    Expired,
-    Filter,
-    Holder,
-    JobSelector,
-    NeedsChange,
-    Page,
-    Planned,
-    RestoreReport,
-    SupervisorRecord,
-    TypeSpeed,
-    WorkerRecord,
-)
 
-__all__ = [
-    "AdoptReport",
-    "Anomalies",
-    "Backlog",
-    "ChangeFeed",
-    "ClaimLocks",
-    "Claims",
-    "ControlState",
-    "Controls",
-    "Cursor",
-    "Database",
-    "DatabaseHolder",
-    "Depth",
-    "Engine",
-    "ErrorGroup",
-    "EventLog",
-    "Exchange",
-    "Expired",
-    "Filter",
-    "FinishedJobs",
-    "History",
-    "Holder",
-    "JobActions",
-    "JobSelector",
-    "Jobs",
-    "MaintenanceStore",
-    "NeedsChange",
-    "Operations",
-    "OwnerLock",
-    "Ownership",
-    "Page",
-    "Planned",
-    "Producer",
-    "Registry",
-    "RestoreReport",
-    "Schedules",
-    "SettleExpired",
-    "Statistics",
-    "SupervisorRecord",
-    "TransactionalInsert",
-    "TypeSpeed",
-    "WorkerRecord",
-    "Writers",
-]
+# `import … as …` of the same name: the rest of the system imports these from here.
+from supervisor.store.concerns import Backlog as Backlog
+from supervisor.store.concerns import ClaimLocks as ClaimLocks
+from supervisor.store.concerns import Controls as Controls
+from supervisor.store.concerns import FinishedJobs as FinishedJobs
+from supervisor.store.concerns import History as History
+from supervisor.store.concerns import JobActions as JobActions
+from supervisor.store.concerns import Jobs as Jobs
+from supervisor.store.concerns import Registry as Registry
+from supervisor.store.concerns import Schedules as Schedules
+from supervisor.store.concerns import SettleExpired as SettleExpired
+from supervisor.store.concerns import Statistics as Statistics
+from supervisor.store.values import AdoptReport as AdoptReport
+from supervisor.store.values import Anomalies as Anomalies
+from supervisor.store.values import ControlState as ControlState
+from supervisor.store.values import Cursor as Cursor
+from supervisor.store.values import DatabaseHolder as DatabaseHolder
+from supervisor.store.values import Depth as Depth
+from supervisor.store.values import ErrorGroup as ErrorGroup
+from supervisor.store.values import Exchange as Exchange
+from supervisor.store.values import Expired as Expired
+from supervisor.store.values import Filter as Filter
+from supervisor.store.values import Holder as Holder
+from supervisor.store.values import JobSelector as JobSelector
+from supervisor.store.values import NeedsChange as NeedsChange
+from supervisor.store.values import Page as Page
+from supervisor.store.values import Planned as Planned
+from supervisor.store.values import RestoreReport as RestoreReport
+from supervisor.store.values import SupervisorRecord as SupervisorRecord
+from supervisor.store.values import TypeSpeed as TypeSpeed
+from supervisor.store.values import WorkerRecord as WorkerRecord
 
 # Producing
 
@@ -154,7 +107,7 @@ class Claims(Protocol):
     ) -> Exchange:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked."""
 
-    def held(self, owner: str) -> list[Claim]:
+    def held_by(self, owner: str) -> list[Claim]:
         """A worker's claims, in the order in which it runs them."""
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:

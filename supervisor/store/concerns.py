@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from supervisor.domain.history import Minute, QueueSizes
@@ -47,10 +47,8 @@ class Registry(Protocol):
         """The name of a claim's owner; None if that is another program, or no longer registered."""
 
 
-class SettleExpired(Protocol):
-    """Decides what becomes of an expired claim, inside the transaction that reclaims it."""
-
-    def __call__(self, claim: Claim, owner: str) -> Settlement: ...
+SettleExpired = Callable[[Claim, str], Settlement]
+"""Decides what becomes of an expired claim of an owner, inside the transaction that reclaims it."""
 
 
 class ClaimLocks(Protocol):

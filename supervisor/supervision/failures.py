@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.restart import Restarts
 from supervisor.domain.staffing import Missing
 from supervisor.domain.suspicion import Suspicion
+from supervisor.domain.template_deaths import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.worker_process import WorkerProcess

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.maintainer import Maintainer, Orders, trouble_of
+from supervisor.maintenance.maintainer import Maintainer, Orders
+from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.maintenance.maintainer import trouble_of
+from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
 from supervisor.supervision.burst import Burst, Observer

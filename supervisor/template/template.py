@@ -267,7 +267,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler=handler,
         device=spec.device,
         cautious=spec.cautious,
-        now_and_then=ration.tell_dropped,
+        on_beat=ration.tell_dropped,
     )
     code = worker.run()
     ration.tell_rest()

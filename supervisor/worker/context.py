@@ -133,8 +133,12 @@ class Context:
         if self._log is None:
             from supervisor.telemetry import events
 
-            self._log = events(keep=self._keep, job=self.job_id, type=self.type, attempt=self.attempt)
+            self._log = events(keep=self._keep, **self._about())
         return self._log
+
+    def _about(self) -> dict[str, Any]:
+        """What every line of the log says about the run."""
+        return {"job": self.job_id, "type": self.type, "attempt": self.attempt}
 
     def _keep(self, line: str) -> None:
         self._board.keep(line)
@@ -248,13 +252,8 @@ class BatchContext(Context):
         types = {job.type for job in jobs}
         self.type = types.pop() if len(types) == 1 else ""
 
-    @property
-    def log(self) -> Any:
-        if self._log is None:
-            from supervisor.telemetry import events
-
-            self._log = events(keep=self._keep, jobs=[job.job_id for job in self.jobs])
-        return self._log
+    def _about(self) -> dict[str, Any]:
+        return {"jobs": [job.job_id for job in self.jobs]}
 
     @property
     def cancelled(self) -> bool:

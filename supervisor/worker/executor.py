@@ -294,7 +294,8 @@ def _after(error: BaseException) -> float | None:
 def _described(error: BaseException) -> tuple[str, str | None]:
     """(message, traceback), limited to the length that is stored."""
     try:
-        return clipped(_message(error), MAX_MESSAGE), _clipped_stack(error)
+        stack = _stack(error)
+        return clipped(_message(error), MAX_MESSAGE), None if stack is None else clipped(stack, MAX_TEXT)
     except JobInterrupted:
         raise
     except BaseException as worse:
@@ -316,11 +317,6 @@ def _message(error: BaseException) -> str:
         return f"the handler called sys.exit({error.code!r})"
     text = "".join(format_exception_only(type(error), error)).strip()
     return text or _name(error)
-
-
-def _clipped_stack(error: BaseException) -> str | None:
-    stack = _stack(error)
-    return None if stack is None else clipped(stack, MAX_TEXT)
 
 
 def _stack(error: BaseException) -> str | None:

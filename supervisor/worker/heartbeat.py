@@ -19,7 +19,7 @@ class HeartbeatThread(threading.Thread):
     """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
 
     While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
-    beat to beat, so that an idle worker costs almost nothing. `besides` is called with every beat.
+    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class HeartbeatThread(threading.Thread):
         slot: Slot,
         interval: float,
         hand_back: Callable[[float], None],
-        besides: Callable[[], None] = lambda: None,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._slot = slot
         self._interval = interval
         self._hand_back = hand_back
-        self._besides = besides
+        self._on_beat = on_beat
         self._wake = threading.Event()
         self._last_batch = 0.0
         self._job_began = 0.0
@@ -77,7 +77,7 @@ class HeartbeatThread(threading.Thread):
 
     def _beat(self) -> None:
         self._slot.beat()
-        self._besides()
+        self._on_beat()
         now = monotonic()
         began = self._job_began
         if began and now - began >= PATIENCE:

@@ -54,23 +54,21 @@ class Telling:
             self._unlogged += 1
             return
         self._logged += 1
-        again = settlement.status is Status.PENDING
-        log = self._log.warning if again else self._log.error
-        log("job_failed", **self._fields(settlement), **({"retry_in": round(settlement.delay, 3)} if again else {}))
-
-    def _fields(self, settlement: Settlement) -> dict[str, Any]:
-        """`retry_in`, which is added for a job that runs again, is seconds."""
         claim, failure = settlement.claim, settlement.failure
         assert claim is not None
         assert failure is not None
-        return {
-            "job": claim.job_id,
-            "type": claim.type,
-            "attempt": claim.attempt,
-            "max_attempts": self._retry.attempts_for(claim.max_attempts),
-            "kind": failure.kind,
-            "error": _one_line(failure.message),
-        }
+        again = settlement.status is Status.PENDING
+        log = self._log.warning if again else self._log.error
+        log(
+            "job_failed",
+            job=claim.job_id,
+            type=claim.type,
+            attempt=claim.attempt,
+            max_attempts=self._retry.attempts_for(claim.max_attempts),
+            kind=failure.kind,
+            error=_one_line(failure.message),
+            **({"retry_in": round(settlement.delay, 3)} if again else {}),  # seconds
+        )
 
 
 def _one_line(message: str) -> str:

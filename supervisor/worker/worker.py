@@ -54,7 +54,7 @@ class Worker:
     `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
     has changed. `recorder` keeps what runs use and print, `row` counts them. A `cautious` one claims one job at a time,
     checks its process and commits before the next, so that a death shows which job caused it.
-    `now_and_then` is called every few seconds, by another thread.
+    `on_beat` is called with every heartbeat, by another thread.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Worker:
         handler: AnyHandler | None = None,
         device: str | None = None,
         cautious: bool = False,
-        now_and_then: Callable[[], None] = lambda: None,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._record = record
@@ -83,7 +83,7 @@ class Worker:
         self._row = row
         self._counter = Counter(row, pool.types)
         self._cautious = cautious
-        self._now_and_then = now_and_then
+        self._on_beat = on_beat
         self._handler = handler
         self._device = device
         self._log = events(pool=pool.name, worker=record.name)
@@ -117,7 +117,7 @@ class Worker:
         )
         self._hand_back = HandBack(self._exchange_aside, self._buffer, self._slot, self._counter, self._tell, self._log)
         heartbeat = self._heartbeat = HeartbeatThread(
-            self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._now_and_then
+            self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._on_beat
         )
         heartbeat.start()
         try:
@@ -208,7 +208,7 @@ class Worker:
         if self._hand_back.active or self._buffer:
             return claims
         try:
-            held = self._store.held(self._record.incarnation)
+            held = self._store.held_by(self._record.incarnation)
         except StoreError:
             return claims
         self._unsure = False

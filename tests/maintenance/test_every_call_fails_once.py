@@ -22,7 +22,7 @@ from supervisor.domain.history import MINUTE
 from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
-from supervisor.maintenance import isolation
+from supervisor.maintenance import items
 from supervisor.maintenance.changes import CommitWatch
 from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
 from supervisor.maintenance.deaths import DeathReport, Deaths
@@ -233,7 +233,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Items are tried again without a pause: their clock is not ours. Nobody reads what is logged."""
-    monkeypatch.setattr(isolation, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(items, "FIRST_PAUSE", 0.0)
     configure("json", "error", io.StringIO())
     yield
     unconfigure()

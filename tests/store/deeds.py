@@ -27,6 +27,7 @@ from supervisor.store.base import (
     Producer,
     SupervisorRecord,
 )
+from supervisor.store.sqlite import duties
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
 WANTED = JobSelector(("tag", "mail"), "gpu")
@@ -159,14 +160,14 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         "claim groups": (lambda r: _settle(r, want=3), False),
         "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
         "limits": (lambda r: r.limits([8, 9]), True),
-        "held by a worker": (lambda r: r.held("w1"), True),
+        "held by a worker": (lambda r: r.held_by("w1"), True),
     }
 
 
 def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
     dead = [crashed(_claim(1), BROKEN, POLICY, 3, chance=0.5), *(released(_claim(n)) for n in range(2, 7))]
     return {
-        "version": (lambda r: r.upkeep.version() > 0, True),
+        "version": (lambda r: r._connection.version() > 0, True),
         "supervisors": (lambda r: r.registry.supervisors(), True),
         "register": (
             lambda r: r.registry.register(
@@ -197,15 +198,15 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "controls": (lambda r: r.controls.current(), True),
         "prune": (lambda r: r.finished.prune(0, 100, T0 - 10, T0 - 10), False),
         "revive": (lambda r: r.finished.redrive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
-        "checkpoint": (lambda r: r.upkeep.checkpoint(), True),
-        "truncate": (lambda r: r.upkeep.truncate_log(), True),
+        "checkpoint": (lambda r: duties.checkpoint(r._connection), True),
+        "truncate": (lambda r: duties.truncate_log(r._connection), True),
         "queue_sizes": (lambda r: r.backlog.queue_sizes(NOW), True),
         "record minutes": (
             lambda r: (r.history.counted("s1"), r.history.record("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
             False,
         ),
         "forget history": (lambda r: r.history.forget(NOW), False),
-        "inserted": (lambda r: r.upkeep.inserted(), True),
+        "inserted": (lambda r: duties.inserted_so_far(r._connection), True),
     }
 
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from supervisor.domain.isolation import TemplateDeaths
 from supervisor.domain.suspicion import Suspicion
+from supervisor.domain.template_deaths import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
 from supervisor.supervision.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.admin import formatting
+from supervisor.domain.text import final
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_long_value_is_cut_and_says_so() -> None:
 
 
 def test_a_log_is_shown_as_a_terminal_would_in_the_end() -> None:
-    assert formatting.final(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
+    assert final(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from fastapi import FastAPI, Request
 
 from supervisor.admin import access, login
 from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
-from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
+from supervisor.admin.keys import Keys, keys_of
+from supervisor.admin.left import SESSION_SECONDS
 from supervisor.admin.state import AppState, may_change
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
-from supervisor.admin.left import Left
+from supervisor.admin.keys import Keys, keys_of
+from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
 
 from .test_access import SETTINGS, TOKEN, Door, log_in

@@ -20,8 +20,6 @@ from fastapi.security import HTTPBearer
 from supervisor.admin.api import bulk, health, jobs, pools, stats, stream, workers
 from supervisor.admin.api.problems import tell_problems
 
-__all__ = ["DESCRIPTION", "install"]
-
 DESCRIPTION = """Jobs, workers, pools and numbers of one database.
 
 Every request except `GET /healthz` needs the admin token as `Authorization: Bearer …`, or, for reading, the read token;

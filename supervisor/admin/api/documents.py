@@ -14,6 +14,7 @@ from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import Doing
+from supervisor.ops.timeline import steps
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 
@@ -51,22 +52,8 @@ def document(found: Everything, *, show: bool) -> dict[str, Any]:
         "meta": job.meta,
         "errors": [_row(error, AttemptModel.model_fields) for error in errors],
         "runs": [_row(run, RunModel.model_fields) for run in runs],
-        "timeline": timeline(job),
+        "timeline": [{"at": step.at, "event": step.what} for step in steps(job)],
     }
-
-
-def timeline(job: Job) -> list[dict[str, Any]]:
-    """The events of a job that its row records, in order of time."""
-    moments = [(job.created_at, "created")]
-    if not _is_time(job.created_at) or job.scheduled_at > job.created_at + 0.001:
-        moments.append((job.scheduled_at, "due"))
-    moments.append((job.started_at, "started"))
-    moments.append((job.cancel_requested_at, "asked to stop"))
-    moments.append((job.completed_at, str(job.status)))
-    known = [(at, event) for at, event in moments if _is_time(at)]
-    if _is_time(job.completed_at):  # leave out a due time after the end
-        known = [(at, event) for at, event in known if at <= job.completed_at]
-    return [{"at": at, "event": event} for at, event in sorted(known, key=lambda moment: moment[0])]
 
 
 def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -76,7 +63,3 @@ def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -37,12 +36,7 @@ class Types(BaseModel):
 async def list_pools(state: TheState) -> JSONResponse:
     """List pools: size, target and reason, due jobs, oldest due job, rate, problems."""
     seen = await state.watch.overview()
-    return answer(
-        {
-            "supervisors": [asdict(supervisor) for supervisor in seen.supervisors],
-            "pools": [asdict(pool) for pool in seen.pools],
-        }
-    )
+    return answer({"supervisors": seen.supervisors, "pools": seen.pools})
 
 
 @router.put("/pools/{name}", response_model=models.PoolAnswer, responses=changing(404))
@@ -75,7 +69,7 @@ async def change_pool(
 async def list_types(state: TheState) -> JSONResponse:
     """List types: jobs by state, whether paused, due jobs, failures, run times."""
     seen = await state.watch.overview()
-    return answer({"types": [asdict(type_) for type_ in seen.types], "unhandled": seen.unhandled})
+    return answer({"types": seen.types, "unhandled": seen.unhandled})
 
 
 @router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing(404))

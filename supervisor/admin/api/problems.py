@@ -127,11 +127,8 @@ def tell_problems(app: FastAPI) -> None:
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners)) else {}
-    if isinstance(error, InvalidJob):
-        return problem(code, str(error), field=error.field)
-    if isinstance(error, ConfigError):
-        return problem(code, error.problems[0], headers=headers)
-    return problem(code, str(error), headers=headers)
+    sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
+    return problem(code, sentence, field=getattr(error, "field", None), headers=headers)
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -77,7 +76,7 @@ async def stats(state: TheState) -> JSONResponse:
             "due": sum(type_.due for type_ in seen.types),
             "oldest_age": max(ages, default=None),
             "failed_last_hour": sum(seen.failures_last_hour.values()),
-            "types": [asdict(type_) for type_ in seen.types],
+            "types": seen.types,
         }
     )
 
@@ -87,7 +86,7 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
     since = time.time() - DAY if query.since is None else float(query.since)
     groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
-    return answer({"since": since, "groups": [asdict(group) for group in groups]})
+    return answer({"since": since, "groups": groups})
 
 
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
@@ -95,4 +94,4 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
     """Done, failed, waiting and running jobs of each type, by minute."""
     since = time.time() - KEPT if query.since is None else float(query.since)
     minutes = await state.executor.ask(lambda operations: operations.history.minutes(since))
-    return answer({"since": since, "minutes": [minute._asdict() for minute in minutes]})
+    return answer({"since": since, "minutes": minutes})

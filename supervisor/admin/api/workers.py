@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
@@ -33,12 +31,10 @@ async def overview(state: TheState) -> JSONResponse:
 @router.get("/workers", response_model=Workers, responses=reading())
 async def list_workers(state: TheState) -> JSONResponse:
     """List workers: process, state, job, memory and age of the last heartbeat."""
-    seen = await state.watch.overview()
-    return answer({"workers": [asdict(worker) for worker in seen.workers]})
+    return answer({"workers": (await state.watch.overview()).workers})
 
 
 @router.get("/schedules", response_model=Schedules, responses=reading())
 async def list_schedules(state: TheState) -> JSONResponse:
     """List schedules: when each fires next, and when it last did."""
-    seen = await state.watch.overview()
-    return answer({"schedules": [asdict(schedule) for schedule in seen.schedules]})
+    return answer({"schedules": (await state.watch.overview()).schedules})

@@ -15,13 +15,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from supervisor.admin.access import DATA
+from supervisor.admin.access import Visit
 from supervisor.admin.api.problems import of_http
 from supervisor.admin.pages import failures, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
-
-__all__ = ["install"]
 
 
 def install(app: FastAPI) -> None:
@@ -34,7 +32,7 @@ def install(app: FastAPI) -> None:
 
     def mistake(request: Request, error: Exception) -> Any:
         """For unexpected errors; the access middleware logs them."""
-        if not _wants_page(request):
+        if not Visit(request.scope).wants_page:
             return for_programs(request, error)
         return problem(request, 500, "Internal error of the admin process", "See its log.")
 
@@ -43,10 +41,4 @@ def install(app: FastAPI) -> None:
 
 async def _nothing(request: Request, error: Exception) -> Response:
     """The answer for an unknown address."""
-    return not_found(request) if _wants_page(request) else await of_http(request, error)
-
-
-def _wants_page(request: Request) -> bool:
-    """Whether a browser requests a page."""
-    html = "text/html" in request.headers.get("accept", "")
-    return html and request.method == "GET" and not request.url.path.startswith(DATA)
+    return not_found(request) if Visit(request.scope).wants_page else await of_http(request, error)

@@ -16,7 +16,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain, count
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
@@ -26,9 +25,9 @@ from supervisor.domain.settlement import Failure, done, failed
 from supervisor.store.base import AdoptReport
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, is_time, look, our_definition, quoted
+from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, is_time, look, our_definition
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.definition import Column, names, table_created, tokens
+from supervisor.store.sqlite.definition import Column, names, quoted, table_created, tokens
 from supervisor.store.sqlite.driver_errors import translated
 from supervisor.store.sqlite.inserting import insertion
 from supervisor.store.sqlite.place import Place
@@ -53,7 +52,7 @@ def adopt(place: Place, *, payload_column: str | None, tried: Sequence[str]) -> 
         connection.raw.execute("PRAGMA foreign_keys = OFF")
         with connection.write() as raw:
             # Inside the transaction, so that the copy holds exactly what is adopted.
-            backup = _free_name(place)
+            backup = place.unused("before-adopt")
             schema.back_up(reader, backup)
             try:
                 return _Adoption(raw, payload_column).run(backup, tried)
@@ -63,14 +62,6 @@ def adopt(place: Place, *, payload_column: str | None, tried: Sequence[str]) -> 
     finally:
         reader.close()
         connection.close()
-
-
-def _free_name(place: Place) -> Path:
-    """An earlier attempt of the same second may have been killed after its backup."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    first = place.database.with_name(f"{place.database.name}.before-adopt-{stamp}")
-    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    return next(path for path in chain([first], others) if not path.exists())
 
 
 def _look_first(place: Place, payload_column: str | None) -> None:
@@ -134,7 +125,8 @@ class _Adoption:
     def _rebuild(self, forms: dict[str, str]) -> None:
         """Rename the old table, create and fill the new one, restore everything around it."""
         raw, old = self._raw, self._old
-        row = raw.execute(SQL.sequence).fetchone() if self._has_sequences() else None
+        has_sequences = any(name == "sqlite_sequence" for _, name, *_ in raw.execute(SQL.objects))
+        row = raw.execute(SQL.sequence).fetchone() if has_sequences else None
         # References and views of other tables go by the name jobs.
         raw.execute("PRAGMA legacy_alter_table = ON")
         raw.execute(SQL.put_aside.format(table=old.table))
@@ -158,9 +150,6 @@ class _Adoption:
         self._keep_forms(forms)
         for statement in old.triggers:
             raw.execute(statement)
-
-    def _has_sequences(self) -> bool:
-        return any(row[1] == "sqlite_sequence" for row in self._raw.execute(SQL.objects))
 
     def _definitions(self) -> Iterator[str]:
         for column in self._old.definition.columns:

@@ -12,7 +12,7 @@ from supervisor.store.base import NeedsChange
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.queries import Queries, load
 from supervisor.store.sqlite.connection import QUERIES
-from supervisor.store.sqlite.definition import Clause, Column, Definition, names, parse, tokens
+from supervisor.store.sqlite.definition import Clause, Column, Definition, names, parse, quoted, tokens
 
 SQL: Queries = load("supervisor.store.sqlite", "adopt.sql")
 
@@ -28,10 +28,6 @@ _DENIED = (
     sqlite3.SQLITE_DETACH,
     sqlite3.SQLITE_PRAGMA,
 )
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Old(NamedTuple):

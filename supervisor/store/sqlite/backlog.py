@@ -11,6 +11,7 @@ from supervisor.domain.job import Status, shown
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import Depth, JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sqlite.rows import selected
 from supervisor.store.sqlite.settling import record
 
 _UNREADABLE = "what it requires is not valid UTF-8"
@@ -35,7 +36,7 @@ class SqliteBacklog:
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """Costs a seek for each group."""
         total = Depth()
-        for group in self._connection.rows(QUERIES.groups, _parameters(wanted)):
+        for group in self._connection.rows(QUERIES.groups, selected(wanted)):
             total = _with_group(self._connection, total, group, now, limit)
         if self._fail_unreadable and self._connection.unreadable:
             self._refuse_unreadable(wanted, now)
@@ -77,7 +78,7 @@ class SqliteBacklog:
     def unfinished(self, wanted: JobSelector, now: float) -> bool:
         if self.depth(wanted, now, 1).due:
             return True
-        return self._connection.row(QUERIES.awaiting_retry, _parameters(wanted)) is not None
+        return self._connection.row(QUERIES.awaiting_retry, selected(wanted)) is not None
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         listed = {"types": json.dumps(list(types)), "since": since}
@@ -97,10 +98,6 @@ class SqliteBacklog:
             if requires and isinstance(first_at, (int, float)) and first_at <= now:
                 found[shown(type_), shown(requires)] = None
         return list(found)
-
-
-def _parameters(wanted: JobSelector) -> dict[str, str]:
-    return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
 
 
 def _crowded(connection: Connection) -> bool:

@@ -13,7 +13,7 @@ from supervisor.store.base import Expired, SettleExpired
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.isolation import one_by_one, quarantine
+from supervisor.store.sqlite.refused_rows import one_by_one, quarantine
 from supervisor.store.sqlite.rows import held_by
 from supervisor.store.sqlite.settling import Outcomes, Singly
 

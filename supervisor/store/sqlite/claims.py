@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import groupby
 from time import monotonic
 from typing import Any
@@ -17,8 +16,8 @@ from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.isolation import IGNORED, quarantine
-from supervisor.store.sqlite.rows import held_by
+from supervisor.store.sqlite.refused_rows import IGNORED, quarantine
+from supervisor.store.sqlite.rows import held_by, selected
 from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
@@ -29,9 +28,9 @@ _STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meanti
 class SqliteClaims:
     """Implements `store.base.Claims`."""
 
-    def __init__(self, connection: Connection, *, worker: str | None = None) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._worker = worker
+        self._worker: str | None = None
         self._singly = Singly(connection)
         self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
         self._priority = 0  # of the group of the last claim: the next one is most likely from it, too
@@ -92,7 +91,7 @@ class SqliteClaims:
         self._priority = groups[0][2]
         return [Claim._make(row) for row in rows]
 
-    def held(self, owner: str) -> list[Claim]:
+    def held_by(self, owner: str) -> list[Claim]:
         return held_by(self._connection, owner)
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
@@ -108,7 +107,7 @@ class SqliteClaims:
 
     def _due(self, wanted: JobSelector, now: float) -> list[Row]:
         """The groups (type, requires, priority, first_at) that have a due row, higher priorities first."""
-        groups = self._connection.rows(QUERIES.groups, _parameters(wanted))
+        groups = self._connection.rows(QUERIES.groups, selected(wanted))
         due = [group for group in groups if isinstance(group[3], (int, float)) and group[3] <= now]
         if len(due) > 1:
             due.sort(key=_priority, reverse=True)
@@ -195,11 +194,6 @@ class SqliteClaims:
 
     def close(self) -> None:
         self._connection.close()
-
-
-@lru_cache(maxsize=64)
-def _parameters(wanted: JobSelector) -> dict[str, str]:
-    return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
 
 
 def _tiers(groups: list[Row]) -> Iterator[list[Row]]:

@@ -56,6 +56,10 @@ def names(sql: str) -> set[str]:
     return {token.name.lower() for token in tokens(sql) if token.kind in ("word", "quoted")}
 
 
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 class Clause(NamedTuple):
     """One part of a column's definition: `kind` is its keyword, `text` as it was written."""
 

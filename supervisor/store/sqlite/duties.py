@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.base import EventLog
-from supervisor.store.sqlite.upkeep import Upkeep
+from supervisor.store.sqlite import repair
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
+from supervisor.store.sqlite.inserting import has_run_out
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
@@ -24,12 +27,12 @@ class FileCheck(Duty):
     needs = Needs.NOTHING
     quiet = True
 
-    def __init__(self, upkeep: Upkeep) -> None:
-        self._upkeep = upkeep
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def run(self, now: float) -> Result:
         """Raises StoreGone if it does not."""
-        self._upkeep.check_file()
+        self._connection.insist_on_file()
         return Result()
 
 
@@ -46,15 +49,15 @@ class ForeignWriterMonitor(Duty):
     rest = 0.1
     quiet = True
 
-    def __init__(self, upkeep: Upkeep) -> None:
-        self._upkeep = upkeep
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._inserted: int | None = None
 
     def run(self, now: float) -> Noticed:
-        inserted = self._upkeep.inserted()
+        inserted = inserted_so_far(self._connection)
         writing = self._inserted is not None and inserted > self._inserted
         if writing:
-            self._upkeep.yield_to_others()
+            self._connection.yield_to_others()
         self._inserted = inserted
         return Noticed(writing)
 
@@ -76,8 +79,8 @@ class Checkpointer(Duty):
     needs = Needs.WRITING
     quiet = True
 
-    def __init__(self, upkeep: Upkeep, log: EventLog) -> None:
-        self._upkeep = upkeep
+    def __init__(self, connection: Connection, log: EventLog) -> None:
+        self._connection = connection
         self._log = log
         self._version = -1
         self._size = 0
@@ -85,13 +88,13 @@ class Checkpointer(Duty):
 
     def run(self, now: float) -> Checkpointed:
         """Checkpoint what was committed since the last time, if there is enough of it or nobody is writing."""
-        version, size = self._upkeep.version(), self._upkeep.log_size()
+        version, size = self._connection.version(), self._connection.place.log_size()
         if version == self._version and self._size == 0:
             return Checkpointed()
         quiet = version == self._version
         worth_it = quiet or size >= _WORTHWHILE
         if worth_it:
-            left = self._upkeep.checkpoint()
+            left = checkpoint(self._connection)
             self._warn(size, left)
             if left == 0 and (size <= _LARGE or self._truncate(size)) and quiet:
                 size = 0
@@ -99,7 +102,7 @@ class Checkpointer(Duty):
         return Checkpointed(worth_it)
 
     def _truncate(self, size: int) -> bool:
-        done = self._upkeep.truncate_log()
+        done = truncate_log(self._connection)
         if done:
             self._log.info("log_truncated", bytes=size)
         return done
@@ -108,3 +111,31 @@ class Checkpointer(Duty):
         if size > ALARM and left and not self._alarmed:
             self._log.warning("log_grows", bytes=size, hint="a program keeps a read transaction open for long")
         self._alarmed = size > ALARM and left > 0
+
+
+def checkpoint(connection: Connection) -> int:
+    """Copy the log into the database as far as readers allow. Returns the frames still in the log."""
+    with connection.exclusive_writers() as raw:
+        _, frames, copied = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return max(0, int(frames) - int(copied))
+
+
+def truncate_log(connection: Connection) -> bool:
+    """Truncate a log that has been copied completely; False if it is being read or written at this moment."""
+    with connection.exclusive_writers() as raw:
+        raw.execute("PRAGMA busy_timeout = 0")  # do not wait
+        try:
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+    return not busy
+
+
+def inserted_so_far(connection: Connection) -> int:
+    """How many jobs were ever inserted, by any program. If ids are about to run out, they are renumbered."""
+    row = connection.row(QUERIES.inserted)
+    if has_run_out(connection):
+        with connection.write() as raw:
+            repair.renumber(raw)
+        return 0
+    return int(row[0]) if row else 0

@@ -58,10 +58,6 @@ def places(statements: Mapping[str, str]) -> list[str]:
     return named + [f"{name}{when}" for name in OTHERS.values() for when in (".before", "")]
 
 
-def _reach(place: str) -> None:
-    failpoints.reach(place, lambda kind: KINDS[kind]() if kind in KINDS else None)
-
-
 class FailingConnection(sqlite3.Connection):
     """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden, too."""
 
@@ -96,7 +92,7 @@ class FailingConnection(sqlite3.Connection):
 
     def reach(self, place: str) -> None:
         """Does nothing unless a test has asked for it."""
-        _reach(place)
+        failpoints.reach(place, lambda kind: KINDS[kind]() if kind in KINDS else None)
 
     def _end(self, *, committed: bool) -> None:
         """No transaction is open any more."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from typing import Any
 
 from supervisor.store.base import Cursor, JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.isolation import one_by_one
+from supervisor.store.sqlite.refused_rows import one_by_one
+from supervisor.store.sqlite.rows import selected
 
 
 class SqliteFinishedJobs:
@@ -38,18 +38,8 @@ class SqliteFinishedJobs:
     def redrive(
         self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
     ) -> tuple[list[int], Cursor]:
-        rows = self._connection.rows(
-            QUERIES.failed_after,
-            {
-                "failed_at": after.failed_at,
-                "id": after.job_id,
-                "until": until,
-                "types": json.dumps(wanted.types),
-                "capabilities": wanted.capabilities,
-                "times": times,
-                "limit": limit,
-            },
-        )
+        which = {"failed_at": after.failed_at, "id": after.job_id, "until": until, "times": times, "limit": limit}
+        rows = self._connection.rows(QUERIES.failed_after, which | selected(wanted))
         if not rows:
             return [], after
         redriven: list[int] = []

@@ -57,14 +57,4 @@ def plain_insertion(job: NewJob, now: float) -> tuple[object, ...]:
 
 
 def insertion(job: NewJob, now: float) -> dict[str, Any]:
-    return {
-        "type": job.type,
-        "payload": job.payload,
-        "priority": job.priority,
-        "requires": job.requires,
-        "scheduled_at": now if job.scheduled_at is None else job.scheduled_at,
-        "max_attempts": job.max_attempts,
-        "unique_key": job.unique_key,
-        "meta": job.meta,
-        "now": now,
-    }
+    return job._asdict() | {"scheduled_at": now if job.scheduled_at is None else job.scheduled_at, "now": now}

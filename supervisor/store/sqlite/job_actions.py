@@ -9,7 +9,7 @@ from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.isolation import one_by_one
+from supervisor.store.sqlite.refused_rows import one_by_one
 
 _BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
 

@@ -57,11 +57,11 @@ class SqliteJobs:
         self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
     ) -> list[Job]:
         which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
-        found, _ = self._some_ids(which, before, limit, None)
+        found, _ = self.some_ids(which, before=before, limit=limit)
         return _jobs(self._connection, found)
 
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
-        found, floor = self._some_ids(which, before, limit, PATIENCE)
+        found, floor = self.some_ids(which, before=before, limit=limit, patience=PATIENCE)
         return Page(_jobs(self._connection, found), floor)
 
     def count(self, which: Filter, *, limit: int) -> int:
@@ -77,13 +77,10 @@ class SqliteJobs:
         found.reverse()
         return found
 
-    def some_ids(self, which: Filter, *, before: int | None, limit: int) -> tuple[list[int], int | None]:
-        return self._some_ids(which, before, limit, None)
-
-    def _some_ids(
-        self, which: Filter, before: int | None, limit: int, patience: float | None
+    def some_ids(
+        self, which: Filter, *, before: int | None, limit: int, patience: float | None = None
     ) -> tuple[list[int], int | None]:
-        """Stops after `patience` seconds, or with None when there are enough."""
+        """Stops when there are enough, or after `patience` seconds."""
         deadline = None if patience is None else time.monotonic() + patience
         found: list[int] = []
         floor = None

@@ -10,13 +10,12 @@ from supervisor.store.sqlite.backlog import SqliteBacklog
 from supervisor.store.sqlite.claim_locks import SqliteClaimLocks
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.controls import SqliteControls
-from supervisor.store.sqlite.duties import Checkpointer, FileCheck, ForeignWriterMonitor
+from supervisor.store.sqlite.duties import Checkpointer, FileCheck, ForeignWriterMonitor, checkpoint
 from supervisor.store.sqlite.finished_jobs import SqliteFinishedJobs
 from supervisor.store.sqlite.history import SqliteHistory
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.registry import SqliteRegistry
 from supervisor.store.sqlite.schedules import SqliteSchedules
-from supervisor.store.sqlite.upkeep import Upkeep
 
 
 class SqliteMaintenance:
@@ -31,13 +30,13 @@ class SqliteMaintenance:
         self.history = SqliteHistory(connection)
         self.finished = SqliteFinishedJobs(connection)
         self.schedules = SqliteSchedules(lambda: Connection(place, synchronous="FULL"))
-        self.upkeep = Upkeep(connection)
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
-        return FileCheck(self.upkeep), ForeignWriterMonitor(self.upkeep), Checkpointer(self.upkeep, log)
+        connection = self._connection
+        return FileCheck(connection), ForeignWriterMonitor(connection), Checkpointer(connection, log)
 
     def flush(self) -> None:
-        self.upkeep.checkpoint()
+        checkpoint(self._connection)
 
     def close(self) -> None:
         try:

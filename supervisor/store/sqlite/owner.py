@@ -68,116 +68,92 @@ class OwnerFile:
 
 
 class SqliteOwnership:
-    """Implements `store.base.Ownership`."""
+    """Implements `store.base.Ownership`.
+
+    `machine_id` identifies this installation, and `boot_id` changes with every boot; empty if unknown.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-
-    @property
-    def machine_id(self) -> str:
-        return machine_id()
-
-    @property
-    def boot_id(self) -> str:
-        return boot_id()
+        self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
 
     def claim(self, supervisor: str) -> OwnerFile:
         return OwnerFile(self._place, supervisor)
 
+    def lives(self, owner: SupervisorRecord) -> bool | None:
+        """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
+
+        Its lock is looked up in our own folder: a peer in a container may know the same folder by another path. Must
+        not be called in the owner's own process: closing the descriptor would drop its lock.
+        """
+        here = self.machine_id and self.boot_id and owner.boot_id and owner.machine_id == self.machine_id
+        if here and owner.boot_id != self.boot_id:
+            return False
+        try:
+            descriptor = os.open(self._place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._runs(owner)
+        except ValueError:  # not a supervisor's row: its id cannot be part of a file name
+            return False
+        except OSError:
+            return None
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        else:
+            # The lock may be on a deleted file: it is dead all the same.
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _runs(self, owner: SupervisorRecord) -> bool | None:
+        """Whether the process of a supervisor's record is running although its lock file is gone, perhaps deleted.
+
+        The process must be older than the record; None if its host's processes cannot be seen from here.
+        """
+        if owner.boot_id != self.boot_id:
+            return False  # a copy of a database from another machine
+        if owner.host != socket.gethostname():
+            return None  # another container has processes of its own
+        started = kernel.started_at(owner.pid)
+        return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
+
     def holders(self) -> list[int]:
-        return holders(self._place)
+        """The pids of live supervisors, registered or not; 0 for one in another container.
+
+        Like `lives`, not to be called by one of them.
+        """
+        pids = []
+        for path in sorted(self._files()):
+            with suppress(OSError), path.open("rb") as file:
+                pid = holder_of(file.fileno(), fcntl.F_WRLCK)
+                if pid is not None:
+                    pids.append(pid)
+        return pids
+
+    def remove_files(self, gone: str, registered: Iterable[str]) -> None:
+        """Delete the file of a supervisor that was removed from the registry, and the files of others whose row is gone
+        or was never written.
+        """
+        with suppress(OSError, ValueError):
+            self._place.owner_lock(gone).unlink()
+        known = {self._place.owner_lock(supervisor) for supervisor in registered}
+        for path in self._files() - known:
+            with suppress(OSError), path.open("rb") as file:
+                fresh = time.time() - os.fstat(file.fileno()).st_ctime < _FRESH
+                if not fresh and holder_of(file.fileno(), fcntl.F_WRLCK) is None:
+                    path.unlink()
+
+    def _files(self) -> set[Path]:
+        return set(self._place.folder.glob(self._place.owner_lock("*").name))
 
 
-def lives(owner: SupervisorRecord, place: Place) -> bool | None:
-    """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
-
-    Its lock is looked up in our own folder: a peer in a container may know the same folder by another path. Must
-    not be called in the owner's own process: closing the descriptor would drop its lock.
-    """
-    machine, boot = machine_id(), boot_id()
-    if machine and boot and owner.boot_id and owner.machine_id == machine and owner.boot_id != boot:
-        return False
-    try:
-        descriptor = os.open(place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return _runs(owner)
-    except ValueError:  # not a supervisor's row: its id cannot be part of a file name
-        return False
-    except OSError:
-        return None
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    else:
-        # The lock may be on a deleted file: it is dead all the same.
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _runs(owner: SupervisorRecord) -> bool | None:
-    """Whether the process of a supervisor's record is running although its lock file is gone, perhaps deleted.
-
-    The process must be older than the record; None if its host's processes cannot be seen from here.
-    """
-    if owner.boot_id != boot_id():
-        return False  # a copy of a database from another machine
-    if owner.host != socket.gethostname():
-        return None  # another container has processes of its own
-    started = kernel.started_at(owner.pid)
-    return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
-
-
-def holders(place: Place) -> list[int]:
-    """The pids of live supervisors, registered or not; 0 for one in another container.
-
-    Like `lives`, not to be called by one of them.
-    """
-    pids = []
-    for path in sorted(place.folder.glob(place.owner_lock("*").name)):
-        with suppress(OSError), path.open("rb") as file:
-            pid = holder_of(file.fileno(), fcntl.F_WRLCK)
-            if pid is not None:
-                pids.append(pid)
-    return pids
-
-
-@lru_cache(maxsize=1)
-def boot_id() -> str:
-    """Changes with every boot of this machine; empty if unknown."""
-    return _read("/proc/sys/kernel/random/boot_id")
-
-
-@lru_cache(maxsize=1)
-def machine_id() -> str:
-    """Identifies this installation; empty if unknown."""
-    return _read("/etc/machine-id")
-
-
+@lru_cache
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def remove_owner_files(gone: str, registered: Iterable[str], place: Place) -> None:
-    """Delete the file of a supervisor that was removed from the registry, and the files of others whose row is gone or
-    was never written.
-    """
-    with suppress(OSError, ValueError):
-        place.owner_lock(gone).unlink()
-    known = {place.owner_lock(supervisor) for supervisor in registered}
-    for path in set(place.folder.glob(place.owner_lock("*").name)) - known:
-        with suppress(OSError), path.open("rb") as file:
-            fresh = time.time() - os.fstat(file.fileno()).st_ctime < _FRESH
-            if not fresh and holder_of(file.fileno(), fcntl.F_WRLCK) is None:
-                path.unlink()
-
-
-def supervised(records: Iterable[SupervisorRecord], place: Place) -> bool:
-    """Whether any of these supervisors is alive: then its maintainer checkpoints."""
-    return any(lives(record, place) for record in records)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from itertools import chain, count
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError, StoreGone
@@ -44,6 +46,16 @@ class Place:
         if self.identity() is None:
             return StoreGone(f"{self.database}: the file has been removed or moved away while in use", replaced=False)
         return StoreGone(f"{self.database}: the file has been replaced by another while in use", replaced=True)
+
+    def dated(self, what: str) -> Path:
+        """A name beside the database for a copy made now."""
+        return Path(f"{self._name}.{what}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+
+    def unused(self, what: str) -> Path:
+        """The same, with a number if another copy was made in the same second."""
+        first = self.dated(what)
+        others = (Path(f"{first}-{number}") for number in count(2))
+        return next(path for path in chain([first], others) if not path.exists())
 
     @property
     def write_lock(self) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from supervisor.domain.job import shown
 from supervisor.store.base import SupervisorRecord, WorkerRecord
-from supervisor.store.sqlite import owner
 from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.owner import SqliteOwnership
 
 
 class SqliteRegistry:
@@ -13,19 +13,20 @@ class SqliteRegistry:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._ownership = SqliteOwnership(connection.place)
 
     def supervisors(self) -> list[SupervisorRecord]:
-        return supervisors(self._connection)
+        return [SupervisorRecord(*row) for row in self._connection.rows(QUERIES.supervisors)]
 
     def register(self, supervisor: SupervisorRecord) -> None:
         self._connection.apply(QUERIES.register_supervisor, supervisor._asdict())
 
     def forget(self, supervisor: str) -> None:
         self._connection.apply(QUERIES.forget_supervisor, {"id": supervisor})
-        owner.remove_owner_files(supervisor, (other.id for other in self.supervisors()), self._connection.place)
+        self._ownership.remove_files(supervisor, (other.id for other in self.supervisors()))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
-        return owner.lives(supervisor, self._connection.place)
+        return self._ownership.lives(supervisor)
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
         return [WorkerRecord(*row) for row in self._connection.rows(QUERIES.workers_of, {"supervisor": supervisor})]
@@ -39,10 +40,7 @@ class SqliteRegistry:
         return None if row is None else shown(row[3])
 
 
-def supervisors(connection: Connection) -> list[SupervisorRecord]:
-    return [SupervisorRecord(*row) for row in connection.rows(QUERIES.supervisors)]
-
-
 def supervised(connection: Connection) -> bool:
     """Whether any supervisor of this database is alive: then checkpoints are its maintainer's."""
-    return owner.supervised(supervisors(connection), connection.place)
+    registry = SqliteRegistry(connection)
+    return any(registry.owner_lives(record) for record in registry.supervisors())

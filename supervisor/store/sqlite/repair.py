@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from supervisor.store.queries import Queries, load
+from supervisor.store.sqlite.definition import quoted
 
 SQL: Queries = load("supervisor.store.sqlite", "repair.sql")
 
@@ -39,13 +40,9 @@ def renumber(raw: sqlite3.Connection) -> list[tuple[int, int]]:
     for new, (old,) in enumerate(raw.execute(SQL.impossible, bounds).fetchall(), latest + 1):
         raw.execute(SQL.move_job, {"old": old, "new": new})
         for table, column in pointing:
-            raw.execute(SQL.move_pointer.format(table=_quoted(table), column=_quoted(column)), {"old": old, "new": new})
+            raw.execute(SQL.move_pointer.format(table=quoted(table), column=quoted(column)), {"old": old, "new": new})
         raw.execute(SQL.move_last_job, {"old": old, "new": new})
         raw.execute(SQL.tell, {"old": old, "new": new})
         moved.append((old, new))
     raw.execute(SQL.set_sequence, bounds | {"latest": latest + len(moved)})
     return moved
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -10,17 +10,16 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import time
 import uuid
 from collections.abc import Iterator
-from itertools import chain, count
 from pathlib import Path
 
 from supervisor.domain.errors import Conflict, StoreError
 from supervisor.store.base import RestoreReport
-from supervisor.store.sqlite import owner, schema
+from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
+from supervisor.store.sqlite.owner import SqliteOwnership
 from supervisor.store.sqlite.place import Place
 from supervisor.system import failpoints
 
@@ -49,7 +48,7 @@ def restore(place: Place, copy: Path) -> RestoreReport:
 
 
 def _refuse_if_in_use(place: Place) -> None:
-    if pids := owner.holders(place):
+    if pids := SqliteOwnership(place).holders():
         raise Conflict(f"supervisor {', '.join(map(str, pids))} is running on {place.database}; stop it first")
     if pids := _users(place):
         described = ", ".join(f"{pid} ({_name(pid)})" for pid in pids[:5])
@@ -173,8 +172,7 @@ def _keep(place: Place, gathered: bool) -> Path | None:
     present = [path for path in _files(place) if path.exists()]
     if not present:
         return None
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    kept = _free_name(place.database.with_name(f"{place.database.name}.before-restore-{stamp}"))
+    kept = place.unused("before-restore")
     try:
         os.link(place.database, kept)
     except FileNotFoundError:
@@ -187,11 +185,6 @@ def _keep(place: Place, gathered: bool) -> Path | None:
                 path.rename(f"{kept}{path.name.removeprefix(place.database.name)}")
     _sync(place.database.parent)
     return kept
-
-
-def _free_name(first: Path) -> Path:
-    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    return next(path for path in chain([first], others) if not path.exists())
 
 
 def _sync(folder: Path) -> None:

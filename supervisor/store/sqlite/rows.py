@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+
 from supervisor.domain.job import Claim, Job, Status, decoded, shown
+from supervisor.store.base import JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
 _TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
@@ -32,6 +36,12 @@ def job_of(row: Row) -> Job:
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)
+
+
+@lru_cache(maxsize=64)
+def selected(wanted: JobSelector) -> dict[str, str]:
+    """The parameters of a query about these types and capabilities; not to be changed."""
+    return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
 
 
 def held_by(connection: Connection, owner: str) -> list[Claim]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +43,8 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
         return []
     if current:
         _back_up(connection, current)
-    return _apply(connection, plan)
+    with connection.write() as raw:
+        return bring_up_to_date(raw, plan)
 
 
 def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
@@ -145,11 +145,6 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     return current
 
 
-def _apply(connection: Connection, plan: Sequence[Migration]) -> list[int]:
-    with connection.write() as raw:
-        return bring_up_to_date(raw, plan)
-
-
 def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     applied = []
@@ -218,9 +213,7 @@ def back_up(connection: Connection, target: Path) -> None:
 
 def _back_up(connection: Connection, current: int) -> None:
     """Keep a copy with the older schema, unless another program has migrated in the meantime and kept one."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = connection.place.database
-    target = path.with_name(f"{path.name}.before-{current + 1}-{stamp}")
+    target = connection.place.dated(f"before-{current + 1}")
     with _copied(connection, target) as partial:
         with contextlib.closing(sqlite3.connect(partial)) as copy:
             copied = _version(copy)

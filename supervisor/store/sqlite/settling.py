@@ -12,7 +12,7 @@ from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlem
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import insert_children, with_room
-from supervisor.store.sqlite.isolation import quarantine
+from supervisor.store.sqlite.refused_rows import quarantine
 
 Refused = tuple[int, str]  # (a job, why)
 _Row = tuple[Any, ...]  # the parameters of settle_done
@@ -139,16 +139,6 @@ def _settle(
     history: bool = True,
 ) -> bool:
     """Inside the caller's transaction. Returns False if the claim is lost."""
-    # Children come after the settlement: a job may enqueue its own unique key again.
-    settled = _write(raw, owner, settlement, now, worker, history=history)
-    if settled and settlement.children:
-        insert_children(raw, settlement.children, now)
-    return settled
-
-
-def _write(
-    raw: sqlite3.Connection, owner: str, settlement: Settlement, now: float, worker: str | None, *, history: bool
-) -> bool:
     failure = settlement.failure
     changed = raw.execute(
         QUERIES.settle,
@@ -175,6 +165,8 @@ def _write(
         record(raw, settlement, failure, worker, now)
     if history:
         _record_run(raw, settlement, worker, now)
+    if settlement.children:  # after the settlement: a job may enqueue its own unique key again
+        insert_children(raw, settlement.children, now)
     return True
 
 

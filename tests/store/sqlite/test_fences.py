@@ -20,9 +20,10 @@ from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.isolation import quarantine
+from supervisor.store.sqlite.duties import inserted_so_far
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.refused_rows import quarantine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 MOST = 2**63 - 1
@@ -239,7 +240,7 @@ class TestIds:
     @pytest.mark.fault(59)
     def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         insert(foreign, id=2**62)
-        cast("SqliteMaintenance", desk.maintenance).upkeep.inserted()
+        inserted_so_far(cast("SqliteMaintenance", desk.maintenance)._connection)
         assert foreign.execute("INSERT INTO jobs (type) VALUES ('tag') RETURNING id").fetchone()[0] == 2
         assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
 

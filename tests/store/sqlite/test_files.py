@@ -24,9 +24,9 @@ from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import Migration, shipped
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.duties import checkpoint
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.upkeep import Upkeep
 from tests.store.kit import NOW, Desk, python, supervisor_record
 
 
@@ -68,8 +68,8 @@ class TestTheCallersOwnTransaction:
             assert time.monotonic() - began < 0.5
 
 
-def upkeep(desk: Desk) -> Upkeep:
-    return cast("SqliteMaintenance", desk.maintenance).upkeep
+def connection(desk: Desk) -> Connection:
+    return cast("SqliteMaintenance", desk.maintenance)._connection
 
 
 class TestForks:
@@ -114,12 +114,12 @@ class TestTheLog:
 
     def test_only_the_maintainer_empties_the_log(self, desk: Desk) -> None:
         ids = [desk.put(payload='"' + "x" * 4000 + '"') for _ in range(200)]
-        grown = upkeep(desk).log_size()
+        grown = connection(desk).place.log_size()
         for claim in desk.claim(want=200):
             desk.settle(done(claim, None))
-        assert upkeep(desk).log_size() > grown > 0
+        assert connection(desk).place.log_size() > grown > 0
 
-        assert upkeep(desk).checkpoint() == 0
+        assert checkpoint(connection(desk)) == 0
         assert desk.status(ids[0]) is Status.DONE
 
     def test_a_reader_keeps_what_it_reads_in_the_log(self, desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -128,9 +128,9 @@ class TestTheLog:
         foreign.execute("SELECT * FROM jobs").fetchall()
         desk.put()
 
-        assert upkeep(desk).checkpoint() > 0
+        assert checkpoint(connection(desk)) > 0
         foreign.execute("COMMIT")
-        assert upkeep(desk).checkpoint() == 0
+        assert checkpoint(connection(desk)) == 0
 
 
 class TestFiles:

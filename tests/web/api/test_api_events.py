@@ -85,7 +85,7 @@ def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]
 
     async def told(story: Story) -> None:
         await story(site, site.client.app)
-        assert (site.state.watch.listeners, site.state.watch.is_looking) == (0, False)
+        assert (site.state.watch.listeners, site.state.watch._telling) == (0, None)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while len(asyncio.all_tasks()) > 1:
             assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
@@ -162,7 +162,7 @@ def test_whoever_comes_later_is_told_at_once_too(tell: Callable[[Story], None]) 
         for visitor in visitors:
             await visitor.pending(1)
         for visitor in visitors:
-            assert site.state.watch.is_looking
+            assert site.state.watch._telling is not None
             await visitor.leave()
 
     tell(story)
