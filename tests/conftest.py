@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     # The usual console draws a traceback with the source of every frame: that takes a second.
-    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
     if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
