@@ -207,7 +207,8 @@ class Site:
                     break  # it is being written
                 self._read += len(line)
                 with contextlib.suppress(ValueError):
-                    event = json.loads(line.decode(errors="replace"))
+                    # A killed worker may have begun a line.
+                    event = json.loads(line[max(0, line.find(b'{"')) :].decode(errors="replace"))
                     if isinstance(event, dict):
                         self._events.append(event)
         return list(self._events)

@@ -43,6 +43,7 @@ class WorkerOutput:
         self._stacks_until = 0.0
         self._second = 0.0  # when the current second began
         self._passed = self._dropped = 0
+        self._mid_line = False  # what was passed on last has no line break at its end
         self.resume_at: float | None = None  # when to read a flood again: there was more than one portion
 
     def read(self, now: float) -> bool:
@@ -97,6 +98,7 @@ class WorkerOutput:
         self._dropped += len(data) - len(passed)
         if passed:
             self._log.put(passed)
+            self._mid_line = not passed.endswith(b"\n")
 
     def tell_dropped(self, now: float) -> None:
         """Log dropped output, one line per second."""
@@ -105,8 +107,9 @@ class WorkerOutput:
 
     def _tell_dropped(self) -> None:
         if self._dropped:
-            if not self.tail.endswith(b"\n"):
+            if self._mid_line:
                 self._log.put(b"\n")
+                self._mid_line = False
             events(process="supervisor").warning("output_dropped", worker=self._worker, bytes=self._dropped)
             self._dropped = 0
 

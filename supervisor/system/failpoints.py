@@ -213,8 +213,10 @@ def reach_receiving(end: socket.socket) -> None:
 
         try:
             data = end.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise  # one that arrives now is read next time, or it would not be noticed here
         except OSError:
-            return  # there is none: the caller will find out
+            return  # the caller will find out
         reach(f"channel.receive.{_kind_of(data[1:])}")  # after the mark of the datagram
 
 
