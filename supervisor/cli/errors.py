@@ -55,9 +55,9 @@ class Stop(Exception):
 
 
 class NoDatabase(ConfigError):
-    """There is no configuration, and only its database URL was needed."""
+    """There is no valid configuration, and only its database URL was needed."""
 
-    hint = "--database URL works without a configuration"
+    hint = "with --database URL no configuration is read"
 
 
 def wrong_usage(message: str, hint: str = "") -> Stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -97,8 +97,6 @@ class Target:
             try:
                 return self.settings().database
             except ConfigError as error:
-                if self._is_configured():
-                    raise
                 raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
 
@@ -106,12 +104,6 @@ class Target:
             return absolute(self.database, Path.cwd())
         except ValueError as error:
             raise wrong_usage(f"--database: {error}") from None
-
-    def _is_configured(self) -> bool:
-        """Whether there is a configuration file, valid or not."""
-        with suppress(ConfigError, OSError, ValueError):  # ValueError: a path cannot contain a NUL character
-            return self.config_path.exists()
-        return False
 
     def engine(self, *, create: bool = False) -> Engine:
         """The engine of an existing database; with `create`, a configured database need not exist yet.

@@ -15,8 +15,6 @@ from supervisor.cli.output import document, line, note
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
 
-_MANY = 100  # workers; a larger number is probably a typing error
-
 
 @on_target
 def pause(
@@ -89,8 +87,8 @@ def scale(
     from supervisor.ops import commands
 
     workers = _workers(size)
-    if workers is not None and workers > _MANY and not yes:
-        raise wrong_usage(f"{workers} is more than {_MANY} workers", "add --yes to confirm")
+    if workers is not None and workers > commands.MANY_WORKERS and not yes:
+        raise wrong_usage(f"{workers} is more than {commands.MANY_WORKERS} workers", "add --yes to confirm")
     settings = target.settings_if_any()
     with target.operations() as operations:
         commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())

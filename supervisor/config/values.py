@@ -88,7 +88,7 @@ def number(least: float, most: float) -> Check[float]:
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"must be a number, not {shown(value)}")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):  # any whole number is finite, and may be too long
             raise ValueError(f"must be a finite number, not {shown(value)}")
         return float(_within(value, least, most))
 

@@ -56,7 +56,7 @@ class StoreGone(StoreUnavailable):
 
 
 class Conflict(QueueError):
-    """The job's current state does not allow the request. Exit code 4 on the command line."""
+    """The current state does not allow the request. Exit code 4 on the command line."""
 
 
 class ConfigError(QueueError):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from supervisor.domain.capability import covers
 from supervisor.domain.duration import seconds
-from supervisor.domain.errors import ConfigError, Conflict, JobNotFound, QueueError
+from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import like
@@ -19,6 +19,7 @@ from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
+MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
 _LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
@@ -29,7 +30,7 @@ CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
 
 
-class NoSupervisor(QueueError):
+class NoSupervisor(Conflict):
     """No supervisor is running that could carry out the command."""
 
 

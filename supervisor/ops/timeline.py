@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from supervisor.domain.job import Attempt, Job, Run
 
+_ENDS_OF_JOBS = ("done", "cancelled")  # the job's own end tells of these
 _SAME = 0.5  # seconds; start times that differ by less are the same start
 
 
@@ -28,6 +29,10 @@ class Trial:
         return self.error.kind if self.error is not None else self.run.outcome if self.run is not None else ""
 
     @property
+    def tone(self) -> str:
+        return "" if self.error is None else "failed"
+
+    @property
     def worker(self) -> str | None:
         return (self.run and self.run.worker) or (self.error and self.error.worker) or None
 
@@ -38,6 +43,15 @@ class Trial:
             return None if self.run is None else self.run.started_at
         ended = self.error.created_at
         return ended - (self.error.duration or 0.0) if self.run is None else min(self.run.started_at, ended)
+
+    @property
+    def ended(self) -> float | None:
+        """Unix seconds."""
+        if self.error is not None:
+            return self.error.created_at
+        if self.run is None or self.run.duration is None:
+            return None
+        return self.run.started_at + self.run.duration
 
     @property
     def duration(self) -> float | None:
@@ -72,24 +86,22 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
     return sorted(found, key=lambda trial: trial.began or 0.0, reverse=True)
 
 
-def steps(found: Job, tried: Sequence[Trial] | None = None) -> list[Step]:
-    """The events of a job in order of time; none comes after its end. Without trials, those that its row records."""
+def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
+    """The events of a job in order of time; none comes after its end."""
     moments = [
         (found.created_at, "created", ""),
         (found.scheduled_at if _waited(found) else None, "due", ""),
         (found.cancel_requested_at, "asked to stop", "cancelled"),
     ]
-    for trial in tried or ():
+    for trial in tried:
         began = trial.began
         moments.append(
             (began, f"attempt {trial.attempt} started" + (f" in {trial.worker}" if trial.worker else ""), "running")
         )
-        if trial.error is not None:
-            moments.append((trial.error.created_at, f"attempt {trial.attempt} ended: {trial.error.kind}", "failed"))
+        if trial.outcome not in _ENDS_OF_JOBS:
+            moments.append((trial.ended, f"attempt {trial.attempt} ended: {trial.outcome}", trial.tone))
     start = found.started_at
-    if tried is None:
-        moments.append((start, "started", "running"))
-    elif _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
+    if _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
         # It is still running, or was too short to be recorded.
         moments.append((start, f"attempt {max(1, found.attempts)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]

@@ -333,8 +333,11 @@ class Supervisor:
             if settings.database != self._settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
             self._make_pools(settings)
-        except (ConfigError, OSError) as error:
-            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [str(error)])
+        except Exception as error:
+            # Not even a fault of the reader's own ends a running supervisor.
+            expected = isinstance(error, OSError)
+            problem = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
+            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [problem])
             return
         self._settings = settings
         self._unhandled = set()

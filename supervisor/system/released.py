@@ -1,4 +1,6 @@
-"""Numbers of descriptors that this process itself has closed, so that a handler is not blamed for it."""
+"""Numbers of descriptors that are not the worker's own any more, or never were: it has closed them itself, or they
+belong to the handler's modules. A handler that closes them is not to blame.
+"""
 
 from __future__ import annotations
 

@@ -156,8 +156,19 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
         if name in ("exception", "stack"):
             shown[name] = clean_lines(value)
         else:
-            shown[clean(name)] = clean(value) if name in _PLAIN else clean(_value(value))
+            text = isinstance(value, str) or name in _PLAIN
+            shown[clean(name)] = clean(value) if text else _Shown(clean(repr(value)))
     return shown
+
+
+class _Shown:
+    """What is already as it is to be shown: the console's renderer asks for the `repr` of all but text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 class _LossyStream:

@@ -22,7 +22,18 @@ from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import shortened
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import belonging, child, counters, ending, kernel, lifeline, run_log, signals, standard
+from supervisor.system import (
+    belonging,
+    child,
+    counters,
+    ending,
+    kernel,
+    lifeline,
+    released,
+    run_log,
+    signals,
+    standard,
+)
 from supervisor.system.channel import Channel, Message
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
@@ -74,6 +85,7 @@ class Template:
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # set up before the fork
+        self._files: dict[int, tuple[int, int] | None] = {}  # what the handler's code has left open, with its identity
         self._unswept = False  # processes that a dead worker has left behind may still exist
         self._log = events(process="template", handler=spec.any_pool.handler or None)
 
@@ -86,12 +98,14 @@ class Template:
         prepare(self._spec, self._board)
         # Set here, so that not every worker has to import the module for it.
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
+        ours = kernel.open_descriptors()
         try:
             self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
             standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
+        self._files = {number: kernel.file_of(number) for number in kernel.open_descriptors() - ours}
         # From here on descendants must be ended before this process, so it must outlive the supervisor.
         kernel.outlive_parent()
         gc.collect()
@@ -126,6 +140,9 @@ class Template:
         place = Place(self._spec.threads[pool.name], request["device"])
         cautious = bool(request["cautious"])
         wake = self._spec.wakes[pool.name]
+        # Files that the handler's modules have opened stay open: on numbers that are free again a worker would open its
+        # own, and the modules would write into them, among them the database.
+        files = {number for number, file in self._files.items() if kernel.file_of(number) == file}
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
         except Exception as error:
@@ -134,9 +151,9 @@ class Template:
         _enlarge(writer)
         try:
             pid, pidfd = child.fork(
-                lambda: self._become_worker(*record, place=place, stderr=writer, cautious=cautious),
+                lambda: self._become_worker(*record, place=place, stderr=writer, cautious=cautious, files=files),
                 role="worker",
-                keep=(wake, self._spec.news, writer),
+                keep=(wake, self._spec.news, writer, *files),
             )
         except Exception as error:
             # Whatever a module has done to our process when imported: report it to the pool.
@@ -164,7 +181,9 @@ class Template:
         place: Place,
         stderr: int,
         cautious: bool,
+        files: set[int],
     ) -> int:
+        released.numbers.update(files)
         record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
         log = os.dup(2)
         # Both go through the supervisor, which always reads, within limits: jobs that print must not depend on

@@ -226,7 +226,7 @@ def test_without_any_configuration_the_way_out_is_named(cli: Run, tmp_path: Path
         (["jobs", "retry", "7"], 1),
         (["jobs", "cancel", "7"], 1),
         (["jobs", "delete", "7"], 1),
-        (["reload"], 1),
+        (["reload"], 4),
     ],
 )
 def test_what_is_not_there_is_a_plain_failure(cli: Run, database: Path, arguments: list[str], code: int) -> None:

@@ -127,7 +127,7 @@ def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> No
     view = wait_for(lambda: (found := status(project)) and not found["running"] and found)
 
     assert [entry["alive"] for entry in view["supervisors"]] == [False]
-    assert command("reload", cwd=project).returncode == 1
+    assert command("reload", cwd=project).returncode == 4
     found = json.loads(command("doctor", "--json", cwd=project).stdout)["findings"]
     assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
 

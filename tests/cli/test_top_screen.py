@@ -221,6 +221,15 @@ def test_keys_scale_the_selected_pool() -> None:
     assert after(View(), "a").action == Scale("mail", None)
     assert after(View(), "1", "2", "enter").action == Scale("mail", 12)
     assert after(View(), "1", "2", "backspace", "enter").action == Scale("mail", 1)
+
+
+def test_a_size_that_is_probably_a_typing_error_must_be_confirmed() -> None:
+    asked = after(View(), "5", "0", "0", "enter")
+    assert asked.action is None
+    assert asked.view.question is not None
+    assert asked.view.question.text == "scale mail to 500 workers?"
+    assert after(View(), "5", "0", "0", "enter", "y").action == Scale("mail", 500)
+    assert after(View(), "1", "0", "0", "enter").action == Scale("mail", 100)
     assert after(View(), "1", "escape").action is None
     assert after(View(), "1", "x").view.typed == ""
     assert after(View(), "-", of=overview(pools=[pool("mail", fixed=0)])).action is None

@@ -132,6 +132,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         (f'memory_budget = "{"9" * 400}B"', "memory_budget: it is larger than any memory"),
         ('retry = { base = "2s", max = "1s" }', "retry.max: max is 1s, which is shorter than base, 2s"),
         ("retry = { jitter = nan }", "retry.jitter: must be a finite number, not nan"),
+        (f"retry = {{ jitter = 1{'0' * 310} }}", f"retry.jitter: must be at most 1.0, not 1{'0' * 17}...{'0' * 19}"),
         ("retry = { max_attempts = 0 }", "retry.max_attempts: must be at least 1, not 0"),
         ("retry = 3", "retry: must be a table, like { name = … }, not 3"),
         ("types = []", "types: the list is empty; omit the key to use the pool's own name"),

@@ -53,3 +53,20 @@ def test_a_handlers_own_context_is_kept_too(stream: io.StringIO) -> None:
         events(keep=kept.append, job=7).info("tagging")
 
     assert kept[0].endswith("Z info tagging user=ada")
+
+
+def test_in_a_terminal_a_value_is_quoted_once_and_controls_nothing() -> None:
+    class Hostile:
+        def __repr__(self) -> str:
+            return "a\n\x1b[31mb"
+
+    terminal = io.StringIO()
+    configure("console", "info", terminal)
+    events().info("scaled", why="1 due", pools=["a b"], count=3, text="a\n\x1b[31mb", of=Hostile())
+    unconfigure()
+    said = terminal.getvalue()
+    assert said.endswith("\n")
+    assert said.count("\n") == 1
+    assert "\x1b[31m" not in said
+    for part in ("why='1 due'", "pools=['a b']", "count=3", "text=a\\n\\x1b[31mb", "of=a\\n\\x1b[31mb"):
+        assert part in said

@@ -14,7 +14,7 @@ from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import Doing
-from supervisor.ops.timeline import steps
+from supervisor.ops.timeline import steps, trials
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 
@@ -52,7 +52,7 @@ def document(found: Everything, *, show: bool) -> dict[str, Any]:
         "meta": job.meta,
         "errors": [_row(error, AttemptModel.model_fields) for error in errors],
         "runs": [_row(run, RunModel.model_fields) for run in runs],
-        "timeline": [{"at": step.at, "event": step.what} for step in steps(job)],
+        "timeline": [{"at": step.at, "event": step.what} for step in steps(job, trials(runs, errors))],
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale, counted
 from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
-from supervisor.ops.commands import MOST_WORKERS
+from supervisor.ops.commands import MANY_WORKERS, MOST_WORKERS
 from supervisor.ops.status import Overview
 
 Panes = Mapping[Name, Pane]
@@ -170,4 +170,7 @@ def _sized(view: View, key: str, panes: Panes) -> Pressed:
     view = replace(view, typed="")
     if key != "enter" or row is None:
         return _refused(view, "nothing was changed")
-    return Pressed(view, Scale(row.pool, int(workers)))
+    action = Scale(row.pool, int(workers))
+    if int(workers) > MANY_WORKERS:
+        return Pressed(replace(view, question=Question(f"scale {row.pool} to {workers} workers?", action)))
+    return Pressed(view, action)

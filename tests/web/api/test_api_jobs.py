@@ -91,7 +91,8 @@ def test_a_job_comes_with_its_errors_runs_and_timeline(site: Site) -> None:
         ("exception", "ValueError: no such picture", "line 1")
     ]
     assert [run["outcome"] for run in job["runs"]] == ["exception"]
-    assert [entry["event"] for entry in job["timeline"]] == ["created", "due", "started", "failed"]
+    events = [entry["event"] for entry in job["timeline"]]
+    assert events == ["created", "due", "attempt 1 started", "attempt 1 ended: exception", "failed"]
     assert (job["status"], job["last_error"], job["attempts"]) == ("failed", "ValueError: no such picture", 1)
 
 
