@@ -63,8 +63,8 @@ def enqueue(
 ) -> None:
     """Enqueue a job and print its id.
 
-    With -, enqueue one job per line of standard input, all of them or none. With --wait, also print the
-    result; the exit code is 1 if a job did not succeed.
+    With -, enqueue one job per line of standard input, all of them or none. Blank lines are skipped; without any
+    other line, no job is enqueued. With --wait, also print the result; the exit code is 1 if a job did not succeed.
     """
     from supervisor.cli.payloads import decoded, moment
 
@@ -139,6 +139,7 @@ def _queue(target: Target) -> Queue:
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
     import time
 
+    from supervisor.domain.duration import human
     from supervisor.domain.errors import WaitTimeout
 
     with target.operations() as operations:
@@ -150,7 +151,7 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             job = queue.wait(job_id, left)
         except WaitTimeout:
-            message = f"job {job_id} has not finished within {patience:g} s"
+            message = f"job {job_id} has not finished within {human(patience or 0.0)}"
             raise Stop(message, hint=f"the job continues; see `supervisor jobs show {job_id}`") from None
         jobs.append(job)
         if not quiet:

@@ -19,7 +19,12 @@ _LISTED = "supervisor jobs list --status failed, or --status quarantined for job
 def run(
     target: Target,
     burst: Annotated[
-        bool, typer.Option("--burst", help="Run until no job is due or waiting for a retry, then exit.")
+        bool,
+        typer.Option(
+            "--burst",
+            help="Run until no job is due, running or waiting for a retry, then exit. "
+            "A due job that no pool takes does not count.",
+        ),
     ] = False,
     pool: Annotated[
         list[str] | None,

@@ -135,7 +135,7 @@ def _print_adoption(report: AdoptReport) -> None:
     for note in report.notes:
         line(f"note: {note}")
     for change in report.needing_change:
-        line(f"needs a change: {' '.join(change.statement.split())}: {change.reason}")
+        line(f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}")
 
 
 @on_target
@@ -173,7 +173,7 @@ def restore(
     from supervisor.engine import open_engine
 
     if not file.is_file():
-        raise wrong_usage(f"{file}: no such file")
+        raise wrong_usage(f"{file}: it is a folder, not a file" if file.is_dir() else f"{file}: no such file")
     engine = open_engine(target.url())
     if engine.database.exists() and file.samefile(engine.url.partition("///")[2]):
         raise wrong_usage(f"{file}: this is the database itself")

@@ -15,10 +15,10 @@ def absolute(url: str, folder: Path) -> str:
     """
     scheme = url.partition(":")[0].lower()
     if scheme in ("postgresql", "postgres"):
-        raise ValueError("PostgreSQL is not supported yet; use a SQLite file, like sqlite:///./jobs.db")
+        raise ValueError("PostgreSQL is not supported yet; use an SQLite file, like sqlite:///./jobs.db")
     # SQLite itself makes a private database of these; its rows would be lost with each connection.
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
-        raise ValueError("an in-memory database cannot be shared between processes; name a file")
+        raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
     if not url.startswith(_SCHEME):
         raise ValueError(f"{_hidden(url)} is not an SQLite URL; write it like {_hint(url)}")
     path = url.removeprefix(_SCHEME)

@@ -37,7 +37,7 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
     if not {"cron", "every"} & (table.values.keys() | table.faulty):
         report.add(at, 'set when it runs: `cron = "0 3 * * *"` or `every = "1h"`')
     if {"cron", "every"} <= table.values.keys():
-        report.add((*at, "every"), "give either cron or every, not both")
+        report.add((*at, "every"), "write either cron or every, not both")
     if "timezone" in table.values and "every" in table.values:
         report.add((*at, "timezone"), "it applies to cron only; `every` counts from the last time")
     return Schedule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.domain.duration import human
+
 
 class QueueError(Exception):
     """Any error that the queue itself reports to a program."""
@@ -28,7 +30,7 @@ class WaitTimeout(QueueError, TimeoutError):
     """`Queue.wait` stopped waiting; the job continues."""
 
     def __init__(self, job_id: int, seconds: float) -> None:
-        super().__init__(f"job {job_id} has not finished within {seconds:g} s")
+        super().__init__(f"job {job_id} has not finished within {human(seconds)}")
         self.job_id = job_id
 
 

@@ -127,7 +127,7 @@ def _meta(value: object) -> str | None:
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
-        raise InvalidJob("meta", f"{_short(value)} is not a mapping of names to values")
+        raise InvalidJob("meta", f"{_short(value)} is not a JSON object")
     text = encode("meta", dict(value))
     size = len(text.encode())
     if size > MAX_META_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from supervisor.domain.duration import human
 from supervisor.domain.text import shortened
 
 _FREE = 3  # early deaths in a row that cost no delay
@@ -37,11 +38,11 @@ class Restarts(NamedTuple):
     def problem(self, now: float) -> str:
         """The current problem, for people; "" if there is none."""
         if self.failed_setups:
-            again = f" (tried {self.failed_setups} times; next try in {self.delay:.3g} s)"
+            again = f" (tried {self.failed_setups} times; next try in {human(self.delay)})"
             return self.why + (again if self.failed_setups > 1 else "")
         if self.early_deaths > _FREE and now < self.counted_at + _NEWS:
             return (
-                f"crash loop: {self.early_deaths} workers died before finishing a job; next try in {self.delay:.3g} s"
+                f"crash loop: {self.early_deaths} workers died before finishing a job; next try in {human(self.delay)}"
             )
         return ""
 

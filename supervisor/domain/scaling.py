@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from supervisor.domain.duration import human
+
 _SOON = 0.25  # seconds: a queue that the current workers empty within this time needs no more workers
 
 
@@ -94,7 +96,7 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
         return kept, f"nothing due: min_workers = {policy.min_workers}"
     if load.size and load.drain_rate * _SOON > load.due and load.oldest_age < _SOON:
         kept = min(max(policy.min_workers, load.size), policy.max_workers)
-        return kept, f"{load.due} due, done within {_SOON:g} s at {load.drain_rate:.0f} a second"
+        return kept, f"{load.due} due, done within {human(_SOON)} at {load.drain_rate:.0f} a second"
     need = load.busy + math.ceil(load.due / policy.jobs_per_worker)
     if need <= policy.min_workers:
         return policy.min_workers, f"{load.due} due: min_workers = {policy.min_workers} is enough"
@@ -119,6 +121,6 @@ def _smaller(load: Load, policy: ScalingPolicy, current: int, wanted: int) -> De
     idle_for = load.now - max(load.needed_at, load.shrunk_at)
     if idle_for < policy.scale_down_delay:
         left = policy.scale_down_delay - idle_for
-        return Decision(current, f"{load.due} due; one fewer in {left:.3g} s if nothing comes", needed=False)
+        return Decision(current, f"{load.due} due; one fewer in {human(left)} if nothing comes", needed=False)
     target = max(current - 1, wanted, load.busy)
-    return Decision(target, f"not needed for {idle_for:.3g} s", needed=False)
+    return Decision(target, f"not needed for {human(idle_for)}", needed=False)

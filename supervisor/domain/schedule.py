@@ -78,7 +78,8 @@ def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
     try:
         times = CronSim(line, datetime.datetime.fromtimestamp(moment, zone))
     except CronSimError as error:
-        raise ValueError(f"{line!r} is not a cron line: {error}") from None
+        reason = str(error)
+        raise ValueError(f"{line!r} is not a cron line: {reason[:1].lower()}{reason[1:]}") from None
     for time in times:
         if time.timestamp() > moment:  # in the hour that a clock change repeats
             yield time.timestamp()

@@ -74,7 +74,7 @@ class Step:
 
 
 def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
-    """The runs of a job, the latest first. A run and an error belong together if attempt, kind and worker agree."""
+    """The runs of a job, the latest first. A run and an error belong together if attempt and kind agree."""
     left = list(errors)
     found = []
     for run in runs:

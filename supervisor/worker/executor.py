@@ -41,7 +41,8 @@ from supervisor.worker.recorder import WORTH, Recorder
 class Executor:
     """A handler and what it needs. `timeout` is seconds, for messages only; `exhausted` is called when a handler has
     reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that other jobs have
-    left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of it.
+    left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of it. `log` names
+    pool and worker.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Executor:
         max_crashes: int = 3,
         recorder: Recorder | None = None,
         mark: Mark = ALWAYS,
+        log: Any = None,
     ) -> None:
         self._handler = handler
         self._board = board
@@ -71,6 +73,7 @@ class Executor:
         self._exhausted = exhausted
         self._out_of_files = out_of_files
         self._mark = mark
+        self._log = log
         self._max_crashes = max_crashes
         self._recorder = recorder or Recorder()
         self._run_log = self._recorder.run_log
@@ -173,9 +176,10 @@ class Executor:
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
         message, stack = _described(error)
-        events().warning(
+        (self._log or events()).warning(
             "batch_failed",
             jobs=[claim.job_id for claim in claims],
+            types=sorted({claim.type for claim in claims}),
             error=message,
             stack=stack,
             hint="the attempts do not count; the jobs run again in smaller batches, until the failing one runs alone",

@@ -357,6 +357,7 @@ class Worker:
             mark=self._mark,
             max_crashes=self._pool.max_crashes,
             recorder=self._recorder,
+            log=self._log,
         )
         self._handler = self._changing = handler
         failpoints.reach("set_up.before")

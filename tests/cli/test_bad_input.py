@@ -152,7 +152,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(cli: Run, tmp_path: 
 
     assert ran.code == DATABASE
     [error] = ran.errors()
-    assert "note.txt: the file is not a SQLite database" in error
+    assert "note.txt: the file is not an SQLite database" in error
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
@@ -233,6 +233,26 @@ def test_what_is_not_there_is_a_plain_failure(cli: Run, database: Path, argument
     ran = cli(*arguments)
 
     assert (ran.code, len(ran.errors())) == (code, 1)
+
+
+def test_a_folder_is_no_copy(cli: Run, database: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+
+    ran = cli("restore", "folder")
+
+    assert (ran.code, ran.errors()) == (USAGE, ["folder: it is a folder, not a file"])
+
+
+def test_meta_is_an_object(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "greet", "--meta", "[1]")
+
+    assert (ran.code, ran.errors()) == (USAGE, ["meta: [1] is not a JSON object"])
+
+
+def test_blank_lines_are_no_jobs(cli: Run, database: Path) -> None:
+    ran = cli("enqueue", "greet", "-", stdin=b"\n  \n")
+
+    assert (ran.code, ran.out, ran.err, count(database)) == (0, "", "", 0)
 
 
 def test_a_path_that_cannot_be_reached_is_one_line(cli: Run, tmp_path: Path) -> None:

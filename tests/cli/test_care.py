@@ -279,6 +279,16 @@ def test_adopt_takes_over_a_table_made_by_hand_and_says_what_must_change(cli: Ru
     assert cli("adopt", "--database", "sqlite:///app.db").code == 3
 
 
+def test_a_statement_that_needs_a_change_is_printed_without_its_semicolon(cli: Run, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type TEXT, payload TEXT, status TEXT)")
+    (tmp_path / "app.sql").write_text("SELECT nope\nFROM jobs;\n")
+
+    ran = cli("adopt", "--statements", "app.sql", "--database", "sqlite:///app.db")
+
+    assert "needs a change: SELECT nope FROM jobs: no such column: nope" in ran.out.splitlines()
+
+
 @pytest.mark.parametrize("content", [b"SELECT", b"\xff;\n", None])
 def test_statements_that_cannot_be_read_stop_an_adoption(cli: Run, tmp_path: Path, content: bytes | None) -> None:
     if content is not None:

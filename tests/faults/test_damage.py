@@ -39,7 +39,7 @@ def test_a_file_without_its_head_is_refused(make_site: MakeSite) -> None:
         file.write(os.urandom(100))
     said = command(site, "run", "--burst", code=3)
     assert said.count("\n") == 1
-    assert "the file is not a SQLite database" in said
+    assert "the file is not an SQLite database" in said
 
 
 def spoil(site: Site, table: str) -> None:

@@ -122,7 +122,9 @@ def test_a_batch_that_raises_is_split_until_the_one_is_found_that_fails_alone(si
     assert site.rows("SELECT message FROM job_errors") == [("ValueError: somebody's payload",)] * 2
     assert not site.event("worker_died")
     assert sizes(site)[0] == 16
-    assert site.event("batch_failed")["jobs"] == jobs
+    event = site.event("batch_failed")
+    assert (event["jobs"], event["types"], event["pool"]) == (jobs, ["batch"], "batch")
+    assert event["worker"].startswith("batch-")
 
 
 @pytest.mark.parametrize("how", ["hang", "deaf"])

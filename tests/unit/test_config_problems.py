@@ -252,15 +252,15 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 3 * * *"\nevery = "1h"',
-            ":7: schedules[0].every: give either cron or every, not both",
+            ":7: schedules[0].every: write either cron or every, not both",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "61 * * * *"',
-            ":6: schedules[0].cron: '61 * * * *' is not a cron line: Bad minute",
+            ":6: schedules[0].cron: '61 * * * *' is not a cron line: bad minute",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 0 30 2 *"',
-            ":6: schedules[0].cron: '0 0 30 2 *' is not a cron line: Bad day-of-month",
+            ":6: schedules[0].cron: '0 0 30 2 *' is not a cron line: bad day-of-month",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "500ms"',

@@ -25,14 +25,15 @@ STALE = 3.0  # seconds after which what is shown counts as old
 _NAME_WIDTH = 20  # cells of a name; capabilities and handlers may be longer
 _KEYS = "q quit  ? help  Tab pane  ↑↓ select  p pause  +-a size  r retry  c cancel"
 _HELP = """\
-up down, j k      select a row
+↑ ↓, j k          select a row
 Tab, Shift-Tab    next pane, previous pane
 p                 pause the selected pool's types, or the selected type;
                   press it again to resume
 + -               one worker more or less for the selected pool
 7 Enter           set its number of workers, here 7
 a                 return it to automatic scaling
-r                 retry the failed jobs of the selected type or pool; asks
+r                 retry the failed and quarantined jobs of the selected type or
+                  pool; asks
 c                 cancel the job of the selected worker; asks
 q, Ctrl-C         quit
 

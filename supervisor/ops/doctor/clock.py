@@ -6,6 +6,7 @@ import ctypes
 import struct
 import time
 
+from supervisor.domain.duration import human
 from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
 
 _RELEASED = 1_760_000_000.0  # Unix seconds; a correct clock is later
@@ -47,7 +48,7 @@ def went_back(jobs: int, seconds: float) -> Finding | None:
     count = "1 job has" if jobs == 1 else f"{jobs} jobs have"
     return warning(
         "clock",
-        f"{count} start or end times over {seconds:.0f} s in the future: the clock was set back, or another program "
+        f"{count} start or end times over {human(seconds)} in the future: the clock was set back, or another program "
         "wrote a wrong time",
         "set the clock; no lock depends on it, but delays and retention do",
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import supervisor
 from supervisor.config.settings import Settings
-from supervisor.domain.duration import human_size
+from supervisor.domain.duration import human, human_size
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.ops.doctor import clock
@@ -121,7 +121,7 @@ def _rows(operations: Operations, settings: Settings | None, living: dict[str, S
     if found.expired:
         yield warning(
             "leftovers",
-            f"{_jobs_that(found.expired, 'has a claim', 'have claims')} that expired over {_LATE:.0f} s ago",
+            f"{_jobs_that(found.expired, 'has a claim', 'have claims')} that expired over {human(_LATE)} ago",
             f"{start}it reclaims them; if one is running, see `supervisor status` for its problem",
         )
     if found.orphans:

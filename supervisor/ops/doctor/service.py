@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config.settings import Settings
+from supervisor.domain.duration import human
 from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
 
 FOLDERS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
@@ -102,7 +103,7 @@ def _ending(keys: Service, settings: Settings) -> Iterator[Finding]:
     if allowed < grace + _MARGIN:
         yield fault(
             "systemd",
-            f"TimeoutStopSec is {allowed:g} s, but running jobs may take {grace:g} s (shutdown_grace)",
+            f"TimeoutStopSec is {human(allowed)}, but running jobs may take {human(grace)} (shutdown_grace)",
             f"TimeoutStopSec={grace + 15:g}, or a shorter shutdown_grace",
         )
     if keys.get("OOMPolicy", "stop") != "continue":

@@ -28,8 +28,10 @@ class SqliteEngine:
 
     def __init__(self, url: str) -> None:
         prefix = "sqlite:///"
-        if not url.startswith(prefix) or not url[len(prefix) :] or url.endswith(":memory:"):
-            raise StoreError(f"{url!r} is not a SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
+        if url.endswith(":memory:"):
+            raise StoreError(f"{url!r}: in-memory databases are not supported; name a file")
+        if not url.startswith(prefix) or not url[len(prefix) :]:
+            raise StoreError(f"{url!r} is not an SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
         self._place = Place(Path(url[len(prefix) :]))
         self.url = f"{prefix}{self._place.database}"
         self.database = SqliteDatabase(self._place)

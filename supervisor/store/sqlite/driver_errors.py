@@ -31,7 +31,7 @@ _HINTS = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "the database is read-only for this user",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check the path and its permissions",
-    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
+    sqlite3.SQLITE_NOTADB: "the file is not an SQLite database",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; run PRAGMA integrity_check and restore a backup",
     sqlite3.SQLITE_IOERR: "the disk reports an error",
 }

@@ -1,4 +1,4 @@
-"""A desk on a SQLite file, and a plain connection to that file such as any program may have."""
+"""A desk on an SQLite file, and a plain connection to that file such as any program may have."""
 
 from __future__ import annotations
 

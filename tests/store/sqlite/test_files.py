@@ -158,9 +158,14 @@ class TestFiles:
 
         assert SqliteEngine(f"sqlite:///{link}").url == desk.engine.url
 
-    @pytest.mark.parametrize("url", ["sqlite://jobs.db", "sqlite:///", "sqlite:///:memory:", "jobs.db"])
+    @pytest.mark.parametrize("url", ["sqlite://jobs.db", "sqlite:///", "jobs.db"])
     def test_what_is_no_url_is_refused(self, url: str) -> None:
-        with pytest.raises(StoreError, match="not a SQLite URL"):
+        with pytest.raises(StoreError, match="not an SQLite URL"):
+            SqliteEngine(url)
+
+    @pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite://:memory:"])
+    def test_a_database_in_memory_is_refused_as_such(self, url: str) -> None:
+        with pytest.raises(StoreError, match="in-memory databases are not supported"):
             SqliteEngine(url)
 
     def test_a_database_that_is_not_there_is_made_only_by_who_may(self, tmp_path: Path) -> None:
@@ -174,7 +179,7 @@ class TestFiles:
     def test_a_file_that_is_no_database_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "text.db").write_text("hello, I am not a database at all" * 100)
 
-        with pytest.raises(StoreError, match="not a SQLite database"):
+        with pytest.raises(StoreError, match="not an SQLite database"):
             SqliteEngine(f"sqlite:///{tmp_path}/text.db").database.migrate()
 
 
