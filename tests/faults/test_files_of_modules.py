@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -64,8 +65,7 @@ def test_files_opened_by_a_module_are_the_same_in_each_worker(make_site: MakeSit
     site.start()
     for job in (*jobs, *closing):
         assert site.done(job).attempts == 1
-    with open("/etc/hostname") as file:
-        assert site.done(host).result == file.read()
+    assert site.done(host).result == Path("/etc/hostname").read_text()
     site.verdict()
     assert not site.event("worker_died")
     for number in range(12):
