@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 def as_job_id(text: str) -> int:
     """Raises BadParameter."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
-        raise typer.BadParameter(f"{text!r} is not a job's id")
+        raise typer.BadParameter(f"{reprlib.repr(text)} is not a job's id")
     return int(text)
 
 

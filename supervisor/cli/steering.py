@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,8 @@ from supervisor.cli.output import document, line, note
 
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
+
+_DIGITS = 18  # of a number that is understood; whether so many workers are possible is decided elsewhere
 
 
 @on_target
@@ -101,10 +104,9 @@ def scale(
 def _workers(size: str) -> int | None:
     if size == "auto":
         return None
-    try:
-        return int(size)
-    except ValueError:
-        raise wrong_usage(f"{size!r} is neither a number of workers nor auto") from None
+    if not size.isascii() or not size.isdecimal() or len(size) > _DIGITS:
+        raise wrong_usage(f"{reprlib.repr(size)} is neither a number of workers nor auto")
+    return int(size)
 
 
 @on_target

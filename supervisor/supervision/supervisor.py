@@ -333,11 +333,9 @@ class Supervisor:
             if settings.database != self._settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
             self._make_pools(settings)
-        except Exception as error:
-            # Not even a fault of the reader's own ends a running supervisor.
-            expected = isinstance(error, OSError)
-            problem = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
-            self._refuse_reload(why, number, error.problems if isinstance(error, ConfigError) else [problem])
+        except Exception as error:  # not even a fault of the reader's own ends a running supervisor
+            problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
+            self._refuse_reload(why, number, problems)
             return
         self._settings = settings
         self._unhandled = set()
