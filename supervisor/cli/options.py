@@ -17,6 +17,7 @@ import typer
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.text import is_number
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -42,7 +43,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 def as_job_id(text: str) -> int:
     """Raises BadParameter."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
+    if not is_number(text) or not 1 <= int(text[:20]) < 2**63:
         raise typer.BadParameter(f"{reprlib.repr(text)} is not a job's id")
     return int(text)
 

@@ -12,6 +12,7 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, JobType, Target, on_target
 from supervisor.cli.output import document, line, note
+from supervisor.domain.text import is_number
 
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
@@ -104,7 +105,7 @@ def scale(
 def _workers(size: str) -> int | None:
     if size == "auto":
         return None
-    if not size.isascii() or not size.isdecimal() or len(size) > _DIGITS:
+    if not is_number(size) or len(size) > _DIGITS:
         raise wrong_usage(f"{reprlib.repr(size)} is neither a number of workers nor auto")
     return int(size)
 

@@ -18,6 +18,7 @@ from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.text import is_number
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
@@ -189,7 +190,7 @@ def _listen(value: str) -> str:
         ipaddress.ip_address(host[1:-1] if host[:1] == "[" and host[-1:] == "]" else _version_4(host))
     except ValueError:
         colon = ""
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > _LAST_PORT:
+    if not colon or not is_number(port) or int(port) > _LAST_PORT:
         raise ValueError(
             f'{value!r} is not an address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"'
         )

@@ -7,6 +7,11 @@ from collections.abc import Iterable
 LONGEST = 2000  # characters of a message
 
 
+def is_number(text: str) -> bool:
+    """Whether it is decimal digits alone: `int` also takes digits of other scripts, blanks and underscores."""
+    return text.isascii() and text.isdecimal()
+
+
 def shortened(text: str, most: int = LONGEST) -> str:
     """The text, or its beginning and the number of missing characters."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"

@@ -9,7 +9,7 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing
 from supervisor.supervision.failures import STALE, Failures
-from supervisor.supervision.pool_workers import PoolWorkers
+from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
 from supervisor.system.slot import State
@@ -86,9 +86,8 @@ class Pool:
         limit = self.settings.max_memory
         far_over = [w for w in stale if limit is not None and w.memory.unique > limit * _FAR_OVER]
         youngest = sorted(self.workers.staying(), key=lambda worker: -worker.asked_at)
-        at_rest = self.workers.idle()
-        idle = [worker for worker in youngest if worker in at_rest]
-        largest = sorted(youngest, key=lambda worker: (worker not in at_rest, -worker.memory.unique))
+        idle = [worker for worker in youngest if is_idle(worker)]
+        largest = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))
         anyone = largest if self.fixed is None else [*idle, *(w for w in youngest if w not in idle)]
         chosen = [*far_over, *stale[: found.stale], *idle[: found.idle], *anyone[: found.anyone]]
         return list(dict.fromkeys(chosen))

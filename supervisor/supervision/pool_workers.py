@@ -10,6 +10,11 @@ from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 
 
+def is_idle(worker: WorkerProcess) -> bool:
+    """Whether it has no job, or is still being set up."""
+    return worker.slot.read().state in (State.IDLE, State.STARTING)
+
+
 class PoolWorkers(dict[str, WorkerProcess]):
     """By incarnation, from the request of each to the report of its end."""
 
@@ -23,10 +28,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
     def staying(self) -> list[WorkerProcess]:
         """The workers that are neither leaving nor to be replaced."""
         return [worker for worker in self.living() if not worker.leaving and not worker.stale]
-
-    def idle(self) -> list[WorkerProcess]:
-        """Those of them that have no job, or are still being set up."""
-        return [worker for worker in self.staying() if worker.slot.read().state in (State.IDLE, State.STARTING)]
 
     def stale(self) -> list[WorkerProcess]:
         """The workers that are to be replaced and have not been asked to leave."""
@@ -42,7 +43,7 @@ class PoolWorkers(dict[str, WorkerProcess]):
             target=target,
             staying=len(staying),
             starting=sum(not worker.is_ready for worker in staying),
-            idle=len(self.idle()),
+            idle=sum(map(is_idle, staying)),
             stale=len(self.stale()),
             leaving=sum(worker.leaving for worker in living),
             unexplained=len(self) - len(living),

@@ -62,7 +62,7 @@ _MEANINGS = {
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
 _KINDS = {
-    "string_type": 'must be text in quotes, like "{like}"',
+    "string_type": 'must be text in quotes, like "text"',
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
@@ -174,4 +174,4 @@ def _in_words(error: Any) -> str:
     if rule is None:
         text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
         return text[:1].lower() + text[1:]
-    return f"{rule.format(like='text', **error.get('ctx', {}))}, not {shown(error['input'])}"
+    return f"{rule.format(**error.get('ctx', {}))}, not {shown(error['input'])}"
