@@ -99,6 +99,7 @@ class Context:
     """What a handler receives besides its payload; in `setup` and `teardown` there is no job, and `job_id` is 0.
 
     `timeout` is seconds, `device` one of the pool's `gpus` or None. `token` is 0: the worker holds the claim.
+    `cancelled` tells whether cancellation of this job was requested: a handler that checks it can clean up and return.
     """
 
     token = 0
@@ -106,7 +107,10 @@ class Context:
     def __init__(self, link: _Link, hello: dict[str, Any], job: dict[str, Any]) -> None:
         self._link = link
         self._id: int = job.get("id", 0)
+        self._running = False
+        self._must_stop = False
         self._children: list[dict[str, Any]] = []
+        self.cancelled = False
         self.job_id: int = job.get("job_id", 0)
         self.idempotency_key: str = job.get("idempotency_key") or ""
         self.type: str = job.get("job_type", "")
@@ -117,20 +121,13 @@ class Context:
         self.device: str | None = hello.get("device")
         self.log = Log(link.send, {})
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether cancellation of this job was requested. A handler that checks this can clean up and return."""
-        return self._id > 0 and self._id == self._link.cancelled
-
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the job is: 0 to 1."""
-        self._link.send_for(
-            self._id, type="progress", fraction=min(max(float(fraction), 0.0), 1.0), text=str(text)[:MAX_WORDS]
-        )
+        self._tell(type="progress", fraction=min(max(float(fraction), 0.0), 1.0), text=str(text)[:MAX_WORDS])
 
     def extend(self, duration: str | float) -> None:
         """Restart this run's time limit from now with this duration: "5m" or seconds."""
-        self._link.send_for(self._id, type="extend", seconds=_seconds(duration))
+        self._tell(type="extend", seconds=_seconds(duration))
 
     def enqueue(self, type: str, payload: Any = None, **arguments: Any) -> None:
         """Enqueue a job that exists if and only if this job's completion is recorded.
@@ -146,6 +143,12 @@ class Context:
         if "requires" in arguments and not isinstance(arguments["requires"], str):
             arguments["requires"] = list(arguments["requires"])
         self._children.append({"type": type, "payload": {} if payload is None else payload, **arguments})
+
+    def _tell(self, **message: Any) -> None:
+        """Unless no job is running: messages from threads that it left behind are dropped."""
+        with self._link.lock:
+            if self._running:
+                self._link.send(id=self._id, **message)
 
 
 def serve(handler: Any, *, capabilities: Any = None) -> None:
@@ -171,9 +174,7 @@ class _Link:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        self._lock = threading.RLock()
-        self.open = 0  # the id of the job for which messages may still be sent
-        self.cancelled: object = 0  # the id of the job that was cancelled
+        self.lock = threading.RLock()
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """The worker's messages. Ends when it is gone; raises ValueError for a message that no worker sends."""
@@ -185,21 +186,9 @@ class _Link:
 
     def send(self, **message: Any) -> None:
         data = _encoded(message)
-        with self._lock:
+        with self.lock:
             while data:
                 data = data[os.write(self._replies, data) :]
-
-    def send_for(self, job: int, **message: Any) -> None:
-        """Unless the job has ended: messages from threads that it left behind are dropped."""
-        with self._lock:
-            if job == self.open:
-                self.send(id=job, **message)
-
-    def finish(self, job: int, **message: Any) -> None:
-        """The final message about a job."""
-        with self._lock:
-            self.open = 0
-            self.send(id=job, **message)
 
 
 class _TooLong(ValueError):
@@ -218,10 +207,9 @@ class _Server:
         self._link = link
         self._handler = handler
         self._capabilities = capabilities
-        self._jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._current: Context | None = None
+        self._jobs: queue.SimpleQueue[tuple[Context, Any] | None] = queue.SimpleQueue()
+        self._latest: Context | None = None  # of the job that was received last
         self._interruptible = False
-        self._stopping = 0  # the id of the job that must stop
         self._leave_by = float("inf")  # monotonic seconds from which TERM comes from the worker, after its bye
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -237,34 +225,31 @@ class _Server:
         target = self._handler() if isinstance(self._handler, type) else self._handler
         idle = Context(self._link, hello, {})
         self._finish(getattr(target, "setup", lambda ctx: None)(idle))
-        words = None if self._capabilities is None else list(self._capabilities)
-        self._link.send(type="hello", protocol=PROTOCOL, **({} if words is None else {"capabilities": words}))
-        threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                break
-            self._one(getattr(target, "handle", target), Context(self._link, hello, job), job)
+        words = {} if self._capabilities is None else {"capabilities": list(self._capabilities)}
+        self._link.send(type="hello", protocol=PROTOCOL, **words)
+        threading.Thread(target=self._read, args=(requests, hello), name="requests", daemon=True).start()
+        while (job := self._jobs.get()) is not None:
+            self._one(getattr(target, "handle", target), *job)
         self._finish(getattr(target, "teardown", lambda ctx: None)(idle))
 
-    def _one(self, handle: Any, ctx: Context, job: dict[str, Any]) -> None:
-        self._current = ctx
-        self._link.open = job["id"]
-        reply = self._outcome(handle, ctx, job)
-        self._current = None
-        self._link.finish(job["id"], **reply)
-
-    def _outcome(self, handle: Any, ctx: Context, job: dict[str, Any]) -> dict[str, Any]:
+    def _one(self, handle: Any, ctx: Context, payload: Any) -> None:
+        ctx._running = True
         try:
-            try:
-                self._interruptible = True
-                if self._stopping == job["id"]:
-                    raise JobInterrupted
-                value = self._finish(handle(job.get("payload"), ctx))
-            finally:
-                self._interruptible = False
+            reply = self._outcome(handle, ctx, payload)
         except BaseException as error:
-            return _error_reply(error)
+            reply = _error_reply(error)
+        with self._link.lock:
+            ctx._running = False
+            self._link.send(id=ctx._id, **reply)
+
+    def _outcome(self, handle: Any, ctx: Context, payload: Any) -> dict[str, Any]:
+        try:
+            self._interruptible = True
+            if ctx._must_stop:
+                raise JobInterrupted
+            value = self._finish(handle(payload, ctx))
+        finally:
+            self._interruptible = False
         reply = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
         try:
             _encoded(reply)
@@ -291,35 +276,37 @@ class _Server:
             raise
 
     def _listen(self) -> None:
-        def interrupt(number: int, frame: Any) -> None:
-            if self._interruptible and self._must_stop():
-                self._interruptible = False
-                raise JobInterrupted
-
-        def terminate(number: int, frame: Any) -> None:
-            # From a terminal or a whole cgroup it is meant for the supervisor, which drains; from the worker it
-            # comes after a last request.
-            if self._must_stop() or time.monotonic() > self._leave_by:
-                os._exit(1)
-
-        signal.signal(INTERRUPT, interrupt)
-        signal.signal(signal.SIGINT, terminate)
-        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(INTERRUPT, self._interrupt)
+        signal.signal(signal.SIGINT, self._terminate)
+        signal.signal(signal.SIGTERM, self._terminate)
         # Native code prevents Python's handlers from running; the stacks are written nevertheless.
         faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
 
-    def _must_stop(self) -> bool:
-        return self._current is not None and self._stopping == self._current._id
+    def _interrupt(self, number: int, frame: Any) -> None:
+        if self._interruptible and self._must_stop():
+            self._interruptible = False
+            raise JobInterrupted
 
-    def _read(self, requests: Any) -> None:
+    def _terminate(self, number: int, frame: Any) -> None:
+        """From a terminal or a whole cgroup it is meant for the supervisor, which drains; from the worker it comes
+        after a last request.
+        """
+        if self._must_stop() or time.monotonic() > self._leave_by:
+            os._exit(1)
+
+    def _must_stop(self) -> bool:
+        return self._latest is not None and self._latest._running and self._latest._must_stop
+
+    def _read(self, requests: Any, hello: dict[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {INTERRUPT, signal.SIGTERM, signal.SIGINT})
         try:
             for request in requests:
-                kind = request.get("type")
-                if kind == "job" and isinstance(request.get("id"), int):
-                    self._jobs.put(request)
-                elif kind == "cancel":
-                    self._cancel(request.get("id"), request.get("now"))
+                kind, number = request.get("type"), request.get("id")
+                if kind == "job" and isinstance(number, int):
+                    self._latest = Context(self._link, hello, request)
+                    self._jobs.put((self._latest, request.get("payload")))
+                elif kind == "cancel" and self._latest is not None and self._latest._id == number:
+                    self._cancel(self._latest, request.get("now"))
                 elif kind == "bye":
                     self._leave_by = time.monotonic() + LATE
                     self._jobs.put(None)
@@ -328,11 +315,11 @@ class _Server:
             traceback.print_exc()
         os._exit(1)  # the worker is gone without a bye, or is not a worker
 
-    def _cancel(self, job: Any, now: Any) -> None:
-        self._link.cancelled = job
+    def _cancel(self, ctx: Context, now: Any) -> None:
+        ctx.cancelled = True
         if now:
-            self._stopping = job
-            if self._must_stop():
+            ctx._must_stop = True
+            if ctx._running:
                 faulthandler.dump_traceback(all_threads=True)
             os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one blocks it
 

@@ -7,8 +7,6 @@ after it has settled what it holds, and the pool replaces both; so no program is
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import shlex
 import signal
 import time
@@ -31,7 +29,8 @@ from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
 from supervisor.worker.process_state import Changes
 from supervisor.worker.program import Ending, Program
-from supervisor.worker.protocol import Conversation, Error, Extend, Hello, Log, Progress, Result, Violation
+from supervisor.worker.program_link import CLOSING, Ended, ProgramLink
+from supervisor.worker.protocol import Error, Extend, Hello, Log, Progress, Result, Violation
 from supervisor.worker.recorder import Recorder
 
 # The sum of these stays below the time after which the supervisor kills the worker itself.
@@ -40,14 +39,7 @@ TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
-_CLOSING = 0.5  # seconds from the end of its replies to the program's own end, which gives a better reason
-_GULP = 65536
-_GULPS_BETWEEN = 64  # reads at most before a job; output of a program that keeps writing is read during the job
 _MOST_LOGGED = 1000  # log messages per job
-
-
-class _Ended(Exception):
-    """The program has ended, and everything that it sent before has been read."""
 
 
 class SubprocessHandler:
@@ -74,9 +66,6 @@ class SubprocessHandler:
         self._leave = leave
         self._lost = lost
         self._recorder = recorder
-        self._conversation = Conversation()
-        self._pending = bytearray()  # what the program has not read yet
-        self._silent = False  # its replies have ended
         self._over = False
         self._logged = 0
         self._oom = OomCounter()
@@ -98,15 +87,13 @@ class SubprocessHandler:
         self._recorder.watch(self._program.pid)
         self._output = Output(self._program.output, self._program.pidfd, self._leave, self._recorder.run_log.add)
         self._output.start()
-        self._poll = select.poll()
-        self._poll.register(self._program.replies, select.POLLIN)
-        self._poll.register(self._program.pidfd, select.POLLIN)
+        self._link = ProgramLink(self._program)
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
             self._greet(ctx, until)
-        except (Violation, _Ended) as error:
-            ending = self._end(by_itself=isinstance(error, _Ended))
-            what = f"{ending} before its hello" if isinstance(error, _Ended) else error
+        except (Violation, Ended) as error:
+            ending = self._end(by_itself=isinstance(error, Ended))
+            what = f"{ending} before its hello" if isinstance(error, Ended) else error
             raise HandlerError(f"{self.name}: it {what}{self._last_line()}") from None
         except HandlerError:
             self._end()
@@ -116,9 +103,9 @@ class SubprocessHandler:
             raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
-        greeting = self._conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
-        self._pending += greeting
-        while not isinstance(reply := self._next(until), Hello):
+        greet = self._link.conversation.greet
+        self._link.send(greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device))
+        while not isinstance(reply := self._link.next(until), Hello):
             if reply is None or time.monotonic() > until:
                 patience = human(self._pool.startup_timeout)
                 raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
@@ -135,13 +122,7 @@ class SubprocessHandler:
             ending = self._end()
             self._lost(f"between jobs the program {ending}")
             return
-        until = time.monotonic() + BYE_GRACE
-        self._pending += self._conversation.bye()
-        with contextlib.suppress(Violation, _Ended):
-            while time.monotonic() < until:
-                self._exchange(until - time.monotonic())
-                if not self._pending:
-                    self._program.close_requests()
+        self._link.part(time.monotonic() + BYE_GRACE)
         self._end()
 
     # One job
@@ -159,7 +140,7 @@ class SubprocessHandler:
                 reply = self._wait_for_result(ctx)
             except JobInterrupted as interrupted:
                 self._stop(interrupted)
-            except (Violation, _Ended) as error:
+            except (Violation, Ended) as error:
                 self._crash(error)
         return self._outcome(reply, ctx)
 
@@ -167,38 +148,31 @@ class SubprocessHandler:
         """Read what was sent between jobs, when only log lines are allowed."""
         if not self._over:
             try:
-                dead = self._program.wait(0)
-                for _ in range(_GULPS_BETWEEN):
-                    more = self._read(dead)
-                    while (reply := self._conversation.next()) is not None:
-                        self._log_event(reply, self._log)
-                    if not more:
-                        break
-                if not self._silent:
-                    return
-                self._end_of_replies()
-            except (Violation, _Ended) as error:
+                for event in self._link.read_between():
+                    self._log_event(event, self._log)
+            except (Violation, Ended) as error:
                 self._abandon_unstarted(error)
+            return
         self._leave()
         raise NotBegun
 
-    def _abandon_unstarted(self, error: Violation | _Ended) -> NoReturn:
+    def _abandon_unstarted(self, error: Violation | Ended) -> NoReturn:
         """The program is dead, or must be killed, without having started the job."""
         ending = self._end()
-        self._lost(f"between jobs the program {ending if isinstance(error, _Ended) else error}")
+        self._lost(f"between jobs the program {ending if isinstance(error, Ended) else error}")
         self._leave()
         raise NotBegun
 
     def _hand_over(self, payload: Any, ctx: Context) -> None:
         timeout = self._pool.timeout
         try:
-            line = self._conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
+            line = self._link.conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
         except ValueError as error:
             raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
         self._output.begin()
         self._look_for_oom(self._oom.forget)
         self._logged = 0
-        self._pending += line
+        self._link.send(line)
         self._handed = len(line)
 
     def _wait_for_result(self, ctx: Context) -> Result | Error:
@@ -207,9 +181,9 @@ class SubprocessHandler:
         while True:
             if not asked and ctx.cancelled:
                 asked = True
-                self._pending += self._conversation.cancel(now=False)
+                self._link.send(self._link.conversation.cancel(now=False))
             self._look_for_oom(self._oom.look)
-            reply = self._next(time.monotonic() + _LOOK)
+            reply = self._link.next(time.monotonic() + _LOOK)
             if isinstance(reply, (Result, Error)):
                 return reply
             if reply is not None:
@@ -226,10 +200,10 @@ class SubprocessHandler:
         """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""
         last: Result | Error | None = None
         until = time.monotonic() + LET_GO
-        self._pending += self._conversation.cancel(now=True)
-        with contextlib.suppress(Violation, _Ended):
+        self._link.send(self._link.conversation.cancel(now=True))
+        with contextlib.suppress(Violation, Ended):
             while last is None and time.monotonic() < until:  # ignore everything else it sends
-                reply = self._next(until)
+                reply = self._link.next(until)
                 last = reply if isinstance(reply, (Result, Error)) else None
         if isinstance(last, Error):
             interrupted.traceback = last.traceback
@@ -239,12 +213,12 @@ class SubprocessHandler:
         interrupted.stderr = self._output.tail()
         raise interrupted
 
-    def _crash(self, error: Violation | _Ended) -> NoReturn:
+    def _crash(self, error: Violation | Ended) -> NoReturn:
         """The program is dead, or must be killed: the job is charged a crash, and the worker exits.
 
         Not a job that the program never read from its input: the cause came before it.
         """
-        if len(self._pending) + self._program.untaken() >= self._handed:
+        if self._link.untaken >= self._handed:
             self._abandon_unstarted(error)
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
@@ -295,70 +269,6 @@ class SubprocessHandler:
         elif self._logged == _MOST_LOGGED + 1:
             log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
 
-    # Lines in and out
-
-    def _next(self, until: float) -> Any:
-        """The program's next message; None if it has sent nothing until then. Raises Violation or _Ended."""
-        while (reply := self._conversation.next()) is None:
-            if self._silent:
-                self._end_of_replies()
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            self._exchange(left)
-        return reply
-
-    def _exchange(self, seconds: float) -> None:
-        """Wait until the program writes, reads or ends, and do one step of each."""
-        if self._silent:
-            self._end_of_replies()
-        wanted = bool(self._pending) and self._program.requests >= 0
-        if wanted:
-            self._poll.register(self._program.requests, select.POLLOUT)
-        try:
-            ready = self._wait(seconds)
-        finally:
-            if wanted:
-                self._poll.unregister(self._program.requests)
-        if self._program.requests in ready:
-            self._write()
-        dead = self._program.pidfd in ready
-        if dead or self._program.replies in ready:
-            self._read(dead)
-
-    def _wait(self, seconds: float) -> set[int]:
-        """The only place where an interruption may happen: no operation is half done here."""
-        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signals.INTERRUPT})
-        try:
-            return {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _write(self) -> None:
-        try:
-            del self._pending[: os.write(self._program.requests, self._pending[:_GULP])]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            self._silent = True  # a program that closes its requests has nothing more to say
-
-    def _read(self, dead: bool) -> bool:
-        """Whether there was data. `dead`: the program had ended before, so there will be no more."""
-        try:
-            data = os.read(self._program.replies, _GULP)
-        except BlockingIOError:
-            self._silent = dead  # though other processes may hold its replies open
-            return False
-        self._conversation.hear(data)
-        self._silent = self._silent or not data
-        return bool(data)
-
-    def _end_of_replies(self) -> NoReturn:
-        """Nothing more will come. Raises _Ended for a program that has ended, Violation for one that has not."""
-        if self._program.wait(_CLOSING):
-            raise _Ended
-        raise Violation("closed its replies or its requests, and continued to run")
-
     def _end(self, *, by_itself: bool = False) -> Ending:
         """`by_itself`: it had ended before we did anything."""
         self._over = True
@@ -366,7 +276,7 @@ class SubprocessHandler:
         self._recorder.unwatch()
         if by_itself and ending.signal == "SIGKILL" and self._oom.struck():
             ending = ending._replace(out_of_memory=True)
-        self._output.join(_CLOSING)
+        self._output.join(CLOSING)
         if not self._output.is_alive():
             self._program.close()
         self._log.debug("program_ended", pid=self._program.pid, how=str(ending))

@@ -52,6 +52,7 @@ from job_handler import Fail, Retry, serve
 class Handler:
     def setup(self, ctx):
         self.count = 0
+        ctx.progress(0.5)  # of no job
         print("set up with", ctx.options, ctx.job_id)
 
     async def handle(self, payload, ctx):
