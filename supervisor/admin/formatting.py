@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from supervisor.domain.duration import human_size
-from supervisor.ops.status import text_of
+from supervisor.ops.views import text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value, to keep pages readable
@@ -101,6 +101,11 @@ def percent(value: float | None) -> str:
 def counted(count: float, one: str, many: str | None = None) -> str:
     """`1 job`, `37 jobs`."""
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def sentence(text: str) -> str:
+    """A fact or an advice as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?", "…")) else ".")
 
 
 def pretty(value: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
-from supervisor.ops.status import text_of
+from supervisor.ops.views import text_of
 
 MINUTES = int(KEPT / MINUTE)
 MOST_TYPES = 5  # types with their own colour; the others share one more

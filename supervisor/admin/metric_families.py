@@ -15,7 +15,7 @@ import supervisor
 from supervisor.admin.numbers import Numbers
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.status import Overview, TypeView
+from supervisor.ops.views import Overview, TypeView
 from supervisor.system.counters import BOUNDS, TypeCounters
 
 MOST_TYPES = 200

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from supervisor.admin.metric_families import metric_families
 from supervisor.admin.numbers import Ledger, Numbers
 from supervisor.admin.state import TheState
-from supervisor.ops.status import Overview
+from supervisor.ops.views import Overview
 
 
 class _Moment(Collector):

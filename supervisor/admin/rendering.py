@@ -18,7 +18,7 @@ from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 from supervisor.domain.text import final
-from supervisor.ops.status import text_of
+from supervisor.ops.views import text_of
 
 _LONGEST = 100_000  # characters of any one value
 _LONGEST_QUERY = 500
@@ -84,8 +84,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent", "pretty", "cut", "timing")
-    environment.filters |= {name: getattr(formatting, name) for name in names}
+    numbers = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent")
+    texts = ("pretty", "cut", "timing", "sentence")
+    environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
     environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, final)}
     environment.globals |= {
         "counted": formatting.counted,

@@ -11,7 +11,8 @@ from typing import Any
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import StoreError
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.status import Costs, Overview, gather
+from supervisor.ops.status import Costs, gather
+from supervisor.ops.views import Overview
 
 FRESH = 1.0  # seconds for which an overview is reused
 HEARTBEAT = 15.0  # seconds of silence after which a listener gets a comment

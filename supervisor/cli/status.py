@@ -8,9 +8,8 @@ from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line
 
 if TYPE_CHECKING:
-    from supervisor.ops.status import Overview, SupervisorView
+    from supervisor.ops.views import Overview, SupervisorView
 
-_MOST_NAMED = 20  # types without a pool that get a line each
 _COUNTED = (
     "done, failed (with quarantined): jobs in the table",
     "done/h, errors/h, wait: runs of the last hour",
@@ -45,12 +44,7 @@ def _print(overview: Overview) -> None:
     _workers(overview)
     _types(overview)
     _schedules(overview)
-    for type_ in overview.unhandled[:_MOST_NAMED]:
-        line(f"no pool takes {type_}: its jobs wait until one does")
-    for sentence in overview.unmet[:_MOST_NAMED]:
-        line(sentence)
-    if (more := overview.unhandled_types - _MOST_NAMED) > 0:
-        line(f"no pool takes {more} other types")
+    _findings(overview)
 
 
 def _supervisors(overview: Overview) -> None:
@@ -59,33 +53,36 @@ def _supervisors(overview: Overview) -> None:
     from supervisor.cli.tables import span
 
     if not overview.supervisors:
-        line("no supervisor is running; `supervisor run` starts one")
         return
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
     show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
-    for admin in [supervisor.admin for supervisor in overview.supervisors if supervisor.admin]:
-        state = f"unavailable: {admin.problem}" if admin.problem else f"at {admin.listen}"
-        line(f"admin process {state}")
     for supervisor in overview.supervisors:
-        for duty in supervisor.duties:
-            line(f"failing for {span(overview.time - duty.since)}: {duty.name}: {duty.error}")
+        if supervisor.admin is not None and not supervisor.admin.problem:
+            line(f"admin process at {supervisor.admin.listen}")
 
 
 def _state(supervisor: SupervisorView) -> str:
-    if supervisor.alive is False:
-        return "dead; the next supervisor to start recovers its jobs"
-    if supervisor.alive and not supervisor.visible:
-        return "running; its workers are not visible (another user or version)"
-    if supervisor.alive and supervisor.trouble:
-        return f"running, but the database cannot be used: {supervisor.trouble}"
-    return "stopping" if supervisor.stopping else _STATES[supervisor.alive]
+    return "stopping" if supervisor.alive and supervisor.stopping else _STATES[supervisor.alive]
+
+
+def _findings(overview: Overview) -> None:
+    from supervisor.cli.columns import heading
+    from supervisor.cli.output import show
+    from supervisor.ops.diagnosis import diagnose
+
+    found = diagnose(overview)
+    if found:
+        show(heading("What is wrong or unusual"))
+    for finding in found:
+        line(f"{finding.level}: {finding.fact}")
+        line(f"→ {finding.advice}")
 
 
 def _pools(overview: Overview) -> None:
     from supervisor.cli.columns import heading, table
     from supervisor.cli.output import show
     from supervisor.cli.tables import span
-    from supervisor.ops.status import COUNT_LIMIT
+    from supervisor.ops.views import COUNT_LIMIT
 
     rows = []
     for pool in overview.pools:

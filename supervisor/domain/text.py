@@ -23,6 +23,11 @@ def final(text: str | bytes | None) -> str:
     return "\n".join(part.rstrip("\r").rpartition("\r")[2] for part in text.rstrip().split("\n"))
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """`1 job`, `37 jobs`; `more` is the plural if it is not `one` with an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def like(name: str, known: Iterable[str]) -> str:
     """`; did you mean tag?`, for the end of a sentence, if one of these is nearly the same; otherwise empty."""
     import difflib  # imported here: only needed for misspelt names

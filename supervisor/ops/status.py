@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from supervisor.domain.capability import covers
 from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Status
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.ops.cost_cache import CostCache
+from supervisor.ops.diagnosis import Taker, unmet
 from supervisor.ops.views import (
     COUNT_LIMIT,
     MOST_NAMED,
@@ -40,26 +40,9 @@ from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 
-__all__ = [
-    "COUNT_LIMIT",
-    "MOST_SCHEDULES",
-    "AdminView",
-    "Costs",
-    "Doing",
-    "DutyView",
-    "Overview",
-    "PoolView",
-    "ScheduleView",
-    "SupervisorView",
-    "TypeView",
-    "WorkerView",
-    "gather",
-    "running",
-    "text_of",
-]
-
 HOUR = 3600.0
 _MOST_SLOW = 10  # types among the slowest
+_POSTED = ("types", "capabilities", "size", "target", "min_workers", "max_workers", "fixed", "rate", "deaths")
 
 Named = TypeVar("Named")
 
@@ -86,64 +69,34 @@ class Doing(NamedTuple):
 
 def running(operations: Operations) -> dict[int, Doing]:
     """The jobs that are running now, by id, as far as this user can read the scoreboards."""
-    found = {}
+    slots = [slot for _, _, board in registered(operations) if board is not None for slot in _present(board)]
+    return {slot.job: Doing(slot.name, slot.progress, slot.text) for slot in slots if slot.job}
+
+
+def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool | None, Scoreboard | None]]:
+    """Every supervisor of the registry, whether it lives (None: unknown), and its scoreboard if it can be read."""
     for record in operations.registry.supervisors():
-        board = None if operations.registry.owner_lives(record) is False else Scoreboard.open(Path(record.scoreboard))
-        if board is None:
-            continue
-        for number in range(1, board.highest + 1):
-            slot = board.slot(number).read()
-            if slot.job and slot.state in PRESENT:
-                found[slot.job] = Doing(slot.name, slot.progress, slot.text)
-    return found
+        alive = operations.registry.owner_lives(record)
+        yield record, alive, None if alive is False else Scoreboard.open(Path(record.scoreboard))
 
 
-def gather(engine: Engine, operations: Operations, now: float | None = None, costs: Costs | None = None) -> Overview:
-    """Collect the complete overview. Raises StoreError if the database cannot be used."""
+def gather(
+    engine: Engine,
+    operations: Operations,
+    now: float | None = None,
+    costs: Costs | None = None,
+    configured: Iterable[Taker] = (),
+) -> Overview:
+    """Collect the complete overview. Raises StoreError if the database cannot be used.
+
+    `configured` are the pools that count as those that take jobs if those of running supervisors are not known.
+    """
     now = time.time() if now is None else now
     costs = costs or Costs()
     paused = operations.controls.current().paused
-    supervisors: list[SupervisorView] = []
-    pools: list[PoolView] = []
-    workers: list[WorkerView] = []
-    for record in operations.registry.supervisors():
-        alive = operations.registry.owner_lives(record)
-        board = None if alive is False else Scoreboard.open(Path(record.scoreboard))
-        supervisor_status = {} if board is None else board.supervisor_status()
-        supervisors.append(_supervisor(record, alive, board is not None, supervisor_status))
-        news = supervisor_status.get("pools", {})
-        own = [] if board is None else list(_workers(board, record.pid, news))
-        pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
-        workers += own
-    handled = {type_ for pool in pools for type_ in pool.types}
-    overview = _overview(engine, operations, costs, now, supervisors, pools, workers, handled, paused)
-    return replace(overview, unmet=_unmet(operations, pools, now))
-
-
-def _unmet(operations: Operations, pools: list[PoolView], now: float) -> list[str]:
-    """Requirements of due jobs that no pool for their type meets, one sentence each."""
-    capable: dict[str, list[str]] = defaultdict(list)
-    for pool in pools:
-        for type_ in pool.types:
-            capable[type_].append(" ".join(pool.capabilities))
-    return [
-        f"no pool that takes {text_of(type_)} has the capabilities that some of its jobs require: {text_of(requires)}"
-        for type_, requires in operations.backlog.requirements(now)
-        if type_ in capable and not any(covers(words, requires) for words in capable[type_])
-    ][:MOST_NAMED]
-
-
-def _overview(
-    engine: Engine,
-    operations: Operations,
-    costs: Costs,
-    now: float,
-    supervisors: list[SupervisorView],
-    pools: list[PoolView],
-    workers: list[WorkerView],
-    handled: set[str],
-    paused: frozenset[str],
-) -> Overview:
+    supervisors, pools, workers = _posted(operations, paused, now)
+    takers: list[Taker] = [*(pools or configured)]
+    handled = {type_ for pool in takers for type_ in pool.types}
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
     speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
     backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
@@ -158,22 +111,24 @@ def _overview(
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
     # Without a supervisor no type is handled; that is not a problem of single types.
-    unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if pools else []
-    types = [
-        TypeView(
-            type_,
-            counts.get(type_, {}),
-            type_ in kept,
-            type_ in handled,
-            failures.get(type_, 0),
-            _finite(speeds[type_].mean) if type_ in speeds else None,
-            _finite(speeds[type_].longest) if type_ in speeds else None,
-            backlog.get(type_, Depth()).due,
-            _age(backlog.get(type_, Depth()).oldest, now),
-            hour.get(type_, QUIET),
+    unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if takers else []
+    types = []
+    for type_ in sorted(counts.keys() | kept | handled):
+        speed, depth = speeds.get(type_), backlog.get(type_, Depth())
+        types.append(
+            TypeView(
+                type_,
+                counts.get(type_, {}),
+                type_ in kept,
+                type_ in handled,
+                failures.get(type_, 0),
+                None if speed is None else _finite(speed.mean),
+                None if speed is None else _finite(speed.longest),
+                depth.due,
+                _age(depth.oldest, now),
+                hour.get(type_, QUIET),
+            )
         )
-        for type_ in sorted(counts.keys() | kept | handled)
-    ]
     types, others = _foremost(types)
     return Overview(
         database=engine.url,
@@ -197,7 +152,31 @@ def _overview(
         unhandled_types=len(unhandled),
         more_types=len(others),
         other_types=_together(others) if others else None,
+        unmet=unmet(operations.backlog.requirements(now), takers)[:MOST_NAMED],
     )
+
+
+def _posted(
+    operations: Operations, paused: frozenset[str], now: float
+) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
+    """What supervisors have registered and posted."""
+    supervisors: list[SupervisorView] = []
+    pools: list[PoolView] = []
+    workers: list[WorkerView] = []
+    for record, alive, board in registered(operations):
+        supervisor_status = {} if board is None else board.supervisor_status()
+        supervisors.append(_supervisor(record, alive, board is not None, supervisor_status))
+        news, at = supervisor_status.get("pools", {}), time.monotonic()  # the clock of all heartbeats
+        own = [] if board is None else [_worker(slot, record.pid, news, at) for slot in _present(board)]
+        pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
+        workers += own
+    return supervisors, pools, workers
+
+
+def _present(board: Scoreboard) -> Iterator[Snapshot]:
+    """The slots of the workers that exist."""
+    slots = (board.slot(number).read() for number in range(1, board.highest + 1))
+    return (slot for slot in slots if slot.state in PRESENT)
 
 
 def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
@@ -289,21 +268,13 @@ def _pool(
     wanted = JobSelector(tuple(news["types"]), " ".join(news["capabilities"]))
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
+        **{key: news[key] for key in _POSTED},
         name=name,
         supervisor=supervisor,
-        types=news["types"],
-        capabilities=news["capabilities"],
-        size=news["size"],
-        target=news["target"],
         why=text_of(news["why"], SENTENCE),
-        min_workers=news["min_workers"],
-        max_workers=news["max_workers"],
-        fixed=news["fixed"],
         due=depth.due,
         oldest_age=_age(depth.oldest, now),
         next_due_in=_ahead(depth.next_due, now),
-        rate=news["rate"],
-        deaths=news["deaths"],
         problem=text_of(news["problem"], SENTENCE) if news["problem"] else None,
         broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
@@ -317,14 +288,6 @@ def _age(since: float | None, now: float) -> float | None:
 
 def _ahead(at: float | None, now: float) -> float | None:
     return None if at is None or not math.isfinite(at) else max(0.0, at - now)
-
-
-def _workers(board: Scoreboard, supervisor: int, pools: Mapping[str, Any]) -> Iterable[WorkerView]:
-    at = time.monotonic()  # all processes use this clock for heartbeats
-    for number in range(1, board.highest + 1):
-        slot = board.slot(number).read()
-        if slot.state in PRESENT:
-            yield _worker(slot, supervisor, pools, at)
 
 
 def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float) -> WorkerView:

@@ -67,7 +67,7 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
         "UPDATE jobs SET status = 'running', locked_by = 'w', locked_at = 1, lock_expires_at = 9e9, claim_token = 1",
     )
 
-    assert told(cli, "leftovers", "ended unexpectedly: 4711")["level"] == "note"
+    assert told(cli, "leftovers", "supervisor 4711 has ended unexpectedly")["level"] == "note"
     assert told(cli, "leftovers", "1 job is still running in workers that have ended")["level"] == "note"
 
 
@@ -110,9 +110,9 @@ def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
     change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1 WHERE type = 'greet'")
     change(database, "INSERT INTO job_controls VALUES ('workers', 'old', 3, 1)")
 
-    assert told(cli, "jobs", "no pool of this configuration takes: other")["level"] == "warning"
+    assert told(cli, "jobs", "no pool takes the type other: 1 job waits")["level"] == "warning"
     assert told(cli, "jobs", "1 job is quarantined")["level"] == "warning"
-    told(cli, "jobs", "paused: greet")
+    told(cli, "jobs", "the type greet is paused")
     told(cli, "jobs", "not in this configuration: old")
 
 
@@ -498,7 +498,7 @@ def test_a_pool_that_cannot_start_its_workers_is_a_fault(make_site: Callable[...
 
     [found] = wait_for(told_of_it, "the finding")
     assert found["level"] == "fault"
-    assert found["fact"].startswith(f"work of supervisor {process.pid} cannot start its workers: ")
+    assert found["fact"].startswith(f"the pool work of supervisor {process.pid} cannot start its workers: ")
     assert "jobs:nothing" in found["fact"]
 
 
@@ -507,3 +507,30 @@ def test_what_the_doctor_finds_is_for_people_too(cli: Run, database: Path) -> No
     shown = cli("doctor")
     assert shown.code == 0
     assert "→ add a pool" in shown.out
+
+
+def test_an_invalid_configuration_is_one_finding_among_others(cli: Run, project: Path, database: Path) -> None:
+    cli("enqueue", "greet")
+    change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1")
+    (project / "supervisor.toml").write_text(CONFIGURATION + "timeout = 3\ntimeouts = 4\n")
+
+    told(cli, "configuration", "pools.greet.timeout: 3 is not a duration")
+    told(cli, "configuration", "pools.greet.timeouts: unknown key")
+    told(cli, "database", "the schema is current")
+    told(cli, "jobs", "1 job is quarantined")
+    assert cli("doctor").code == 1
+
+
+def test_jobs_whose_capabilities_no_pool_has_are_found_before_a_supervisor_runs(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet", "--requires", "gpu")
+    found = told(cli, "jobs", "no pool that takes greet has the capabilities that some of its jobs require: gpu")
+    assert found["level"] == "warning"
+
+
+def test_status_says_what_the_doctor_says_of_the_jobs(cli: Run, database: Path) -> None:
+    cli("enqueue", "greet")
+    cli("pause", "greet")
+    paused = told(cli, "jobs", "the type greet is paused: 1 job waits")
+    shown = cli("status").out
+    assert f"note: {paused['fact']}\n→ {paused['advice']}\n" in shown
+    assert "fault: no supervisor is running\n→ `supervisor run` starts one; 1 job waits until then\n" in shown

@@ -14,7 +14,7 @@ from supervisor.cli.top.actions import Cancel, Pause, Retry, Scale
 from supervisor.cli.top.panes import most_interesting, panes
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Pressed, View, press
-from supervisor.ops.status import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
+from supervisor.ops.views import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
 EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
 

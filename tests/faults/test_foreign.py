@@ -179,7 +179,7 @@ def test_a_type_that_no_pool_takes_stays_pending_and_is_told_once(make_site: Mak
     waiting.append(site.queue.enqueue("neither"))
     wait_for(lambda: len(_warnings(site)) == 2, "the other type's own warning")
     site.queue.enqueue("work")
-    assert site.command("status").stdout.count("no pool takes nobody: ") == 1
+    assert site.command("status").stdout.count("no pool takes the type nobody: ") == 1
     as_json = json.loads(site.command("status", "--json").stdout)
     assert sorted(as_json["unhandled"]) == ["neither", "nobody"]
     site.verdict(pending=waiting)

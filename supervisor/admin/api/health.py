@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fastapi import APIRouter
 from starlette.responses import JSONResponse
 
@@ -13,7 +11,7 @@ from supervisor.admin.api.models import Health, NotReady, Ready
 from supervisor.admin.api.problems import RETRY_AFTER, reading
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
-from supervisor.ops.status import Overview
+from supervisor.ops.diagnosis import diagnose
 
 router = APIRouter(tags=["health"])
 with_access_control = APIRouter(tags=["health"])
@@ -39,28 +37,10 @@ async def readyz(state: TheState) -> JSONResponse:
         await state.executor.ask(lambda operations: operations.check_writable())
     except StoreError as error:
         return _not_ready([str(error)])
-    reasons = list(hindrances(seen))
+    reasons = [finding.fact for finding in diagnose(seen) if finding.blocks]
     return _not_ready(reasons) if reasons else answer({"ready": True})
 
 
 def _not_ready(reasons: list[str]) -> JSONResponse:
     error = f"not ready: {reasons[0]}"
     return answer({"error": error, "reasons": reasons}, 503, {"Retry-After": str(RETRY_AFTER)})
-
-
-def hindrances(seen: Overview) -> Iterator[str]:
-    """What prevents jobs from running, one sentence each."""
-    living = [one for one in seen.supervisors if one.alive is not False]
-    visible = [one for one in living if one.visible]
-    if not visible:
-        yield "no supervisor is running" if not living else "the supervisor's scoreboard cannot be read"
-    for one in visible:
-        if one.trouble:
-            yield f"supervisor {one.pid}: {one.trouble}"
-        if one.stopping:
-            yield f"supervisor {one.pid} is stopping: {one.stopping}"
-    for pool in seen.pools:
-        if pool.broken:
-            yield f"pool {pool.name}: {pool.problem}"
-        elif pool.why == "starting":
-            yield f"pool {pool.name} has not been started yet: recovery is not complete"

@@ -14,7 +14,7 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
-from supervisor.ops.status import PoolView, SupervisorView, TypeView
+from supervisor.ops.views import PoolView, SupervisorView, TypeView
 from supervisor.store.base import Operations
 
 router = APIRouter(prefix="/api/admin", tags=["pools and types"])

@@ -14,7 +14,7 @@ from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
 from supervisor.admin.state import TheState
 from supervisor.domain.history import KEPT, Minute
-from supervisor.ops.status import TypeView
+from supervisor.ops.views import TypeView
 from supervisor.store.base import ErrorGroup
 
 DAY = 86400.0

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import reading
 from supervisor.admin.state import TheState
-from supervisor.ops.status import Overview, ScheduleView, WorkerView
+from supervisor.ops.views import Overview, ScheduleView, WorkerView
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
 

@@ -13,8 +13,8 @@ from supervisor.admin.pages import job_query, route
 from supervisor.admin.state import TheState
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
-from supervisor.ops.status import Overview, WorkerView
 from supervisor.ops.timeline import steps, trials
+from supervisor.ops.views import Overview, WorkerView
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from supervisor.admin.pages import route
 from supervisor.admin.state import TheState
-from supervisor.ops.status import MOST_SCHEDULES
+from supervisor.ops.views import MOST_SCHEDULES
 from supervisor.store.base import Planned
 
 LATE_BEAT = 10.0  # seconds; workers send a heartbeat every second

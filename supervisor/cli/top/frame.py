@@ -18,7 +18,8 @@ from supervisor.cli.top.panes import NAMES, Pane, Row, most_interesting, panes
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Panes, View
 from supervisor.domain.printable import CELL, clean
-from supervisor.ops.status import Overview, SupervisorView
+from supervisor.ops.diagnosis import Finding, diagnose
+from supervisor.ops.views import Overview
 
 NARROWEST, LOWEST = 40, 10
 STALE = 3.0  # seconds after which what is shown counts as old
@@ -63,13 +64,13 @@ def _head(seen: Seen, now: float) -> list[Text]:
     overview = seen.overview
     if overview is None:
         return [_line("job-supervisor", "bold"), _line(seen.trouble or "loading …", "red" if seen.trouble else "")]
-    found = [_summary(overview), _supervisors(overview)]
+    findings = diagnose(overview)
+    found = [_summary(overview), _supervisors(overview, findings)]
     old = now - seen.at
     if seen.trouble or old > STALE:
         found.append(_line(f"{span(old)} old: {seen.trouble or 'the database does not answer'}", "bold red"))
-    if overview.unhandled:
-        found.append(_line(f"no pool takes {', '.join(overview.unhandled)}: these jobs wait until one does", "yellow"))
-    return found
+    waiting = "; ".join(finding.fact for finding in findings if finding.name in ("unhandled", "unmet"))
+    return [*found, _line(waiting, "yellow")] if waiting else found
 
 
 def _summary(overview: Overview) -> Text:
@@ -79,30 +80,15 @@ def _summary(overview: Overview) -> Text:
     return _line(f"{clock}  {database}  {counts or 'no jobs'}", "bold")
 
 
-def _supervisors(overview: Overview) -> Text:
-    if not overview.supervisors:
-        return _line("no supervisor is running; `supervisor run` starts one", "red")
+def _supervisors(overview: Overview, findings: Iterable[Finding]) -> Text:
     # What is wrong comes first: a line has room for two or three.
-    ordered = sorted(overview.supervisors, key=lambda one: (not _wrong(one), one.started_at))
-    described = "; ".join(_supervisor(one, overview.time) for one in ordered)
-    return _line(described, "red" if any(map(_wrong, ordered)) else "")
-
-
-def _wrong(one: SupervisorView) -> bool:
-    return one.alive is False or bool(one.trouble) or bool(one.admin and one.admin.problem)
-
-
-def _supervisor(one: SupervisorView, now: float) -> str:
-    if one.alive is False:
-        return f"supervisor {one.pid} is dead"
-    if one.trouble:
-        return f"supervisor {one.pid}: the database cannot be used: {one.trouble}"
-    if one.stopping:
-        return f"supervisor {one.pid} is stopping"
-    up = f"supervisor {one.pid}, up {span(max(0.0, now - one.started_at))}"
-    if one.admin is not None and one.admin.problem:
-        return f"{up}; admin process unavailable: {one.admin.problem}"
-    return up if one.visible else f"{up}, its workers are not visible (another user or version)"
+    wrong = [finding for finding in findings if finding.about == "supervisors" or finding.name == "ended"]
+    if not overview.supervisors:
+        return _line("; ".join(f"{finding.fact}; {finding.advice}" for finding in wrong), "red")
+    living = sorted((one for one in overview.supervisors if one.alive is not False), key=lambda one: one.started_at)
+    up = [f"supervisor {one.pid}, up {span(max(0.0, overview.time - one.started_at))}" for one in living]
+    style = "red" if any(finding.level != "note" or finding.name == "ended" for finding in wrong) else ""
+    return _line("; ".join([*(finding.fact for finding in wrong), *up]), style)
 
 
 def _body(found: Panes, view: View, room: int) -> list[RenderableType]:

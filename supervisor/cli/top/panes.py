@@ -10,7 +10,7 @@ from typing import Literal
 from supervisor.cli.tables import NOTHING, percent, span
 from supervisor.domain.duration import human_size
 from supervisor.domain.printable import CELL, clean
-from supervisor.ops.status import COUNT_LIMIT, Overview, PoolView, TypeView, WorkerView
+from supervisor.ops.views import COUNT_LIMIT, Overview, PoolView, TypeView, WorkerView
 
 Name = Literal["pools", "workers", "types"]
 NAMES: tuple[Name, ...] = ("pools", "workers", "types")

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from supervisor.cli.top.actions import Action
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError
 from supervisor.ops import commands
-from supervisor.ops.status import Costs, Overview, gather
+from supervisor.ops.status import Costs, gather
+from supervisor.ops.views import Overview
 from supervisor.store.base import Engine, Operations
 
 EVERY = 1.0  # seconds between two reads

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale, counted
 from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
 from supervisor.ops.commands import MANY_WORKERS, MOST_WORKERS
-from supervisor.ops.status import Overview
+from supervisor.ops.views import Overview
 
 Panes = Mapping[Name, Pane]
 _DIGITS = 4

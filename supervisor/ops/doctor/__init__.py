@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import ConfigError, QueueError
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -21,23 +21,27 @@ __all__ = ["Finding", "examine", "fault", "good", "note", "warning"]
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
     """Every finding, in the order of the checks. A check that cannot run is a finding, never an error."""
-    from supervisor.config import load, locate
+    from supervisor.config import locate
+    from supervisor.config.reader import survey
     from supervisor.ops.doctor import clock, environment, place
 
     found = [environment.interpreter(), environment.sqlite_library(), environment.names(), clock.shown()]
     if (other := environment.other_sqlite()) is not None:
         found.append(other)
-    url, settings = database, None
+    url, settings, problems = database, None, list[str]()
     try:
-        settings = load(locate(config), database=database)
+        read = survey(locate(config), database)
+        url, problems = read.settings.database or database, read.problems()
+        if not problems:
+            settings = read.settings
+            found.append(good("configuration", f"{settings.path} is valid"))
+            found += _configured(settings, database)
     except ConfigError as error:
-        if config is not None or database is None:
-            found.append(_unloadable(error))
-    if settings is not None:
-        found.append(good("configuration", f"{settings.path} is valid"))
-        found += _configured(settings, database)
-        url = settings.database
-    if url is not None:
+        problems = error.problems
+    if config is not None or database is None:  # otherwise the database alone is meant
+        advice = "fix it; `supervisor check` also checks the handlers"
+        found += [fault("configuration", problem, advice) for problem in problems]
+    if url:
         try:
             found += place.examine(url, settings)
         except (QueueError, OSError) as error:
@@ -85,10 +89,3 @@ def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
         yield good("handlers", f"the handlers of {', '.join(settings.pools)} can be used")
     for problem in untaken(settings).values():
         yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
-
-
-def _unloadable(error: ConfigError) -> Finding:
-    if len(error.problems) == 1:
-        return fault("configuration", error.problems[0], "`supervisor check` also checks the handlers")
-    first = f"{len(error.problems)} faults, the first: {error.problems[0]}"
-    return fault("configuration", first, "`supervisor check` lists them all")

@@ -16,7 +16,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
 from supervisor.ops import tokens
 from supervisor.ops.commands import living
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.system.scoreboard import Scoreboard
 
 _LIBRARIES = ("fastapi", "jinja2", "prometheus_client", "uvicorn")

@@ -7,7 +7,7 @@ import struct
 import time
 
 from supervisor.domain.duration import human
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 _RELEASED = 1_760_000_000.0  # Unix seconds; a correct clock is later
 _TIMEX_BYTES = 256  # at least the size of the kernel's struct timex

@@ -8,7 +8,7 @@ import sqlite3
 import sys
 from importlib import metadata
 
-from supervisor.ops.doctor.finding import Finding, fault, good, note
+from supervisor.ops.diagnosis import Finding, fault, good, note
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.config.settings import Settings
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 
 def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import supervisor
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import Status
+from supervisor.ops.diagnosis import Finding, diagnose, fault, good, note, warning
 from supervisor.ops.doctor import clock
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
-from supervisor.ops.status import text_of
-from supervisor.ops.views import SENTENCE
+from supervisor.ops.status import gather
+from supervisor.ops.views import text_of
 from supervisor.store.base import Engine, Operations, SupervisorRecord
-from supervisor.system.scoreboard import Scoreboard
 
 _LATE = 60.0  # seconds after which an expired claim should have been reclaimed; also the tolerance for clocks
 _MOST_NAMED = 20  # types and pools that a finding names
@@ -31,83 +27,42 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
         yield fault("database", str(error), "see the error; nothing was changed")
         return
     try:
-        counts = _counts(operations)
-        yield good("database", f"the schema is current, {_jobs_that(counts[Status.PENDING], 'is', 'are')} pending")
-        supervisors = operations.registry.supervisors()
-        living = {record.id: record for record in supervisors if operations.registry.owner_lives(record) is not False}
-        left = [*_supervisors(engine, supervisors, living), *_rows(operations, settings, living)]
+        configured = () if settings is None else settings.pools.values()
+        seen = gather(engine, operations, configured=configured)
+        yield good("database", f"the schema is current, {_jobs_that(seen.jobs['pending'], 'is', 'are')} pending")
+        # The doctor is also asked before the supervisor is started.
+        left = [finding for finding in diagnose(seen) if finding.name != "no_supervisor"]
+        living = {one.id for one in seen.supervisors if one.alive is not False}
+        left += [*_strays(engine, operations.registry.supervisors()), *_rows(operations, settings, living)]
         yield from left
         if not any(finding.about == "leftovers" for finding in left):
             yield good("leftovers", "none")
-        yield from _jobs(operations, settings, counts)
+        unknown = set() if settings is None else operations.controls.current().sizes.keys() - settings.pools.keys()
+        if unknown:
+            yield note(
+                "jobs",
+                f"sizes are set for pools that are not in this configuration: {_some(unknown)}",
+                "`supervisor scale POOL auto` removes one",
+            )
     finally:
         operations.close()
 
 
-def _counts(operations: Operations) -> dict[Status, int]:
-    totals = dict.fromkeys(Status, 0)
-    for _, status, count in operations.statistics.counts():
-        totals[status] += count
-    return totals
-
-
-def _supervisors(
-    engine: Engine, supervisors: list[SupervisorRecord], living: dict[str, SupervisorRecord]
-) -> Iterator[Finding]:
-    dead = [record for record in supervisors if record.id not in living]
-    if dead:
-        pids = ", ".join(str(record.pid) for record in dead)
-        yield note(
-            "leftovers",
-            f"supervisors that ended unexpectedly: {pids}",
-            "no action needed: the next supervisor to run recovers their jobs",
-        )
+def _strays(engine: Engine, supervisors: list[SupervisorRecord]) -> Iterator[Finding]:
+    folder = engine.database.folder
     ours = [Path(path).name for record in supervisors for path in (record.owner_lock, record.scoreboard)]
     # Other files of a scoreboard have its name with a suffix.
-    stray = [path for path in _stray_files(engine.database.folder) if not path.name.startswith(tuple(ours))]
+    found = sorted([*folder.glob("owner-*.lock"), *folder.glob("scoreboard-*")]) if folder.is_dir() else []
+    stray = [path for path in found if not path.name.startswith(tuple(ours))]
     if stray:
         yield note(
             "leftovers",
             f"files of supervisors that have ended: {_named(stray)}",
-            f"delete them from {engine.database.folder} while no supervisor is starting",
+            f"delete them from {folder} while no supervisor is starting",
         )
-    for record in living.values():
-        yield from _living(record)
 
 
-def _living(record: SupervisorRecord) -> Iterator[Finding]:
-    if record.version != supervisor.__version__:
-        yield note(
-            "supervisors",
-            f"supervisor {record.pid} has version {text_of(record.version)}, this is {supervisor.__version__}",
-            "restart it at a convenient time: running jobs can finish",
-        )
-    board = Scoreboard.open(Path(record.scoreboard))
-    if board is None:
-        advice = "run `supervisor doctor` and `supervisor status` as the user of the service, and in its version"
-        yield note("supervisors", f"supervisor {record.pid} is running, but its workers are not visible", advice)
-    else:
-        yield from _pools(record.pid, board.supervisor_status().get("pools", {}))
-
-
-def _pools(supervisor: int, pools: Mapping[str, Any]) -> Iterator[Finding]:
-    """The pools of a running supervisor that have problems."""
-    for name, news in pools.items():
-        problem = text_of(news["problem"] or "", SENTENCE)
-        if problem and news.get("broken", True):
-            fact = f"{name} of supervisor {supervisor} cannot start its workers: {problem}"
-            yield fault("pools", fact, "fix it, then run `supervisor reload`; until then its jobs wait")
-        elif problem:
-            yield warning(
-                "pools", f"{name} of supervisor {supervisor}: {problem}", "fix it, then run `supervisor reload`"
-            )
-
-
-def _stray_files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("owner-*.lock"), *folder.glob("scoreboard-*")]) if folder.is_dir() else []
-
-
-def _rows(operations: Operations, settings: Settings | None, living: dict[str, SupervisorRecord]) -> Iterator[Finding]:
+def _rows(operations: Operations, settings: Settings | None, living: set[str]) -> Iterator[Finding]:
     now = time.time()
     found = operations.statistics.anomalies(now, _LATE, *_retention(settings, now))
     abandoned = sum(count for owner, count in found.held.items() if owner not in living)
@@ -148,36 +103,6 @@ def _retention(settings: Settings | None, now: float) -> tuple[float, float]:
         0.0 if kept is None else now - kept - _SLACK for kept in (settings.retention.done, settings.retention.failed)
     )
     return done, failed
-
-
-def _jobs(operations: Operations, settings: Settings | None, counts: dict[Status, int]) -> Iterator[Finding]:
-    if quarantined := counts[Status.QUARANTINED]:
-        jobs, them = _jobs_that(quarantined, "is", "are"), "it" if quarantined == 1 else "them"
-        yield warning(
-            "jobs",
-            f"{jobs} quarantined because workers died while running {them}",
-            "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one",
-        )
-    controls = operations.controls.current()
-    if controls.paused:
-        yield note("jobs", f"paused: {_some(controls.paused)}", "`supervisor resume TYPE` resumes a type")
-    if settings is None:
-        return
-    handled = {type_ for pool in settings.pools.values() for type_ in pool.types}
-    unhandled = operations.backlog.unhandled(handled)
-    if unhandled:
-        yield warning(
-            "jobs",
-            f"jobs are pending for types that no pool of this configuration takes: {_some(unhandled)}",
-            "add a pool or cancel the jobs, unless a supervisor with another configuration takes them",
-        )
-    unknown = set(controls.sizes) - set(settings.pools)
-    if unknown:
-        yield note(
-            "jobs",
-            f"sizes are set for pools that are not in this configuration: {_some(unknown)}",
-            "`supervisor scale POOL auto` removes one",
-        )
 
 
 def _some(names: Iterable[object]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.ops.commands import MOST_WORKERS
-from supervisor.ops.doctor.finding import Finding, fault, good, warning
+from supervisor.ops.diagnosis import Finding, fault, good, warning
 
 _FILES_OF_OURS = 64  # descriptors of a supervisor without workers
 _FILES_OF_A_WORKER = 8  # descriptors per worker in the supervisor: a pidfd, a channel, a run log and temporary ones

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.duration import human_size
-from supervisor.ops.doctor.finding import Finding, good, note, warning
+from supervisor.ops.diagnosis import Finding, good, note, warning
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup version 1 writes a number near 2^63 for no limit

@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human_size
 from supervisor.engine import open_engine
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.store.base import Engine
 from supervisor.system import kernel
 

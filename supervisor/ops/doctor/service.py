@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human
-from supervisor.ops.doctor.finding import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 FOLDERS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|usec|ms|msec|min|m|s|sec|h|hr|d)?")

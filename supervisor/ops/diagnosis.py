@@ -1,0 +1,187 @@
+"""What is wrong with a running system, decided once: `status`, `top`, `doctor`, the dashboard and `/readyz` show it.
+
+A fact begins with a word, never with a name, so that a page can capitalize it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import supervisor
+from supervisor.domain.capability import covers
+from supervisor.domain.duration import human
+from supervisor.domain.text import counted
+from supervisor.ops.views import text_of
+
+if TYPE_CHECKING:
+    from supervisor.ops.views import Overview, SupervisorView
+
+Level = Literal["ok", "note", "warning", "fault"]
+
+_LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
+_MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
+_MOST_NAMED = 20  # types in one finding
+_LATE = 60.0  # seconds after which a schedule counts as late
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`fact` is what was found, `advice` what to do about it. A fault prevents the supervisor from working properly.
+
+    `name` tells the findings of `diagnose` apart. `blocks`: jobs that could run now do not, because of it. `type` is
+    the type of the jobs that it concerns, if it is one.
+    """
+
+    level: Level
+    about: str
+    fact: str
+    advice: str = ""
+    name: str = ""
+    blocks: bool = False
+    type: str = ""
+
+
+def good(about: str, fact: str) -> Finding:
+    return Finding("ok", about, fact)
+
+
+def note(about: str, fact: str, advice: str = "") -> Finding:
+    return Finding("note", about, fact, advice)
+
+
+def warning(about: str, fact: str, advice: str) -> Finding:
+    return Finding("warning", about, fact, advice)
+
+
+def fault(about: str, fact: str, advice: str) -> Finding:
+    return Finding("fault", about, fact, advice)
+
+
+class Taker(Protocol):
+    """A pool, of a running supervisor or of a configuration."""
+
+    @property
+    def types(self) -> Sequence[str]: ...
+    @property
+    def capabilities(self) -> Sequence[str]: ...
+
+
+def unmet(required: Iterable[tuple[str, str]], takers: Iterable[Taker]) -> list[str]:
+    """Requirements of jobs, given as (type, requires), that no pool for their type meets: one sentence each."""
+    capable: dict[str, list[str]] = defaultdict(list)
+    for pool in takers:
+        for type_ in pool.types:
+            capable[type_].append(" ".join(pool.capabilities))
+    return [
+        f"no pool that takes {text_of(type_)} has the capabilities that some of its jobs require: {text_of(requires)}"
+        for type_, requires in required
+        if type_ in capable and not any(covers(words, requires) for words in capable[type_])
+    ]
+
+
+def diagnose(seen: Overview) -> list[Finding]:
+    """Everything that is wrong or unusual at one moment, the most serious first."""
+    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_types(seen), *_of_schedules(seen)]
+    return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def _of_supervisors(seen: Overview) -> Iterator[Finding]:
+    living = [one for one in seen.supervisors if one.alive is not False]
+    if not living:
+        advice = f"`supervisor run` starts one; {_jobs(seen.jobs.get('pending', 0), 'waits', 'wait')} until then"
+        yield Finding("fault", "supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
+    several = len({one.host for one in seen.supervisors}) > 1
+    for one in seen.supervisors:
+        who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
+        if one.alive is False:
+            fact = f"{who} has ended unexpectedly"
+            yield Finding("note", "leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
+        else:
+            yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))
+
+
+def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
+    """The findings about a living supervisor; `unseen`: no scoreboard of any supervisor can be read."""
+
+    def told(level: Level, name: str, fact: str, advice: str, *, blocks: bool = False) -> Finding:
+        return Finding(level, "supervisors", f"{who}{fact}", advice, name, blocks)
+
+    if one.trouble:
+        fact = f": the database cannot be used: {one.trouble}"
+        yield told("fault", "database_trouble", fact, "its jobs wait, and it continues by itself", blocks=True)
+    for duty in one.duties:
+        fact = f": failing for {human(max(0.0, now - duty.since))}: {duty.name}: {duty.error}"
+        yield told("fault", "duty_failing", fact, "it is tried again automatically; other duties are not affected")
+    if one.admin is not None and one.admin.problem:
+        fact = f": admin process unavailable: {one.admin.problem}"
+        yield told("warning", "admin_unavailable", fact, "it is tried again automatically; jobs are not affected")
+    if not one.visible:
+        fact = " is running, but its workers are not visible: its scoreboard cannot be read"
+        advice = "look as the user of the service, and with its version of this program"
+        yield told("warning", "not_visible", fact, advice, blocks=unseen)
+    if one.stopping:
+        fact = f" is stopping: {one.stopping}"
+        yield told("note", "stopping", fact, "running jobs finish first; start it again afterwards", blocks=True)
+    if one.version != supervisor.__version__:
+        fact = f" has version {one.version}, this is {supervisor.__version__}"
+        yield told("note", "other_version", fact, "restart it at a convenient time: running jobs can finish")
+
+
+def _of_pools(seen: Overview) -> Iterator[Finding]:
+    for pool in seen.pools:
+        who = f"the pool {pool.name} of supervisor {pool.supervisor}"
+        advice = "fix it, then run `supervisor reload`; it is also tried again automatically"
+        if pool.problem and pool.broken:
+            fact = f"{who} cannot start its workers: {pool.problem}"
+            yield Finding("fault", "pools", fact, advice, "pool_broken", blocks=True)
+        elif pool.problem:
+            yield Finding("warning", "pools", f"{who} works, but: {pool.problem}", advice, "pool_problem")
+        elif pool.why == "starting":
+            fact = f"{who} has not been started yet: recovery is not complete"
+            yield Finding("note", "pools", fact, "no action needed", "pool_starting", blocks=True)
+
+
+def _of_types(seen: Overview) -> Iterator[Finding]:
+    pending = {view.type: view.jobs.get("pending", 0) for view in seen.types}
+
+    def about(type_: str, level: Level, fact: str, advice: str, name: str) -> Finding:
+        waits = _jobs(pending[type_], "waits", "wait") if type_ in pending else "jobs wait"
+        return Finding(level, "jobs", f"{fact}: {waits}", advice, name, type=type_)
+
+    if seen.unhandled_types > _MOST_ALONE:
+        # The types that are summed up have no pool: those with one come first.
+        more = 0 if seen.other_types is None else seen.other_types.jobs.get("pending", 0)
+        waiting = more + sum(pending[view.type] for view in seen.types if not view.handled)
+        named = seen.unhandled[:_MOST_NAMED]
+        rest = seen.unhandled_types - len(named)
+        names = ", ".join(named) + (f" and {rest} more" if rest else "")
+        fact = f"no pool takes {seen.unhandled_types} types: {names}; {_jobs(waiting, 'waits', 'wait')}"
+        yield Finding("warning", "jobs", fact, "add a pool for them and reload, or cancel their jobs", "unhandled")
+    else:
+        for type_ in seen.unhandled:
+            advice = "add a pool for it and reload, or cancel its jobs"
+            yield about(type_, "warning", f"no pool takes the type {type_}", advice, "unhandled")
+    for sentence in seen.unmet[:_MOST_NAMED]:
+        advice = "give the capabilities to a pool that has them, and reload, or cancel the jobs"
+        yield Finding("warning", "jobs", sentence, advice, "unmet")
+    if quarantined := seen.jobs.get("quarantined", 0):
+        them = "it" if quarantined == 1 else "them"
+        fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
+        advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
+        yield Finding("warning", "jobs", fact, advice, "quarantined")
+    for type_ in seen.paused:
+        yield about(type_, "note", f"the type {type_} is paused", f"`supervisor resume {type_}` resumes it", "paused")
+
+
+def _of_schedules(seen: Overview) -> Iterator[Finding]:
+    for schedule in seen.schedules if seen.running else ():
+        if schedule.next_in < -_LATE:
+            fact = f"the schedule {schedule.name} is {human(-schedule.next_in)} late"
+            yield Finding("warning", "schedules", fact, "no running supervisor has this schedule", "schedule_late")
+
+
+def _jobs(count: int, one: str, more: str) -> str:
+    return counted(count, f"job {one}", f"jobs {more}")

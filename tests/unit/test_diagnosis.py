@@ -1,0 +1,94 @@
+"""What is found wrong, from plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import supervisor as package
+from supervisor.ops.diagnosis import diagnose, unmet
+from supervisor.ops.views import AdminView, DutyView, ScheduleView
+from tests.cli.test_top_screen import overview, pool, type_
+from tests.cli.test_top_screen import supervisor as some_supervisor
+
+
+def supervisor(pid: int = 7, **given: Any) -> Any:
+    return some_supervisor(pid, **{"version": package.__version__} | given)
+
+
+def names(**given: Any) -> list[str]:
+    return [finding.name for finding in diagnose(overview(**{"supervisors": [supervisor()]} | given))]
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    assert names() == []
+
+
+EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
+    ("no_supervisor", "fault", True, {"supervisors": []}),
+    ("database_trouble", "fault", True, {"supervisors": [supervisor(trouble="read-only")]}),
+    ("duty_failing", "fault", False, {"supervisors": [supervisor(duties=[DutyView("prune", 1000.0, "no such row")])]}),
+    ("admin_unavailable", "warning", False, {"supervisors": [supervisor(admin=AdminView(None, "x", "in use"))]}),
+    ("not_visible", "warning", True, {"supervisors": [supervisor(visible=False)]}),
+    ("not_visible", "warning", False, {"supervisors": [supervisor(), supervisor(8, visible=False)]}),
+    ("stopping", "note", True, {"supervisors": [supervisor(stopping="SIGTERM")]}),
+    ("other_version", "note", False, {"supervisors": [supervisor(version="0.0.1")]}),
+    ("ended", "note", False, {"supervisors": [supervisor(), supervisor(8, alive=False)]}),
+    ("pool_broken", "fault", True, {"pools": [pool("mail", problem="no module", broken=True)]}),
+    ("pool_problem", "warning", False, {"pools": [pool("mail", problem="no module")]}),
+    ("pool_starting", "note", True, {"pools": [pool("mail", why="starting")]}),
+    ("unhandled", "warning", False, {"unhandled": ["mail"], "unhandled_types": 1}),
+    ("unmet", "warning", False, {"unmet": ["no pool that takes mail has …"]}),
+    ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
+    ("paused", "note", False, {"paused": ["mail"]}),
+    ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
+]
+
+
+@pytest.mark.parametrize(("name", "level", "blocks", "given"), EVERYTHING)
+def test_every_fault_is_found_and_says_what_to_do(name: str, level: str, blocks: bool, given: dict[str, Any]) -> None:
+    [found] = diagnose(overview(**{"supervisors": [supervisor()]} | given))
+
+    assert (found.name, found.level, found.blocks) == (name, level, blocks)
+    assert found.advice
+    assert found.fact[:1].islower() or found.fact[:1].isdecimal()  # a page capitalizes it
+
+
+def test_the_most_serious_comes_first() -> None:
+    found = names(paused=["mail"], unhandled=["tag"], unhandled_types=1, pools=[pool("a", problem="x", broken=True)])
+    assert found == ["pool_broken", "unhandled", "paused"]
+
+
+def test_a_few_types_without_a_pool_have_a_finding_each_and_many_share_one() -> None:
+    few = overview(supervisors=[supervisor()], unhandled=["mail", "tag"], unhandled_types=2)
+    assert [(one.type, one.fact) for one in diagnose(few)] == [
+        ("mail", "no pool takes the type mail: 3 jobs wait"),
+        ("tag", "no pool takes the type tag: 3 jobs wait"),
+    ]
+    types = [type_(f"t{number}", handled=False, jobs={"pending": 1}) for number in range(30)]
+    many = overview(
+        supervisors=[supervisor()], types=types, unhandled=[view.type for view in types], unhandled_types=75
+    )
+    [found] = diagnose(many)
+    assert found.fact.startswith("no pool takes 75 types: t0, t1, ")
+    assert found.fact.endswith("t19 and 55 more; 30 jobs wait")
+
+
+def test_supervisors_of_several_hosts_are_told_apart() -> None:
+    several = [supervisor(trouble="full", host="a"), supervisor(trouble="full", host="b")]
+    facts = [found.fact for found in diagnose(overview(supervisors=several))]
+    assert [fact.partition(":")[0] for fact in facts] == ["supervisor 7 on a", "supervisor 7 on b"]
+
+
+def test_a_late_schedule_is_nothing_more_to_tell_while_no_supervisor_runs() -> None:
+    assert names(supervisors=[], schedules=[ScheduleView("nightly", -9e5, None, None)]) == ["no_supervisor"]
+
+
+def test_requirements_are_unmet_only_if_no_pool_of_the_type_has_them() -> None:
+    pools = [pool("a", types=["mail"], capabilities=["smtp"]), pool("b", types=["mail", "tag"])]
+    assert unmet([("mail", "smtp"), ("mail", ""), ("other", "gpu")], pools) == []
+    assert unmet([("tag", "gpu"), ("mail", "gpu smtp")], pools) == [
+        "no pool that takes tag has the capabilities that some of its jobs require: gpu",
+        "no pool that takes mail has the capabilities that some of its jobs require: gpu smtp",
+    ]
