@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import JobNotFound, WaitTimeout
-from supervisor.domain.intake import new_job, payload_of
-from supervisor.domain.job import Job, NewJob
+from supervisor.domain.intake import new_job, payload_arrays
+from supervisor.domain.job import AlikeJobs, Job, NewJobs
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
@@ -99,17 +99,17 @@ class Queue:
     ) -> list[int]:
         """Enqueue a job for each payload, all in one transaction, and return their ids in order."""
         job = new_job(type, priority=priority, delay=delay, at=at, requires=requires, max_attempts=max_attempts)
-        jobs = [job._replace(payload=payload_of(payload)) for payload in payloads]
-        return self.insert(jobs, connection=connection) if jobs else []
+        jobs = AlikeJobs(job, *payload_arrays(payloads))
+        return self.insert(jobs, connection=connection) if jobs.count else []
 
-    def insert(self, jobs: list[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:
+    def insert(self, jobs: NewJobs, *, connection: sqlite3.Connection | None = None) -> list[int]:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
         if connection is not None:
             return self._insert_into(connection, jobs)
         with self._writer.guard:
             return self._store(self._writer).enqueue(jobs)
 
-    def _insert_into(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[int]:
+    def _insert_into(self, connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
         """On the caller's connection, without our guard and without a connection of ours: the caller may hold
         SQLite's write lock, and the holder of the guard may be waiting for that lock.
         """

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from json import JSONEncoder
 from typing import Any
 
@@ -23,6 +24,7 @@ MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
+_AT_ONCE = 1000  # payloads
 
 # Created once and used by name: a handler that replaces json.dumps must not affect the jobs after it.
 _dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -61,6 +63,30 @@ def payload_of(value: object) -> str:
     return encode("payload", {} if value is None else value)
 
 
+def payload_arrays(values: Iterable[object]) -> tuple[list[str], int]:
+    """Payloads as JSON arrays, for `AlikeJobs`, and their number. Raises InvalidJob.
+
+    Encoding many at once is several times as fast as one by one.
+    """
+    arrays, count, rest = [], 0, iter(values)
+    while part := [{} if value is None else value for value in islice(rest, _AT_ONCE)]:
+        arrays.append(_array(part))
+        count += len(part)
+    return arrays, count
+
+
+def _array(values: list[object]) -> str:
+    containers = sum(type(value) in (dict, list) for value in values)
+    try:
+        text = _dumps([value if type(value) in (dict, list) else payload_of(value) for value in values])
+        # No payload can be too large or too deep if all together are not: each container has a bracket at least.
+        if len(text.encode()) <= MAX_PAYLOAD_BYTES and _brackets(text) <= MAX_DEPTH + containers:
+            return text
+    except (ValueError, TypeError, RecursionError):
+        pass  # encoding them one by one shows which
+    return _dumps([payload_of(value) for value in values])
+
+
 def checked_type(value: object) -> str:
     if not isinstance(value, str) or not TYPE.fullmatch(value):
         raise InvalidJob("type", f"{_short(value)} is not a valid type: 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
@@ -81,9 +107,13 @@ def encode(field: str, value: object) -> str:
     if size > MAX_PAYLOAD_BYTES:
         raise InvalidJob(field, f"it has {size} bytes of JSON; the limit is {MAX_PAYLOAD_BYTES} (1 MiB)")
     # Each level opens a bracket: with no more brackets than levels allowed there is nothing to walk.
-    if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+    if _brackets(text) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels")
     return text
+
+
+def _brackets(text: str) -> int:
+    return text.count("[") + text.count("{")
 
 
 def _deeper_than(value: Any, limit: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +40,21 @@ class NewJob(NamedTuple):
     max_attempts: int | None = None
     unique_key: str | None = None
     meta: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeJobs:
+    """Validated jobs that differ in their payloads only; the rest is taken from `job`, which has no key and no meta.
+
+    `payloads` are JSON arrays with `count` elements in all. An element is a payload, or a string with its JSON text.
+    """
+
+    job: NewJob
+    payloads: list[str]
+    count: int
+
+
+NewJobs = Sequence[NewJob] | AlikeJobs
 
 
 class Claim(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from supervisor.domain.duty import Duty
-from supervisor.domain.job import Claim, Job, NewJob, Status
+from supervisor.domain.job import Claim, Job, NewJob, NewJobs, Status
 from supervisor.domain.settlement import Settlement
 
 # `import … as …` of the same name: the rest of the system imports these from here.
@@ -55,7 +55,7 @@ from supervisor.store.values import WorkerRecord as WorkerRecord
 class Producer(Protocol):
     """Programs enqueue jobs and look at them. Its own commits survive power loss."""
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[int]:
+    def enqueue(self, jobs: NewJobs) -> list[int]:
         """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
 
     def put(self, job: NewJob) -> tuple[int, bool]:
@@ -81,7 +81,7 @@ class TransactionalInsert(Protocol):
         that is impossible: it never waits, since the caller may hold the write lock.
         """
 
-    def insert(self, connection: Any, jobs: Sequence[NewJob]) -> list[int]:
+    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
         """Insert jobs: they exist if and only if the caller's transaction commits. The driver's errors reach the caller
         unchanged.
         """

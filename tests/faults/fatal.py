@@ -10,7 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 
-from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement, Usage, done, failed
 from supervisor.engine import open_engine
@@ -70,7 +70,7 @@ def _reclaim(desk: Desk, owner: str) -> bool:
 
 CASES: dict[str, Write] = {
     "insert_job@2": lambda desk: desk.producer.enqueue([NewJob("tag", "{}", unique_key=key) for key in "abc"]),
-    "insert_plain": lambda desk: desk.producer.enqueue([NewJob("tag", "{}")] * 3),
+    "insert_alike@2": lambda desk: desk.producer.enqueue(AlikeJobs(NewJob("tag", "{}"), ["[{},{}]", "[{}]"], 3)),
     "register_worker": lambda desk: desk.claims.register(worker_record("w2", name="tag-2")),
     "register_supervisor": lambda desk: desk.maintenance.registry.register(
         supervisor_record("s2", desk.engine, "/nowhere")

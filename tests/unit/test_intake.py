@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job, payload_arrays, payload_of
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -153,3 +154,27 @@ def test_the_refusal_names_the_field(arguments: dict[str, Any], field: str) -> N
     assert error.field == field
     assert str(error).startswith(f"{field}: ")
     str(error).encode("utf-8")
+
+
+def deep(levels: int) -> object:
+    value: object = {}
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "bad", [deep(65), deep(5000), {"x": "y" * (1 << 20)}, {"a": math.nan}, {"a": object()}, "\ud800", {"a": "\ud800"}]
+)
+@pytest.mark.parametrize("others", [[], [{}] * 1500, ["text"] * 1500, [deep(64)] * 20])
+def test_one_bad_payload_among_many_is_refused_as_it_is_alone(bad: object, others: list[object]) -> None:
+    with pytest.raises(InvalidJob) as alone:
+        payload_of(bad)
+    with pytest.raises(InvalidJob, match=re.escape(str(alone.value))):
+        payload_arrays([*others, bad, *others])
+
+
+def test_deep_payloads_within_the_limit_are_accepted_together() -> None:
+    arrays, count = payload_arrays([deep(64)] * 1500)
+    assert count == 1500
+    assert [len(json.loads(array)) for array in arrays] == [1000, 500]

@@ -29,7 +29,7 @@ from supervisor.store.sqlite.adopt_checks import COUNTERS, SQL, Samples, Trial, 
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import Column, names, quoted, table_created, tokens
 from supervisor.store.sqlite.driver_errors import translated
-from supervisor.store.sqlite.inserting import insertion
+from supervisor.store.sqlite.inserting import insert_job
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.settling import Outcomes
 
@@ -306,7 +306,7 @@ class _Adoption:
             raise StoreError(f"the jobs table cannot be adopted: it refuses to have jobs settled: {problem}")
 
     def _enqueue(self) -> None:
-        self._raw.execute(QUERIES.insert_job, insertion(NewJob("adopted", "{}"), self._now))
+        insert_job(self._raw.cursor(), NewJob("adopted", "{}"), self._now)
 
     def _work(self) -> None:
         """Claim, fail, claim again, succeed."""

@@ -5,21 +5,24 @@
 
 -- name: insert_job
 -- A duplicate of an unfinished (type, unique_key) inserts nothing.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key,
-                  created_at, updated_at)
-VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now)
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_job_with_meta
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key,
-                  created_at, updated_at, meta)
-VALUES (:type, :payload, :priority, :requires, :scheduled_at, :max_attempts, :unique_key, :now, :now, :meta)
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
+                  meta)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
 ON CONFLICT DO NOTHING;
 
--- name: insert_plain
--- The same without a key, of many at a time.
+-- name: insert_alike
+-- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
+-- text: `value` is that text in both cases.
 INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7);
+SELECT ?1, value, ?3, ?4, ?5, ?6, ?7, ?7 FROM json_each(?2);
+
+-- name: payloads
+SELECT value FROM json_each(?1);
 
 -- name: inserted_at
 SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;

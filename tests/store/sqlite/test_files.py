@@ -12,13 +12,15 @@ import subprocess
 import threading
 import time
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from supervisor.domain.errors import Conflict, StoreBusy, StoreError
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.intake import new_job, payload_arrays, payload_of
+from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import Migration, shipped
@@ -367,11 +369,21 @@ def test_a_wanted_without_types_claims_nothing(desk: Desk) -> None:
     assert desk.claims.settle_and_claim("w1", [], JobSelector(()), 10, 60, NOW).claims == []
 
 
+ODD: tuple[object, ...] = (
+    None, "text", '{"a": 1}', "[]", "", 0, 10**30, 1.0, 1e300, -0.0, True, [], [1, [2]], (1, 2), {"a": {"b": [None]}},
+    {"é": "\0\u2028\"'"}, {"[": "]]{{"}, {1: 2}, OrderedDict(a=1), {"big": 2**63, "exact": 0.1},
+)  # fmt: skip
+
+
+def alike(*payloads: object) -> AlikeJobs:
+    return AlikeJobs(new_job("tag"), *payload_arrays(payloads))
+
+
 class TestManyAtOnce:
     """Whatever the application's rules make of one of them, every id is the id of its job."""
 
     def put(self, desk: Desk, count: int = 5) -> list[str]:
-        ids = desk.producer.enqueue([NewJob("tag", f'{{"n":{number}}}') for number in range(count)])
+        ids = desk.producer.enqueue(alike(*({"n": number} for number in range(count))))
         return [str(desk.job(job_id).payload) for job_id in ids]
 
     def test_their_ids_are_in_order(self, desk: Desk) -> None:
@@ -395,5 +407,43 @@ class TestManyAtOnce:
         assert foreign.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
     def test_on_a_connection_without_a_transaction(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        ids = desk.engine.transactional.insert(foreign, [NewJob("tag", "{}")] * 3)
-        assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
+        for jobs in ([NewJob("tag", "{}")] * 3, alike({}, {}, {})):
+            ids = desk.engine.transactional.insert(foreign, jobs)
+            assert not foreign.in_transaction
+            assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
+
+    @pytest.mark.parametrize("apart", [False, True])
+    def test_on_such_a_connection_it_is_all_or_nothing(
+        self, desk: Desk, foreign: sqlite3.Connection, apart: bool
+    ) -> None:
+        foreign.execute(
+            "CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.payload = '{\"n\":1}' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        jobs = [NewJob("tag", '{"n":0}'), NewJob("tag", '{"n":1}')] if apart else alike({"n": 0}, {"n": 1})
+        with pytest.raises(sqlite3.IntegrityError):
+            desk.engine.transactional.insert(foreign, jobs)
+        assert not foreign.in_transaction
+        assert foreign.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+
+    def test_a_transaction_that_the_driver_began_is_the_callers_to_end(self, desk: Desk, path: Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            for end, left in ((connection.rollback, 0), (connection.commit, 3)):
+                desk.engine.transactional.insert(connection, alike({}, {}, {}))
+                assert connection.in_transaction
+                end()
+                assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (left,)
+
+    @pytest.mark.parametrize("trigger", [False, True])  # with it, they are inserted one by one
+    def test_every_payload_is_stored_as_if_it_were_alone(
+        self, desk: Desk, foreign: sqlite3.Connection, trigger: bool
+    ) -> None:
+        if trigger:
+            foreign.execute(
+                "CREATE TRIGGER more AFTER INSERT ON jobs WHEN NEW.type = 'tag' "
+                "BEGIN INSERT INTO jobs (type) VALUES ('other'); END"
+            )
+        payloads = [*ODD, *({"n": number} for number in range(2500)), {"large": "x" * 1_000_000}, *ODD]
+        ids = desk.producer.enqueue(alike(*payloads))
+        stored = [foreign.execute("SELECT payload FROM jobs WHERE id = ?", (job,)).fetchone()[0] for job in ids]
+        assert stored == [payload_of(payload) for payload in payloads]
