@@ -109,11 +109,11 @@ def show(
         worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
         waits = why_waiting(operations, job, time.time())
     if doing is not None and doing.progress is not None:
-        job = replace(job, progress=doing.progress)
+        job = replace(job, progress=doing.progress, progress_text=doing.text or None)
     if as_json:
         document(job.as_json() | {"worker": worker, "waits": waits or None, "errors": attempts, "runs": runs})
         return
-    held = tables.Held(worker, "" if doing is None else doing.text, waits)
+    held = tables.Held(worker, waits)
     tables.job(job, time.time(), trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)

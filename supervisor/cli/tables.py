@@ -75,10 +75,9 @@ def _since(job: Job, now: float) -> float | None:
 
 
 class Held(NamedTuple):
-    """The worker that has claimed a job, the progress text it reports, and why a pending job waits."""
+    """The worker that has claimed a job, and why a pending job waits."""
 
     worker: str | None
-    doing: str
     waits: str
 
 
@@ -93,7 +92,7 @@ def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
         ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
-        ("progress", f"{percent(found.progress)} {held.doing}".rstrip()),
+        ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]

@@ -103,6 +103,7 @@ class Job:
     started_at: float | None
     completed_at: float | None
     meta: Any = None
+    progress_text: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts."""

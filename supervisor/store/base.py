@@ -110,6 +110,11 @@ class Claims(Protocol):
     def held_by(self, owner: str) -> list[Claim]:
         """A worker's claims, in the order in which it runs them."""
 
+    def show_progress(
+        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
+    ) -> None:
+        """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
+
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
 

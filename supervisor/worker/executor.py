@@ -151,6 +151,9 @@ class Executor:
         finally:
             for ctx in (batch, *contexts):
                 ctx._board = RUN_ENDED
+        if batch.reported is not None:
+            for ctx in contexts:
+                ctx._reported = batch.reported
         together = zip(claims, contexts, values, strict=True)
         return self._shared(
             [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at

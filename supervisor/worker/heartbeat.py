@@ -10,6 +10,7 @@ from time import monotonic, sleep
 from supervisor.system import signals
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
+from supervisor.worker.live_progress import LiveProgress
 
 PATIENCE = 0.05  # seconds that claims may wait behind a running job
 REST = 2.0  # seconds without such claims after which the thread sleeps between beats
@@ -19,7 +20,8 @@ class HeartbeatThread(threading.Thread):
     """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
 
     While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
-    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat.
+    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat. What handlers
+    report is written to `progress`.
     """
 
     def __init__(
@@ -28,12 +30,14 @@ class HeartbeatThread(threading.Thread):
         interval: float,
         hand_back: Callable[[float], None],
         on_beat: Callable[[], None] = lambda: None,
+        progress: LiveProgress | None = None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._slot = slot
         self._interval = interval
         self._hand_back = hand_back
         self._on_beat = on_beat
+        self._progress = progress
         self._wake = threading.Event()
         self._last_batch = 0.0
         self._job_began = 0.0
@@ -53,6 +57,11 @@ class HeartbeatThread(threading.Thread):
     def job(self, now: float) -> None:
         """A handler starts at `now`; 0.0 means that none is running."""
         self._job_began = now
+
+    def progress_reported(self) -> None:
+        """The slot has new progress. Cheap: handlers may report at every step."""
+        if self._progress is not None and self._progress.reported():
+            self._wake.set()
 
     def cease(self) -> None:
         """Hand back nothing more, and wait until what is being handed back is committed or in the buffer again."""
@@ -85,7 +94,9 @@ class HeartbeatThread(threading.Thread):
                 if not self._ceased:
                     self._hand_back(now - began)
         self._resting = now - self._last_batch > REST
-        self._wake.wait(self._interval if self._resting else PATIENCE / 2)
+        pause = self._interval if self._resting else PATIENCE / 2
+        look_in = None if self._progress is None else self._progress.look(now)
+        self._wake.wait(pause if look_in is None else min(pause, look_in))
         self._wake.clear()
 
     def _log_once(self, error: Exception) -> None:

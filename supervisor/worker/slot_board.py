@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -13,11 +14,17 @@ from supervisor.worker.recorder import Recorder
 
 
 class SlotBoard:
-    """A handler's progress and queries, answered from the worker's slot; its log lines, kept for the job."""
+    """A handler's progress and queries, answered from the worker's slot; its log lines, kept for the job.
 
-    def __init__(self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine) -> None:
+    `reported` is called after each report of progress.
+    """
+
+    def __init__(
+        self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine, reported: Callable[[], None]
+    ) -> None:
         self._slot = slot
         self._engine = engine
+        self._reported = reported
         self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
         self._run_log = recorder.run_log
         self._mark = mark
@@ -33,6 +40,7 @@ class SlotBoard:
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:
             self._slot.work.progress(fraction, text)
+            self._reported()
 
     def extend(self, seconds: float) -> None:
         self.check("extend")

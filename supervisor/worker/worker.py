@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
@@ -16,7 +16,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.store.base import Engine, JobSelector, WorkerRecord
 from supervisor.system import failpoints, forkmark
 from supervisor.system.counters import Row
 from supervisor.system.slot import Cancel, RecycleReason, Slot, State
@@ -29,12 +29,14 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.hand_back import HandBack
 from supervisor.worker.heartbeat import HeartbeatThread
+from supervisor.worker.live_progress import LiveProgress
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.memory_watch import MemoryWatch
 from supervisor.worker.placement import check_memory
 from supervisor.worker.process_check import ProcessCheck, Ruined, leave_ruined
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.spare_store import SpareStore
 from supervisor.worker.store_outage import StoreOutage, registered
 from supervisor.worker.telling import Telling
 from supervisor.worker.wakeups import FOREIGN, Wakeups
@@ -99,7 +101,6 @@ class Worker:
         self._slept = False
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
-        self._spare: Claims | None = None
         self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
 
     def run(self) -> int:
@@ -115,9 +116,11 @@ class Worker:
             after_in_parent=forks.after_in_parent,
             after_in_child=partial(self._detach, forks),
         )
-        self._hand_back = HandBack(self._exchange_aside, self._buffer, self._slot, self._counter, self._tell, self._log)
+        beat_every = min(self._pool.heartbeat_timeout / 4, 5.0)
+        spare = SpareStore(self._engine, self._record.incarnation, min(0.5, beat_every), lambda: self._closed())
+        self._hand_back = HandBack(spare.settle, self._buffer, self._slot, self._counter, self._tell, self._log)
         heartbeat = self._heartbeat = HeartbeatThread(
-            self._slot, min(self._pool.heartbeat_timeout / 4, 5.0), self._hand_back, self._on_beat
+            self._slot, beat_every, self._hand_back, self._on_beat, LiveProgress(self._slot, spare)
         )
         heartbeat.start()
         try:
@@ -293,16 +296,6 @@ class Worker:
         self._draining = True
         self._buffer.release()
 
-    def _exchange_aside(self, settlements: Sequence[Settlement], now: float) -> Exchange | None:
-        """For the heartbeat thread, which has a store of its own. None: the main thread will see why, and exit."""
-        if self._closed():
-            return None
-        if self._spare is None:
-            self._spare = self._engine.claims(min(0.5, self._pool.heartbeat_timeout / 4))
-        return self._spare.settle_and_claim(
-            self._record.incarnation, settlements, self._wanted, 0, self._pool.lock_time, now
-        )
-
     # Sleeping and signals
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
@@ -345,7 +338,7 @@ class Worker:
             handler.insist_on_batches()
         self._executor = Executor(
             handler,
-            SlotBoard(self._slot, self._recorder, self._mark, self._engine),
+            SlotBoard(self._slot, self._recorder, self._mark, self._engine, self._heartbeat.progress_reported),
             self._pool.retry,
             capabilities=self._pool.capabilities,
             options=self._pool.options,

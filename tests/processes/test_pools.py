@@ -229,7 +229,7 @@ def test_classes_with_a_life_and_async_handlers_work(make_site: MakeSite) -> Non
     )
     supervisor = site.start()
     model = site.done(site.queue.enqueue("model", {"x": 14}))
-    assert (model.result, model.progress) == (42, 0.5)
+    assert (model.result, model.progress) == (42, 1.0)
     assert site.done(site.queue.enqueue("soon")).result == "soon"
     site.stop(supervisor)
     assert "teardown" in site.ledger.read_text()

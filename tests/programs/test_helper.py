@@ -98,7 +98,7 @@ def test_a_handler_is_served_by_every_interpreter(version: str, pair: MakePair, 
     made = pair(python, "program.py", keys='capabilities = ["gpu"]\noptions = { x = 1 }').set_up()
 
     told = made.run('{"do": "tell"}')
-    assert (told.status, told.progress) == (Status.DONE, 0.25)
+    assert (told.status, told.progress) == (Status.DONE, 1.0)
     assert json.loads(told.result or "") == [1, "tag", 1, 0, False, ["gpu"], 1]
     assert [(job.type, job.payload, job.priority, job.requires) for job in told.children] == [("next", "[1]", 3, "gpu")]
     assert made.board.extended_to is not None

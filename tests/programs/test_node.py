@@ -58,7 +58,7 @@ def test_a_handler_in_node_reports_fails_sees_cancels_and_leaves(pair: MakePair,
     )
     made = pair("node", "slug.js").set_up()
     done = made.run('{"text": "Ça va?"}')
-    assert (done.status, done.progress) == (Status.DONE, 0.5)
+    assert (done.status, done.progress) == (Status.DONE, 1.0)
     assert json.loads(done.result or "") == {"slug": "ca-va", "cancelled": False}
     bad = made.run("{}")
     assert (bad.status, bad.failure and bad.failure.message) == (Status.FAILED, "the payload has no text")

@@ -160,6 +160,7 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         "claim groups": (lambda r: _settle(r, want=3), False),
         "settle and claim": (lambda r: _settle(r, ends[0], want=2), False),
         "limits": (lambda r: r.limits([8, 9]), True),
+        "show progress": (lambda r: r.show_progress("w1", [(1, 1), (2, 1)], 0.5, "half", NOW), True),
         "held by a worker": (lambda r: r.held_by("w1"), True),
     }
 

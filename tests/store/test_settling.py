@@ -33,6 +33,20 @@ class TestEnds:
         assert (job.started_at, job.completed_at, job.attempts) == (NOW + 1, NOW + 3, 1)
         assert (job.locked_by, job.locked_at, job.lock_expires_at, job.last_error) == (None,) * 4
 
+    def test_progress_is_kept_for_the_claim_alone_and_its_text_while_it_lasts(self, desk: Desk) -> None:
+        job_id = desk.put()
+        claim = desk.one()
+        run = (job_id, claim.token)
+        desk.claims.show_progress("w1", [run], 0.5, "half", NOW + 1)
+        job = desk.job(job_id)
+        assert (job.progress, job.progress_text, job.updated_at) == (0.5, "half", NOW + 1)
+        desk.claims.show_progress("w2", [run], 0.6, "another's", NOW + 2)
+        desk.claims.show_progress("w1", [(job_id, claim.token + 1)], 0.7, "another claim's", NOW + 2)
+        assert desk.job(job_id).progress == 0.5
+        desk.settle(done(claim, None, started_at=NOW, progress=0.5), now=NOW + 3)
+        desk.claims.show_progress("w1", [run], 0.8, "late", NOW + 4)
+        assert (desk.job(job_id).progress, desk.job(job_id).progress_text) == (1.0, None)
+
     def test_a_failed_attempt_is_due_again_after_its_delay(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.settle(fail(desk.one()))

@@ -37,7 +37,9 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:
     """The row of a job; the progress of a running job comes from its worker."""
     doing = running.get(job.id) if job.status is Status.RUNNING else None
-    known = {} if doing is None or doing.progress is None else {"progress": doing.progress}
+    known = {}
+    if doing is not None and doing.progress is not None:
+        known = {"progress": doing.progress, "progress_text": doing.text or None}
     return _row(job, JobSummary.model_fields, _STORED) | known
 
 

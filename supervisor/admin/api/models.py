@@ -177,6 +177,7 @@ class JobSummary(BaseModel):
     cancel_requested_at: float | None
     unique_key: str | None
     progress: float | None
+    progress_text: str | None
     last_error: str | None
     created_at: float | str | None = Field(description="May be any text if another program stored it.")
     updated_at: float | str | None = Field(description="May be any text if another program stored it.")

@@ -94,6 +94,13 @@ class SqliteClaims:
     def held_by(self, owner: str) -> list[Claim]:
         return held_by(self._connection, owner)
 
+    def show_progress(
+        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
+    ) -> None:
+        with self._connection.write() as raw:
+            for job, token in runs:
+                raw.execute(QUERIES.show_progress, (fraction, text, now, job, owner, token))
+
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
 

@@ -37,7 +37,7 @@ WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END,
-       substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta
+       substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
 
 -- name: job_meta
@@ -149,7 +149,7 @@ SELECT claim_token FROM jobs WHERE id = ?1 AND status = 'pending';
 -- The plain success. Matching the claim is what makes at most one outcome count. Positional, for the
 -- fastest binding: result, progress, started_at, now, now, id, owner, token.
 UPDATE jobs SET
-  status = 'done', result = ?, progress = ?, started_at = ?, completed_at = ?, updated_at = ?,
+  status = 'done', result = ?, progress = ?, progress_text = NULL, started_at = ?, completed_at = ?, updated_at = ?,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
 WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
 
@@ -157,11 +157,17 @@ WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
 -- The plainest success, without a result, of many jobs at once whose claims have the same token: half the
 -- cost of one statement each. :started maps ids to the times at which their handlers began.
 UPDATE jobs SET
-  status = 'done', result = NULL, progress = NULL, started_at = s.value, completed_at = :now, updated_at = :now,
+  status = 'done', result = NULL, progress = NULL, progress_text = NULL,
+  started_at = s.value, completed_at = :now, updated_at = :now,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
 FROM json_each(:started) s
 WHERE jobs.id = CAST(s.key AS INTEGER) AND jobs.status = 'running' AND jobs.locked_by = :owner
   AND jobs.claim_token = :token;
+
+-- name: show_progress
+-- What a run has reported so far, as long as its claim holds: fraction, text, now, id, owner, token.
+UPDATE jobs SET progress = ?, progress_text = ?, updated_at = ?
+WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
 
 -- name: settle
 -- Every other outcome of a claim, by the same match. A job that is to be cancelled never runs again,
@@ -171,6 +177,7 @@ UPDATE jobs SET
                 ELSE :status END,
   result = :result,
   progress = :progress,
+  progress_text = NULL,
   attempts = max(attempts + :attempts, 0),
   crashes = min(crashes, 9007199254740990) + :crashes,
   scheduled_at = CASE WHEN :delay > 0 THEN :now + :delay ELSE scheduled_at END,
@@ -522,7 +529,7 @@ SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload EL
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4096 THEN result ELSE substr(result, 1, 4096) END,
        substr(last_error, 1, 4096), created_at, updated_at, started_at, completed_at,
-       CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END
+       CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: recent_errors
@@ -545,7 +552,8 @@ FROM job_runs WHERE job_id = :id ORDER BY token;
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
-  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, result = NULL, updated_at = :now
+  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
+  updated_at = :now
 WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
 
 -- name: cancel_pending

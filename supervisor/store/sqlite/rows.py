@@ -9,7 +9,7 @@ from supervisor.domain.job import Claim, Job, Status, decoded, shown
 from supervisor.store.base import JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
-_TEXTS = (5, 10, 15, 18)  # requires, locked_by, unique_key, last_error in a Job
+_TEXTS = (5, 10, 15, 18, 24)  # requires, locked_by, unique_key, last_error, progress_text in a Job
 
 
 def status_of(value: object) -> Status:

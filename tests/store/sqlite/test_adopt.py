@@ -408,7 +408,7 @@ class TestOldStatements:
         report = app.adopt(statements=given)
 
         assert {change.statement: change.reason.split(":")[0] for change in report.needing_change} == {
-            given[0]: "table jobs has 24 columns but 8 values were supplied",
+            given[0]: "table jobs has 25 columns but 8 values were supplied",
             given[1]: "CHECK constraint failed",
             "COMMIT": "not authorized",
         }
