@@ -1,4 +1,4 @@
-"""What the maintainer counts: runs settled for dead workers, reclaimed locks, and busy errors."""
+"""What the maintainer counts and logs: runs settled for dead workers, reclaimed locks, and busy errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from supervisor.domain.counting import ended
 from supervisor.domain.settlement import Settlement
 from supervisor.system.counters import Row
+from supervisor.telemetry import events
+from supervisor.telemetry.job_events import JobEvents
 
 
 class Counter:
@@ -14,9 +16,15 @@ class Counter:
 
     def __init__(self, row: Row | None = None) -> None:
         self._row = row or Row()
+        self._events = JobEvents(events(process="maintainer"))
 
-    def settled(self, settlements: Sequence[Settlement], count: int, now: float) -> None:
-        """`count` of these were settled. If it was not all of them, nobody knows which, and none is counted."""
+    def settled(self, settlements: Sequence[Settlement], count: int, now: float, *, worker: str | None = None) -> None:
+        """`count` of these, of a dead `worker`, were settled. If it was not all of them, nobody knows which, and none
+        is counted.
+        """
+        fields = {} if worker is None else {"worker": worker}
+        for settlement in settlements:
+            self._events.settled(settlement, **fields)
         if count < len(settlements):
             return
         for settlement in settlements:
@@ -28,6 +36,10 @@ class Counter:
         """An expired lock was reclaimed."""
         self._row.reclaimed(1)
         self.settled(settlements, len(settlements), now)
+
+    def tell_rest(self) -> None:
+        """Log how many failures were not logged one by one. To be called every second."""
+        self._events.tell_rest()
 
     def store_was_busy(self) -> None:
         self._row.busy()

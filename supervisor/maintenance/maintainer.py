@@ -151,6 +151,7 @@ class Maintainer:
         self._slot.beat()
         scheduler.perform()
         self._tell(scheduler)
+        self._counter.tell_rest()
         self._channel.flush()
 
     # Waiting for duties, messages and commits

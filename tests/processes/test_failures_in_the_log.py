@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor import Status
-from supervisor.worker.telling import MOST_FAILURES
+from supervisor.telemetry.job_events import MOST_FAILURES
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -17,10 +17,12 @@ workers = 1
 retry = { max_attempts = 2, base = "20ms", jitter = 0 }
 """
 HANDLER = """
-import time
+import os, time
 from supervisor import Fail
 
 def flaky(payload, ctx):
+    if payload.get("dies"):
+        os._exit(3)
     if payload.get("slow"):
         time.sleep(2)
     if payload.get("for_good"):
@@ -37,6 +39,7 @@ def test_each_failed_attempt_is_an_event_with_what_one_looks_for(make_site: Make
     wait_for(lambda: site.job(job).status is Status.FAILED, "its failure")
     found = wait_for(lambda: len(failures(site)) == 2 and failures(site), "two events")
     first, last = found
+    assert (first["event"], last["event"]) == ("job_failed", "job_given_up")
     common = {"pool": "flaky", "job": job, "type": "flaky", "max_attempts": 2, "kind": "exception"}
     for event in found:
         assert common.items() <= event.items()
@@ -52,7 +55,7 @@ def test_a_success_is_no_failure_and_what_fails_for_good_is_an_error_at_once(mak
     site.start()
     site.done(site.queue.enqueue("flaky", {}))
     job = site.queue.enqueue("flaky", {"for_good": True})
-    event = wait_for(lambda: site.event("job_failed"), "the event")
+    event = wait_for(lambda: site.event("job_given_up"), "the event")
     assert (event["job"], event["level"], event["kind"], event["error"]) == (job, "error", "permanent", "never")
 
 
@@ -61,7 +64,7 @@ def test_a_failure_is_told_too_when_it_is_settled_beside_a_slow_job(make_site: M
     bad = site.queue.enqueue("flaky", {"for_good": True}, priority=1)
     slow = site.queue.enqueue("flaky", {"slow": True})
     site.start()
-    wait_for(lambda: site.event("job_failed", job=bad), "the event")
+    wait_for(lambda: site.event("job_given_up", job=bad), "the event")
     assert site.job(slow).status is Status.RUNNING
 
 
@@ -78,6 +81,38 @@ def test_a_storm_of_failures_does_not_flood_the_log(make_site: MakeSite) -> None
     assert MOST_FAILURES <= told < count / 2
 
 
+def test_a_job_that_kills_its_workers_is_an_event_each_time_and_at_last_quarantined(make_site: MakeSite) -> None:
+    site = make_site(POOL + "max_crashes = 2\n", HANDLER)
+    site.start()
+    job = site.queue.enqueue("flaky", {"dies": True})
+    last = wait_for(lambda: site.event("job_quarantined"), "the last event")
+    [first] = failures(site)
+    assert (first["event"], first["level"], first["retry_in"]) == ("job_failed", "warning", 0.0)
+    assert last["level"] == "error"
+    for event in (first, last):
+        assert (event["job"], event["type"], event["attempt"], event["kind"]) == (job, "flaky", 1, "crash")
+        assert event["worker"].startswith("flaky-")
+        assert "3" in event["error"]
+
+
+def test_a_job_killed_at_its_time_limit_on_its_last_attempt_is_given_up(make_site: MakeSite) -> None:
+    handler = """
+import time
+
+def flaky(payload, ctx):
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+    site = make_site(POOL.replace("max_attempts = 2", "max_attempts = 1") + "timeout = '100ms'\n", handler)
+    site.start()
+    job = site.queue.enqueue("flaky")
+    event = wait_for(lambda: site.event("job_given_up"), "the event")
+    assert (event["job"], event["kind"], event["type"]) == (job, "timeout", "flaky")
+
+
 def test_a_burst_says_how_many_failed_and_how_to_list_them(make_site: MakeSite) -> None:
     site = make_site(POOL, HANDLER)
     for _ in range(2):
@@ -89,4 +124,4 @@ def test_a_burst_says_how_many_failed_and_how_to_list_them(make_site: MakeSite) 
 
 
 def failures(site: Site) -> list[dict[str, object]]:
-    return [event for event in site.events() if event["event"] == "job_failed"]
+    return [event for event in site.events() if event["event"] in ("job_failed", "job_given_up")]
