@@ -236,7 +236,7 @@ class Executor:
             ),
             self._policy,
             chance=random(),
-            permanent=kind in ("permanent", "payload"),
+            permanent=kind in ("permanent", "payload", "result"),
             after=_after(error),
             started_at=started_at,
         )
