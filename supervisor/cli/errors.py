@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from supervisor.cli.meant import meant
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, QueueError, StoreError
 
@@ -16,22 +17,6 @@ CONFLICT = 4
 INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
 
 _OF_PARSER = re.compile(r"Invalid value for '[^']*': (.* is not a job's id)")
-_MEANT = {  # what users of other programs try
-    "No such command 'stop'": "to stop a supervisor, press Ctrl-C or send it SIGTERM",
-    "No such command 'start'": "supervisor run",
-    "No such command 'worker'": "supervisor run",
-    "No such command 'list'": "supervisor jobs list",
-    "No such command 'show'": "supervisor jobs show ID",
-    "No such command 'log'": "supervisor jobs show ID --log",
-    "No such command 'logs'": "supervisor jobs show ID --log",
-    "No such command 'retry'": "supervisor jobs retry ID",
-    "No such command 'cancel'": "supervisor jobs cancel ID",
-    "No such command 'delete'": "supervisor jobs delete ID",
-    "No such option: --workers": "`workers = 4` in the pool's table, or `supervisor scale POOL 4`",
-    "No such option: --concurrency": "`workers = 4` in the pool's table, or `supervisor scale POOL 4`",
-    "No such option: --retry": "--max-attempts N",
-    "No such option: --retries": "--max-attempts N",
-}
 
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
@@ -86,9 +71,7 @@ def report_usage(error: Any) -> int:
     message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
     if match := _OF_PARSER.fullmatch(message):
         message = match[1]
-    for words, better in _MEANT.items():
-        if message.startswith(words):
-            message, hint = words, better  # without a guess of the parser's
+    message, hint = meant(message, hint.removesuffix(" --help")) or (message, hint)  # without a guess of the parser's
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 

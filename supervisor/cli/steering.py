@@ -17,6 +17,7 @@ from supervisor.domain.text import is_number
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
 
+_RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
 _DIGITS = 18  # of a number that is understood; whether so many workers are possible is decided elsewhere
 
 
@@ -114,23 +115,23 @@ def _workers(size: str) -> int | None:
 def reload(
     target: Target,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until new workers run; exit code 1 if they cannot start.")
+        bool, typer.Option("--wait", help="Wait for the result, not only 2 seconds, until new workers run.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
-    cannot be loaded, the old code keeps running.
+    cannot be loaded, the old code keeps running, and the exit code is 1.
     """
     from supervisor.ops import commands
 
     with target.operations() as operations:
         asked = commands.reload(operations, time.time())
-        outcomes = commands.await_reload(operations, asked) if wait else {}
+        outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
     if as_json:
-        told = {"reloads": {str(pid): outcome for pid, outcome in outcomes.items()}} if wait else {}
-        document({"supervisors": [record.pid for record in asked], **told})
+        told = {str(pid): outcome for pid, outcome in outcomes.items()}
+        document({"supervisors": [record.pid for record in asked], "reloads": told})
     else:
         for record in asked:
             line(f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}")
@@ -142,4 +143,4 @@ def reload(
 
 def _told(outcome: dict[str, Any] | None) -> str:
     words = {"accepted": "reloaded", "refused": "refused", "failed": "could not load all of"}
-    return "is reloading" if outcome is None else words.get(outcome["state"], "ended before it reloaded")
+    return "is still reloading" if outcome is None else words.get(outcome["state"], "ended before it reloaded")

@@ -221,19 +221,25 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
     return supervisors
 
 
-def await_reload(operations: Operations, asked: Iterable[SupervisorRecord]) -> dict[int, dict[str, Any]]:
+def await_reload(
+    operations: Operations, asked: Iterable[SupervisorRecord], seconds: float | None = None
+) -> dict[int, dict[str, Any]]:
     """The results of the last requested reload by the supervisor's pid: `state` is accepted, refused,
-    failed or gone, `problems` says why. Waits for all results; a set-up takes startup_timeout at most.
+    failed or gone, `problems` says why. Waits for all results, or for some `seconds`; a set-up takes
+    startup_timeout at most.
     """
     number = operations.controls.current().reloads
     outcomes: dict[int, dict[str, Any]] = {}
     left = {record.pid: record for record in asked}
+    until = None if seconds is None else time.monotonic() + seconds
     while left:
         for pid, record in list(left.items()):
             outcome = _reload_outcome(operations, record, number)
             if outcome is not None:
                 outcomes[pid] = outcome
                 del left[pid]
+        if until is not None and time.monotonic() >= until:
+            break
         if left:
             time.sleep(_LOOK_EVERY)
     return outcomes

@@ -82,6 +82,19 @@ def _serving(site: Site, *, without: int) -> int:
     return 0 if without in {worker.pid for worker in workers} else len(workers)
 
 
+def test_whoever_reloads_is_told_what_fails_without_asking(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, JOBS)
+    site.start()
+    site.done(site.queue.enqueue("work"))
+    code(site, JOBS + "this is no Python")
+    # Its answer comes after 2 seconds at most, whatever is known then; a busy machine may need another try.
+    told = wait_for(lambda: (tried := reload(site)).returncode and tried, "what fails")
+    assert told.returncode == 1
+    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stdout
+    code(site, JOBS)
+    assert reload(site, "--wait").returncode == 0
+
+
 @pytest.mark.fault(54)
 def test_a_reload_by_a_signal_is_told_of_too_and_a_refused_one_keeps_all(make_site: MakeSite) -> None:
     site = make_site(CONFIG, JOBS)
