@@ -9,7 +9,8 @@ usage: install.sh [--source SOURCE] [--extras NAMES] [--folder FOLDER] [--user U
        install.sh --rollback [--folder FOLDER] [--user USER]
 
 Installs job-supervisor for systemd, or upgrades it: a copy of the database is made first, running jobs may finish,
-and the version before is kept. A run that finds everything in place changes nothing, and says so.
+and the version before is kept. If only supervisor.toml or handlers have changed, the service reloads them. A run that
+finds everything in place changes nothing, and says so.
 
   --source SOURCE  a checkout, a wheel, or an address for git (git+https://…, git+ssh://…, git+file://…, with
                    @BRANCH or @TAG if you like); default: the checkout that this script lies in
@@ -66,6 +67,7 @@ venv=$folder/venv            # a link to the version in use
 versions=$folder/versions    # an environment each
 data=$folder/data
 config=$folder/supervisor.toml
+loaded=$versions/.loaded     # own_code, as the running service has it
 
 # Each as the service's user, in its folder.
 as_user() { (cd "$folder" && umask 027 && exec runuser -u "$user" -- "$@"); }
@@ -217,7 +219,24 @@ service() {
     fi
 }
 
+# What the service reads and imports from its folder, as a line that is another when anything of it is.
+own_code() {
+    (cd "$folder" && find . \( -path ./venv -o -path ./versions -o -path ./data -o -name '.?*' \) -prune -o \
+        -type f \( -name '*.py' -o -path ./supervisor.toml \) -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
+}
+
+reload() {
+    say 'configuration or handlers have changed, reloading the service …'
+    for command in check 'reload --wait'; do
+        # shellcheck disable=SC2086 # a command and its option
+        as_user "$venv/bin/supervisor" $command --config "$config" ||
+            fail 'they cannot be loaded, see above; the service goes on with those that it has'
+    done
+    changed 'reloaded the service'
+}
+
 running() {
+    code=$(own_code)
     if ! systemctl --quiet is-enabled job-supervisor 2>/dev/null; then
         systemctl --quiet enable job-supervisor
         changed 'enabled the service'
@@ -229,7 +248,10 @@ running() {
         say 'restarting the service: running jobs may finish …'
         systemctl restart job-supervisor
         changed 'restarted the service'
+    elif [ "$code" != "$(cat "$loaded" 2>/dev/null)" ]; then
+        reload
     fi
+    [ "$code" = "$(cat "$loaded" 2>/dev/null)" ] || printf '%s\n' "$code" >"$loaded"
 }
 
 roll_back() {
@@ -260,7 +282,8 @@ case $source in
     git+*) ;;
     *)
         [ -f "$source" ] || [ -f "$source/pyproject.toml" ] || fail "$source: neither a wheel nor a checkout"
-        source=$(CDPATH='' cd -- "$(dirname -- "$source")" && pwd)/$(basename -- "$source")
+        parent=$(CDPATH='' cd -- "$(dirname -- "$source")" && pwd)
+        source=${parent%/}/$(basename -- "$source")   # below / there is no second /
         ;;
 esac
 

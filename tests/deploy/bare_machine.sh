@@ -167,5 +167,5 @@ before=$(readlink "$root/srv/app/venv")
 if install; then wrong 'an upgrade with a wrong configuration is taken'; fi
 says 'nothing was changed'
 [ "$(readlink "$root/srv/app/venv")" = "$before" ] || wrong 'it has switched all the same'
-[ "$(find "$root/srv/app/versions" -mindepth 1 -maxdepth 1 | wc -l)" = 2 ] || wrong 'the refused version was left'
+[ "$(find "$root/srv/app/versions" -mindepth 1 -maxdepth 1 -type d | wc -l)" = 2 ] || wrong 'the refused version was left'
 found 'a configuration that the new version refuses keeps the old one'
