@@ -18,6 +18,17 @@ _Value = TypeVar("_Value")
 
 Check = Callable[[Any], _Value]
 
+# What a value must be, as the end of a sentence that starts with its key. The HTTP API uses them for its fields, too.
+MUST_BE_TEXT = 'must be text in quotes, like "text"'
+MUST_BE_BOOLEAN = "must be true or false"
+MUST_BE_WHOLE = "must be a whole number"
+MUST_BE_NUMBER = "must be a number"
+MUST_BE_FINITE = "must be a finite number"
+MUST_BE_LIST = 'must be a list, like ["a", "b"]'
+MUST_BE_ONE_OF = "must be {}"
+MUST_BE_AT_LEAST = "must be at least {}"
+MUST_BE_AT_MOST = "must be at most {}"
+
 
 class Faults(ValueError):
     """Parts of a value that are wrong: the way from the value to each, and what is wrong."""
@@ -72,13 +83,13 @@ def anything(value: Any) -> Any:
 
 
 def boolean(value: Any) -> bool:
-    return _of_kind(value, bool, "must be true or false")
+    return _of_kind(value, bool, MUST_BE_BOOLEAN)
 
 
 def whole(least: int, most: int) -> Check[int]:
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"must be a whole number, not {shown(value)}")
+            raise _refused(MUST_BE_WHOLE, value)
         return int(_within(value, least, most))
 
     return check
@@ -87,9 +98,9 @@ def whole(least: int, most: int) -> Check[int]:
 def number(least: float, most: float) -> Check[float]:
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"must be a number, not {shown(value)}")
+            raise _refused(MUST_BE_NUMBER, value)
         if isinstance(value, float) and not math.isfinite(value):  # any whole number is finite, and may be too long
-            raise ValueError(f"must be a finite number, not {shown(value)}")
+            raise _refused(MUST_BE_FINITE, value)
         return float(_within(value, least, most))
 
     return check
@@ -97,7 +108,7 @@ def number(least: float, most: float) -> Check[float]:
 
 def text(rule: Check[str] = str) -> Check[str]:
     def check(value: Any) -> str:
-        return rule(_of_kind(value, str, 'must be text in quotes, like "text"'))
+        return rule(_of_kind(value, str, MUST_BE_TEXT))
 
     return check
 
@@ -107,7 +118,7 @@ def one_of(*words: str) -> Check[Any]:
 
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value not in words:
-            raise ValueError(f"must be {expected}, not {shown(value)}")
+            raise _refused(MUST_BE_ONE_OF.format(expected), value)
         return value
 
     return check
@@ -118,7 +129,7 @@ def listed(item: Check[_Value], *rules: Check[list[_Value]]) -> Check[list[_Valu
 
     def check(value: Any) -> list[_Value]:
         values, found = [], []
-        for index, each in enumerate(_of_kind(value, list, 'must be a list, like ["a", "b"]')):
+        for index, each in enumerate(_of_kind(value, list, MUST_BE_LIST)):
             try:
                 values.append(item(each))
             except ValueError as error:
@@ -159,13 +170,17 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _of_kind(value: Any, kind: type[_Value], must: str) -> _Value:
     if not isinstance(value, kind):
-        raise ValueError(f"{must}, not {shown(value)}")
+        raise _refused(must, value)
     return value
 
 
 def _within(value: Any, least: Any, most: Any) -> Any:
     if value < least:
-        raise ValueError(f"must be at least {least}, not {shown(value)}")
+        raise _refused(MUST_BE_AT_LEAST.format(least), value)
     if value > most:
-        raise ValueError(f"must be at most {most}, not {shown(value)}")
+        raise _refused(MUST_BE_AT_MOST.format(most), value)
     return value
+
+
+def _refused(must: str, value: Any) -> ValueError:
+    return ValueError(f"{must}, not {shown(value)}")

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.watch import TooManyListeners
+from supervisor.config import values
 from supervisor.config.problems import shown
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.json_safe import json_safe
@@ -61,25 +62,27 @@ _MEANINGS = {
     503: "The database cannot be used at the moment, or there are too many requests.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
+_OBJECT = 'must be an object, like {{"name": …}}'
 _KINDS = {
-    "string_type": 'must be text in quotes, like "text"',
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "list_type": 'must be a list, like ["a", "b"]',
-    "dict_type": "must be a table, like {{ name = … }}",
-    "model_type": "must be a table, like {{ name = … }}",
-    "literal_error": "must be {expected}",
-    "enum": "must be {expected}",
-    "int_parsing": "must be a whole number",
-    "float_parsing": "must be a number",
-    "bool_parsing": "must be true or false",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "greater_than": "must be greater than {gt}",
+    "string_type": values.MUST_BE_TEXT,
+    "int_type": values.MUST_BE_WHOLE,
+    "int_parsing": values.MUST_BE_WHOLE,
+    "float_type": values.MUST_BE_NUMBER,
+    "float_parsing": values.MUST_BE_NUMBER,
+    "finite_number": values.MUST_BE_FINITE,
+    "bool_type": values.MUST_BE_BOOLEAN,
+    "bool_parsing": values.MUST_BE_BOOLEAN,
+    "list_type": values.MUST_BE_LIST,
+    "dict_type": _OBJECT,
+    "model_type": _OBJECT,
+    "model_attributes_type": _OBJECT,
+    "literal_error": values.MUST_BE_ONE_OF,
+    "enum": values.MUST_BE_ONE_OF,
+    "greater_than_equal": values.MUST_BE_AT_LEAST,
+    "less_than_equal": values.MUST_BE_AT_MOST,
+    "greater_than": "must be greater than {}",
 }
-"""Our texts for pydantic's error types; the value found is appended."""
+"""Our texts for pydantic's error types, with its limit put in; the value found is appended."""
 _OF_READING = (401, 421, 503)
 _OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
 
@@ -174,4 +177,4 @@ def _in_words(error: Any) -> str:
     if rule is None:
         text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
         return text[:1].lower() + text[1:]
-    return f"{rule.format(**error.get('ctx', {}))}, not {shown(error['input'])}"
+    return f"{rule.format(*error.get('ctx', {}).values())}, not {shown(error['input'])}"

@@ -349,3 +349,19 @@ def test_a_change_takes_no_arguments(site: Site, change: str) -> None:
     site.post(f"{JOBS}/{job_id}/{change}", {"force": True}, 422)
     site.post(f"{JOBS}/{job_id}/{change}", [1], 422)
     assert site.everything == before
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        (JOBS, {"type": 7}, 'type: must be text in quotes, like "text", not 7'),
+        (JOBS, {"type": "tag", "priority": "high"}, "priority: must be a whole number, not 'high'"),
+        (JOBS, {"type": "tag", "priority": 101}, "priority: must be at most 100, not 101"),
+        (f"{JOBS}/retry", {"filter": 3}, 'filter: must be an object, like {"name": …}, not 3'),
+        (f"{JOBS}/retry", {"filter": {"type": 3}}, 'filter.type: must be a list, like ["a", "b"], not 3'),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_the_words_of_the_configuration(
+    site: Site, path: str, body: Any, error: str
+) -> None:
+    assert site.post(path, body, 422)["error"] == error
