@@ -4,7 +4,7 @@
     server.py    the HTTP server, controlled by the supervisor; connection.py limits times and connections
     access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions
     login.py     login and logout of browsers
-    app.py       the application; errors.py answers unexpected errors
+    app.py       the application
     state.py     what every route may use
     store_executor.py  database calls on separate threads
     watch.py     the overview, read once for all who request it

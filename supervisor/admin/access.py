@@ -20,9 +20,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.admin.errors import answer
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
+from supervisor.telemetry import events
 
 LARGEST_BODY = 2 << 20  # bytes; a payload has 1 MiB at most
 LARGEST_FORM = 16 << 10
@@ -128,9 +128,9 @@ class AccessMiddleware:
         try:
             await self._app(scope, receive, out.send)
         except Exception as error:
-            told = answer(error, scope["path"])
+            events(process="admin").error("request_failed", path=scope["path"] or None, exc_info=error)
             if not out.started:
-                await told(scope, receive, out.send)
+                await internal_error()(scope, receive, out.send)
 
     async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
         if refusal.guessed:
@@ -202,6 +202,11 @@ class AccessMiddleware:
         if (kind or "").partition(";")[0].strip().lower() != "application/json":
             return Refusal(415, "the body must be JSON", "send Content-Type: application/json")
         return None
+
+
+def internal_error() -> Response:
+    """The answer to an unexpected error."""
+    return JSONResponse({"error": "internal error of the admin process", "hint": "see its log"}, 500)
 
 
 def _beyond_role(visit: Visit, scope: Scope) -> Refusal | None:

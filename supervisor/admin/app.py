@@ -6,7 +6,6 @@ from fastapi import FastAPI
 
 import supervisor
 from supervisor.admin import api, login, metrics, pages
-from supervisor.admin.errors import tell_errors
 from supervisor.admin.state import AppState
 
 TITLE = "job-supervisor"
@@ -23,7 +22,6 @@ def make_app(state: AppState) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.state = state
-    tell_errors(app)
     app.include_router(login.router)
     api.install(app)
     app.include_router(metrics.routes())

@@ -44,13 +44,10 @@ class Hour:
 
     def by_state(self) -> list[Series]:
         """Runs that ended in each minute, by outcome."""
-        return [
-            Series("done", "done", self._values("done", self._kept)),
-            Series("failed", "failed", self._values("failed", self._kept)),
-        ]
+        return [self._of("done"), self._of("failed")]
 
     def waiting(self) -> Series:
-        return Series("waiting", "waiting", self._values("waiting", self._kept))
+        return self._of("waiting")
 
     def by_type(self) -> list[Series]:
         """Runs that ended, by type: the busiest types, sorted by name, and the others together."""
@@ -72,6 +69,9 @@ class Hour:
     def runs_of(self, types: Sequence[str]) -> Series:
         """Runs of some types per minute, for a small chart."""
         return self._of_types("done", types)
+
+    def _of(self, field: str) -> Series:
+        return Series(field, field, self._values(field, self._kept))
 
     def _of_types(self, key: str, types: Sequence[str], label: str = "") -> Series:
         wanted = frozenset(types)

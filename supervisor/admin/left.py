@@ -82,8 +82,7 @@ def _read(file: Path) -> dict[str, Any]:
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         stored = json.loads(stream.read(_MOST_BYTES))
     left = stored.get("left") if isinstance(stored, dict) else None
-    if not isinstance(left, dict) or not isinstance(stored.get("floor"), int):
-        raise ValueError(f"{file} does not hold sessions")
-    if not all(isinstance(until, int) for until in left.values()):
+    numbers = [stored.get("floor"), *left.values()] if isinstance(left, dict) else [None]
+    if not all(isinstance(number, int) for number in numbers):
         raise ValueError(f"{file} does not hold sessions")
     return dict(stored)

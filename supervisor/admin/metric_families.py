@@ -7,7 +7,8 @@ MOST_TYPES are summed under OTHERS, which is not a valid type.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -15,11 +16,9 @@ import supervisor
 from supervisor.admin.numbers import Numbers
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.views import Overview, TypeView
+from supervisor.ops.views import MOST_TYPES, Overview, TypeView
 from supervisor.system.counters import BOUNDS, TypeCounters
 
-MOST_TYPES = 200
-MOST_SCHEDULES = 200
 OTHERS = "(others)"
 STATES = ("starting", "idle", "busy", "draining")
 
@@ -47,11 +46,8 @@ def _labels(types: Iterable[TypeView], numbers: Numbers) -> dict[str, str]:
 
 def _supervisors(overview: Overview) -> Iterator[Metric]:
     living = [view for view in overview.supervisors if view.alive is not False]
-    info = GaugeMetricFamily(
-        "supervisor_build_info", "Always 1; the label has the version of the admin process.", labels=["version"]
-    )
-    info.add_metric([supervisor.__version__], 1)
-    yield info
+    about = "Always 1; the label has the version of the admin process."
+    yield _by("supervisor_build_info", about, "version", {supervisor.__version__: 1})
     yield GaugeMetricFamily(
         "supervisor_up", "The number of supervisors running on this database; 0: no jobs are run.", value=len(living)
     )
@@ -77,15 +73,12 @@ def _jobs(types: Iterable[TypeView], labels: dict[str, str], unhandled: int) -> 
         counts[label].update(view.jobs)
         oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
         paused[label] = paused.get(label, False) or view.paused
-    jobs = GaugeMetricFamily(
+    yield _by(
         "supervisor_jobs",
         "Rows of the jobs table. In a large table the counts of finished jobs may be slightly out of date.",
-        labels=["type", "status"],
+        ("type", "status"),
+        {(label, status): count for label, statuses in counts.items() for status, count in statuses.items()},
     )
-    for label, statuses in counts.items():
-        for status, count in statuses.items():
-            jobs.add_metric([label, status], count)
-    yield jobs
     yield _by("supervisor_oldest_due_seconds", "How long the oldest due job has been waiting.", "type", oldest)
     yield _by("supervisor_type_paused", "1 if an operator has paused the type.", "type", paused)
     yield GaugeMetricFamily(
@@ -142,28 +135,20 @@ def _workers(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
         if worker.state in STATES:
             states[worker.pool, worker.state] = states.get((worker.pool, worker.state), 0) + 1
         memory[worker.pool] += worker.memory or 0
-    workers = GaugeMetricFamily("supervisor_workers", "Worker processes.", labels=["pool", "state"])
-    for (pool, state), count in states.items():
-        workers.add_metric([pool, state], count)
-    yield workers
+    yield _by("supervisor_workers", "Worker processes.", ("pool", "state"), states)
     yield _by(
         "supervisor_worker_memory_bytes",
         "Memory of a pool's workers that is not shared with other processes.",
         "pool",
         memory,
     )
-    restarts = CounterMetricFamily(
-        "supervisor_worker_restarts",
-        "Workers that ended and had to be replaced, by reason.",
-        labels=["pool", "reason"],
-    )
-    for (pool, reason), count in sorted(numbers.restarts.items()):
-        restarts.add_metric([pool, reason], count)
-    yield restarts
+    about = "Workers that ended and had to be replaced, by reason."
+    restarts = dict(sorted(numbers.restarts.items()))
+    yield _by("supervisor_worker_restarts", about, ("pool", "reason"), restarts, CounterMetricFamily)
 
 
 def _schedules(overview: Overview) -> Iterator[Metric]:
-    late = {str(json_safe(view.name)): max(0.0, -view.next_in) for view in overview.schedules[:MOST_SCHEDULES]}
+    late = {str(json_safe(view.name)): max(0.0, -view.next_in) for view in overview.schedules}
     yield _by("supervisor_schedule_lag_seconds", "How long a schedule is overdue.", "schedule", late)
 
 
@@ -185,9 +170,15 @@ def _store(numbers: Numbers) -> Iterator[Metric]:
     )
 
 
-def _by(name: str, words: str, label: str, values: dict[str, float] | dict[str, bool] | Counter[str]) -> Metric:
-    """A gauge with one label."""
-    family = GaugeMetricFamily(name, words, labels=[label])
+def _by(
+    name: str,
+    words: str,
+    labels: str | tuple[str, ...],
+    values: Mapping[Any, float],
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+) -> Metric:
+    """A metric with one label, whose values are the keys, or with several, whose values are tuples."""
+    family = kind(name, words, labels=[labels] if isinstance(labels, str) else labels)
     for key, value in values.items():
-        family.add_metric([key], float(value))
+        family.add_metric([key] if isinstance(labels, str) else key, float(value))
     return family

@@ -22,7 +22,6 @@ TRACEBACK = "SUPERVISOR_TRACEBACK"
 
 # The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
-    (ConfigError, USAGE),
     (InvalidJob, USAGE),
     (StoreError, DATABASE),
     (Conflict, CONFLICT),

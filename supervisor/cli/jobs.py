@@ -21,9 +21,10 @@ from supervisor.cli.options import (
     confirm,
     on_target,
 )
-from supervisor.cli.output import document, line, write
+from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
 from supervisor.domain.job import Status
+from supervisor.domain.text import counted
 
 
 class Unsuccessful(enum.StrEnum):
@@ -94,19 +95,12 @@ def show(
     Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
-    from supervisor.domain.errors import JobNotFound
     from supervisor.ops.commands import why_waiting
-    from supervisor.ops.status import running
+    from supervisor.ops.status import everything
     from supervisor.ops.timeline import trials
 
     with target.operations() as operations:
-        job = operations.jobs.get(job_id)
-        if job is None:
-            raise JobNotFound(job_id)
-        attempts = operations.jobs.attempts(job_id)
-        runs = operations.jobs.runs(job_id)
-        doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
-        worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
+        job, attempts, runs, worker, doing = everything(operations, job_id)
         waits = why_waiting(operations, job, time.time())
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
@@ -148,14 +142,12 @@ def retry(
             confirm("retry", len(ids), yes=yes)
             retried = operations.actions.retry(ids, time.time())
         else:
-            commands.check_retry(operations, ids)
+            commands.check(operations, "retry", ids)
             confirm("retry", len(ids), yes=yes)
             retried = commands.retry(operations, ids, time.time())
     skipped = len(ids) - retried
-    if as_json:
-        document({"retried": retried, "skipped": skipped})
-    else:
-        line(_counted(retried, "pending again") + (f", {skipped} skipped" if skipped else ""))
+    text = f"{counted(retried, 'job')} pending again" + (f", {skipped} skipped" if skipped else "")
+    result({"retried": retried, "skipped": skipped}, text, as_json=as_json)
 
 
 def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | None) -> list[int]:
@@ -179,15 +171,15 @@ def cancel(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = 
 
     ids = list(dict.fromkeys(job_ids))
     with target.operations() as operations:
-        commands.check_cancel(operations, ids)
+        commands.check(operations, "cancel", ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
-    if as_json:
-        document([{"id": job_id, "status": status} for job_id, status in statuses.items()])
-        return
-    for job_id, status in statuses.items():
-        line(f"{job_id} " + ("is cancelled" if status.finished else "is running and was asked to stop"))
+    texts = [
+        f"{job_id} {'is cancelled' if status.finished else 'is running and was asked to stop'}"
+        for job_id, status in statuses.items()
+    ]
+    result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)
 
 
 @jobs.command(cls=Command)
@@ -198,16 +190,9 @@ def delete(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = 
 
     ids = list(dict.fromkeys(job_ids))
     with target.operations() as operations:
-        commands.check_delete(operations, ids)
+        commands.check(operations, "delete", ids)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
-    if as_json:
-        document({"deleted": deleted})
-    else:
-        line(_counted(deleted, "deleted"))
+    result({"deleted": deleted}, f"{counted(deleted, 'job')} deleted", as_json=as_json)
     if deleted < len(ids):
         raise Stop(f"{len(ids) - deleted} of {len(ids)} were not deleted: they were changed at the same time")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {'job' if number == 1 else 'jobs'} {what}"

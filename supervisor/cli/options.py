@@ -79,25 +79,22 @@ class Target:
 
         return locate(self.config)
 
+    @cached_property
     def settings(self) -> Settings:
         """Read once. Raises ConfigError."""
-        return self._settings
-
-    @cached_property
-    def _settings(self) -> Settings:
         from supervisor.config import load
 
         return load(self.config_path, database=self.database)
 
     def settings_if_any(self) -> Settings | None:
         """None with --database alone, which needs no configuration. Raises ConfigError."""
-        return None if self.config is None and self.database is not None else self.settings()
+        return None if self.config is None and self.database is not None else self.settings
 
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
         if self.database is None:
             try:
-                return self.settings().database
+                return self.settings.database
             except ConfigError as error:
                 raise NoDatabase(error.problems) from None
         from supervisor.config.database import absolute
@@ -174,14 +171,16 @@ def confirm(what: str, count: int, *, yes: bool) -> None:
 
 def warn_if_nobody_runs(operations: Operations) -> None:
     """Warn before waiting for a job that no supervisor will run."""
-    if not any(operations.registry.owner_lives(record) is not False for record in operations.registry.supervisors()):
+    from supervisor.ops.posted import living
+
+    if not living(operations):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
 
 
 def warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
     from supervisor.domain.text import like
-    from supervisor.ops.commands import types_taken
+    from supervisor.ops.posted import types_taken
 
     settings = target.settings_if_any()
     if settings is None:
@@ -190,6 +189,6 @@ def warn_of_type(target: Target, type_: str) -> None:
     if type_ in known:
         return
     with target.operations() as operations:
-        known |= types_taken(operations)
+        known.update(types_taken(operations))
     if type_ not in known:
         note(f"warning: no pool takes the type {type_}{like(type_, sorted(known))}")

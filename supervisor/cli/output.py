@@ -53,6 +53,15 @@ def document(value: Any) -> None:
     write(json.dumps(json_safe(value), ensure_ascii=not unicode, allow_nan=False, indent=2) + "\n")
 
 
+def result(value: Any, *texts: str, as_json: bool) -> None:
+    """What a command has done: the value as JSON, or these lines for people."""
+    if as_json:
+        document(value)
+    else:
+        for text in texts:
+            line(text)
+
+
 def compact(value: Any) -> str:
     """A stored value as JSON in one line, for people."""
     return clean(json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False))

@@ -8,6 +8,7 @@ import typer
 
 from supervisor.cli.errors import Stop
 from supervisor.cli.options import Target, on_target
+from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
     from supervisor.supervision.burst import Progress
@@ -68,5 +69,5 @@ def run(
         if bar is not None:
             bar.finish()
     if code and failed:
-        raise Stop(f"{failed} {'job' if failed == 1 else 'jobs'} failed", code=code, hint=_LISTED)
+        raise Stop(f"{counted(failed, 'job')} failed", code=code, hint=_LISTED)
     raise typer.Exit(code)

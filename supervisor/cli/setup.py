@@ -9,7 +9,7 @@ import typer
 
 from supervisor.cli.errors import FAILED, USAGE
 from supervisor.cli.options import AsJson, Target, on_target
-from supervisor.cli.output import document, line, note
+from supervisor.cli.output import document, note, result
 
 
 def init(
@@ -20,13 +20,10 @@ def init(
     from supervisor.ops.scaffold import write_starter
 
     written = write_starter(folder)
-    if as_json:
-        document({"written": [str(path) for path in written]})
-        return
-    for path in written:
-        line(f"wrote {path}")
     inside = "" if folder == Path() else f"cd {folder} && "
-    line(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
+    texts = [f"wrote {path}" for path in written]
+    texts.append(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
+    result({"written": [str(path) for path in written]}, *texts, as_json=as_json)
 
 
 @on_target
@@ -48,13 +45,10 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     warnings = list(untaken(settings).values())
-    if as_json:
-        pools = list(settings.pools)
-        document({"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": pools})
-    else:
-        for warning in warnings:
-            note(f"warning: {path}: {warning}")
-        line(f"{path}: OK; pools: {', '.join(settings.pools)}")
+    for warning in () if as_json else warnings:
+        note(f"warning: {path}: {warning}")
+    told = {"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": list(settings.pools)}
+    result(told, f"{path}: OK; pools: {', '.join(settings.pools)}", as_json=as_json)
 
 
 @on_target

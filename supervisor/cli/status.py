@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from supervisor.cli.columns import heading, table
 from supervisor.cli.options import AsJson, Target, on_target
-from supervisor.cli.output import document, line
+from supervisor.cli.output import document, line, show
+from supervisor.cli.tables import NOTHING, percent, span
+from supervisor.domain.duration import human_size
 
 if TYPE_CHECKING:
     from supervisor.ops.views import Overview, SupervisorView
@@ -48,14 +52,8 @@ def _print(overview: Overview) -> None:
 
 
 def _supervisors(overview: Overview) -> None:
-    from supervisor.cli.columns import heading, table
-    from supervisor.cli.output import show
-    from supervisor.cli.tables import span
-
-    if not overview.supervisors:
-        return
     rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
-    show(heading("Supervisors"), table(("pid>", "state", "up", "configuration"), rows, wrap=True))
+    _section("Supervisors", ("pid>", "state", "up", "configuration"), rows, wrap=True)
     for supervisor in overview.supervisors:
         if supervisor.admin is not None and not supervisor.admin.problem:
             line(f"admin process at {supervisor.admin.listen}")
@@ -66,8 +64,6 @@ def _state(supervisor: SupervisorView) -> str:
 
 
 def _findings(overview: Overview) -> None:
-    from supervisor.cli.columns import heading
-    from supervisor.cli.output import show
     from supervisor.ops.diagnosis import diagnose
 
     found = diagnose(overview)
@@ -78,29 +74,21 @@ def _findings(overview: Overview) -> None:
         line(f"→ {finding.advice}")
 
 
-def _pools(overview: Overview) -> None:
-    from supervisor.cli.columns import heading, table
-    from supervisor.cli.output import show
-    from supervisor.cli.tables import span
-    from supervisor.ops.views import COUNT_LIMIT
+def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, wrap: bool = False) -> None:
+    if rows:
+        show(heading(title), table(columns, rows, wrap=wrap))
 
+
+def _pools(overview: Overview) -> None:
     rows = []
     for pool in overview.pools:
-        due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
         leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
         size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
-        rows.append((pool.name, size, due, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
-    if rows:
-        columns = ("pool", "size", "due>", "oldest>", "rate>", "why")
-        show(heading("Pools"), table(columns, rows, wrap=True))
+        rows.append((pool.name, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
+    _section("Pools", ("pool", "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True)
 
 
 def _workers(overview: Overview) -> None:
-    from supervisor.cli.columns import heading, table
-    from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, percent, span
-    from supervisor.domain.duration import human_size
-
     rows = []
     devices = any(worker.device is not None for worker in overview.workers)
     for worker in overview.workers:
@@ -116,17 +104,11 @@ def _workers(overview: Overview) -> None:
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
         device = (worker.device or NOTHING,) if devices else ()
         rows.append((worker.name, worker.pid, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
-    if rows:
-        device = ("device",) if devices else ()
-        columns = ("worker", "pid>", "state", *device, "memory>", "beat>", "runs>", "doing")
-        show(heading("Workers"), table(columns, rows))
+    device = ("device",) if devices else ()
+    _section("Workers", ("worker", "pid>", "state", *device, "memory>", "beat>", "runs>", "doing"), rows)
 
 
 def _types(overview: Overview) -> None:
-    from supervisor.cli.columns import heading, table
-    from supervisor.cli.output import show
-    from supervisor.cli.tables import span
-
     rows = []
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
         jobs = view.jobs
@@ -146,35 +128,18 @@ def _types(overview: Overview) -> None:
                 span(view.longest_seconds),
             )
         )
-    if rows:
-        columns = (
-            "type",
-            "pending>",
-            "running>",
-            "done>",
-            "failed>",
-            "done/h>",
-            "errors/h>",
-            "wait>",
-            "mean>",
-            "longest",
-        )
-        show(heading("Types, slowest first"), table(columns, rows))
-        for counted in _COUNTED:
-            line(counted)
+    columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
+    _section("Types, slowest first", columns, rows)
+    for counted in _COUNTED if rows else ():
+        line(counted)
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 
 
 def _schedules(overview: Overview) -> None:
-    from supervisor.cli.columns import heading, table
-    from supervisor.cli.output import show
-    from supervisor.cli.tables import NOTHING, span
-
     rows = []
     for view in overview.schedules:
         coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
         last = NOTHING if view.last_at is None else f"{span(max(0.0, overview.time - view.last_at))} ago"
         rows.append((view.name, coming, last, view.last_job or NOTHING))
-    if rows:
-        show(heading("Schedules"), table(("schedule", "next", "last", "job>"), rows))
+    _section("Schedules", ("schedule", "next", "last", "job>"), rows)

@@ -11,7 +11,7 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, JobType, Target, on_target
-from supervisor.cli.output import document, line, note
+from supervisor.cli.output import note, result
 from supervisor.domain.text import is_number
 
 if TYPE_CHECKING:
@@ -57,12 +57,9 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_js
             raise wrong_usage(error.problems[0], "--force pauses it anyway") from None
         if not (paused or changed):
             _warn_if_mistyped(operations, type_, configured)
-    if as_json:
-        document({"type": type_, "paused": paused, "changed": changed})
-    elif paused:
-        line(f"{type_} is paused" if changed else f"{type_} was already paused")
-    else:
-        line(f"{type_} is resumed" if changed else f"{type_} was not paused")
+    done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
+    text = f"{type_} {done if changed else unchanged}"
+    result({"type": type_, "paused": paused, "changed": changed}, text, as_json=as_json)
 
 
 def _warn_if_mistyped(operations: Operations, type_: str, configured: Iterable[str]) -> None:
@@ -97,10 +94,8 @@ def scale(
     settings = target.settings_if_any()
     with target.operations() as operations:
         commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
-    if as_json:
-        document({"pool": pool, "workers": workers})
-    else:
-        line(f"{pool} scales automatically" if workers is None else f"{pool} is set to {workers}")
+    text = f"{pool} scales automatically" if workers is None else f"{pool} is set to {workers}"
+    result({"pool": pool, "workers": workers}, text, as_json=as_json)
 
 
 def _workers(size: str) -> int | None:
@@ -129,14 +124,12 @@ def reload(
     with target.operations() as operations:
         asked = commands.reload(operations, time.time())
         outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
-    if as_json:
-        told = {str(pid): outcome for pid, outcome in outcomes.items()}
-        document({"supervisors": [record.pid for record in asked], "reloads": told})
-    else:
-        for record in asked:
-            line(f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}")
-            for problem in outcomes.get(record.pid, {}).get("problems", []):
-                line(f"  {problem}")
+    told = {str(pid): outcome for pid, outcome in outcomes.items()}
+    lines = []
+    for record in asked:
+        lines.append(f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}")
+        lines += [f"  {problem}" for problem in outcomes.get(record.pid, {}).get("problems", [])]
+    result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
     if any(outcome["state"] != "accepted" for outcome in outcomes.values()):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from supervisor.cli.columns import heading, table
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, clean
-from supervisor.domain.text import final
+from supervisor.domain.text import counted, final
 from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def jobs(found: Iterable[Job], now: float) -> None:
 
 
 def _age(job: Job, now: float) -> str:
-    if isinstance(job.created_at, (int, float)):
-        return span(now - job.created_at)
-    return NOTHING
+    return span(now - job.created_at) if isinstance(job.created_at, (int, float)) else NOTHING
 
 
 def _details(job: Job, now: float) -> str:
@@ -64,14 +62,11 @@ def _details(job: Job, now: float) -> str:
     if job.status == "pending" and job.scheduled_at > now:
         words.append(f"due in {span(job.scheduled_at - now)}")
     if job.status == "running":
-        words.append("stopping" if job.cancel_requested_at else f"for {span(_since(job, now))}")
+        since = None if job.started_at is None else now - job.started_at
+        words.append("stopping" if job.cancel_requested_at else f"for {span(since)}")
     if job.last_error:
         words.append(clean(job.last_error, " "))
     return "; ".join(words) or compact(job.payload)
-
-
-def _since(job: Job, now: float) -> float | None:
-    return None if job.started_at is None else now - job.started_at
 
 
 class Held(NamedTuple):
@@ -141,38 +136,28 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     for run in logged if whole else logged[-1:]:
         said = final(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
-        before = f" ({counted(hidden, 'earlier line', 'earlier lines')}: --log)" if hidden else ""
+        before = f" ({counted(hidden, 'earlier line')}: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
         output.lines("\n".join(said[hidden:]))
-
-
-def counted(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
 
 
 def attempts(found: Iterable[Attempt]) -> None:
     """Print every failed run of a job with its error."""
     for attempt in found:
-        _attempt(attempt)
-
-
-def _attempt(attempt: Attempt) -> None:
-    how = [clean(attempt.kind, limit=CELL)]
-    if attempt.exit_code is not None:
-        how.append(f"exit code {attempt.exit_code}")
-    if attempt.signal:
-        how.append(clean(attempt.signal, limit=CELL))
-    if attempt.duration is not None:
-        how.append(f"after {span(attempt.duration)}")
-    if attempt.worker:
-        how.append(f"in {clean(attempt.worker, limit=CELL)}")
-    began = Trial(None, attempt).began
-    show(heading(f"Attempt {attempt.attempt}, {when(began)}: {', '.join(how)}"))
-    text = attempt.traceback or attempt.message
-    output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
-    if attempt.stderr:
-        line("stderr:")
-        output.lines(attempt.stderr.rstrip())
+        how = [
+            attempt.kind,
+            "" if attempt.exit_code is None else f"exit code {attempt.exit_code}",
+            attempt.signal,
+            "" if attempt.duration is None else f"after {span(attempt.duration)}",
+            attempt.worker and f"in {attempt.worker}",
+        ]
+        said = ", ".join(clean(text, limit=CELL) for text in how if text)
+        show(heading(f"Attempt {attempt.attempt}, {when(Trial(None, attempt).began)}: {said}"))
+        text = attempt.traceback or attempt.message
+        output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
+        if attempt.stderr:
+            line("stderr:")
+            output.lines(attempt.stderr.rstrip())
 
 
 def findings(found: Iterable[Finding]) -> None:

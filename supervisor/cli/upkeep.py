@@ -11,9 +11,11 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, confirm, on_target
-from supervisor.cli.output import document, line
+from supervisor.cli.output import document, line, result
+from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
+from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
     from supervisor.store.base import AdoptReport
@@ -56,10 +58,7 @@ def purge(
         ids = operations.jobs.ids(which)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
-    if as_json:
-        document({"deleted": deleted})
-    else:
-        line(f"{deleted} {'job' if deleted == 1 else 'jobs'} deleted")
+    result({"deleted": deleted}, f"{counted(deleted, 'job')} deleted", as_json=as_json)
 
 
 @on_target
@@ -72,12 +71,8 @@ def migrate(target: Target, as_json: AsJson = False) -> None:
 
     engine = open_engine(target.url())
     applied = engine.database.migrate()
-    if as_json:
-        document({"database": engine.url, "applied": applied})
-    elif applied:
-        line(f"{engine.url}: applied migrations {', '.join(map(str, applied))}")
-    else:
-        line(f"{engine.url}: up to date")
+    done = f"applied migrations {', '.join(map(str, applied))}" if applied else "up to date"
+    result({"database": engine.url, "applied": applied}, f"{engine.url}: {done}", as_json=as_json)
 
 
 @on_target
@@ -127,7 +122,7 @@ def _statements(file: Path) -> list[str]:
 
 
 def _print_adoption(report: AdoptReport) -> None:
-    line(f"{report.rows} {'row' if report.rows == 1 else 'rows'} adopted; backup: {report.backup}")
+    line(f"{counted(report.rows, 'row')} adopted; backup: {report.backup}")
     if report.recovered:
         line(f"{report.recovered} that were running are pending again")
     if report.extra_columns:
@@ -152,12 +147,7 @@ def backup(
     engine = target.engine()
     engine.database.back_up(file)
     size = file.stat().st_size
-    if as_json:
-        document({"file": str(file), "bytes": size})
-    else:
-        from supervisor.domain.duration import human_size
-
-        line(f"{file}: {human_size(size)}")
+    result({"file": str(file), "bytes": size}, f"{file}: {human_size(size)}", as_json=as_json)
 
 
 @on_target
@@ -179,9 +169,8 @@ def restore(
         raise wrong_usage(f"{file}: this is the database itself")
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
-    if as_json:
-        document({"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept})
-        return
-    line(f"{engine.url}: {report.jobs} {'job' if report.jobs == 1 else 'jobs'} of {file}")
+    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}"]
     if kept is not None:
-        line(f"the old database: {kept}")
+        texts.append(f"the old database: {kept}")
+    told = {"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept}
+    result(told, *texts, as_json=as_json)

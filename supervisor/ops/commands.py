@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import like
+from supervisor.ops.posted import living, pools_of, types_taken
 from supervisor.store.base import Filter, Operations, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
@@ -44,18 +45,23 @@ class UnknownType(ConfigError):
 
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
 
-# For each change: the states that allow it, and the states it applies to by default.
-_CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...]]] = {
-    "retry": (RETRIABLE, UNSUCCESSFUL),
-    "cancel": (CANCELLABLE, CANCELLABLE),
-    "delete": (DELETABLE, DELETABLE),
+# For each change: the states that allow it, those it applies to by default, and the rule in words.
+_CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
+    "retry": (RETRIABLE, UNSUCCESSFUL, "a failed, quarantined or cancelled job can be retried"),
+    "cancel": (CANCELLABLE, CANCELLABLE, "a pending or running job can be cancelled"),
+    "delete": (DELETABLE, DELETABLE, "a finished job can be deleted; cancel it first"),
 }
 
 
-def check_retry(operations: Operations, ids: Iterable[int]) -> None:
-    """Raises JobNotFound or Conflict for the first job that cannot be retried."""
+def check(operations: Operations, what: Change, ids: Iterable[int]) -> None:
+    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so."""
+    allowed, _, rule = _CHANGES[what]
     for job_id in ids:
-        _require(operations, job_id, RETRIABLE, "a failed, quarantined or cancelled job can be retried")
+        job = operations.jobs.get(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        if job.status not in allowed:
+            raise Conflict(f"job {job_id} is {job.status}; only {rule}")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
@@ -67,24 +73,12 @@ def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
     return retried
 
 
-def check_cancel(operations: Operations, ids: Iterable[int]) -> None:
-    """Raises JobNotFound or Conflict for the first job that cannot be cancelled."""
-    for job_id in ids:
-        _require(operations, job_id, CANCELLABLE, "a pending or running job can be cancelled")
-
-
-def check_delete(operations: Operations, ids: Iterable[int]) -> None:
-    """Raises JobNotFound or Conflict for the first job that cannot be deleted."""
-    for job_id in ids:
-        _require(operations, job_id, DELETABLE, "a finished job can be deleted; cancel it first")
-
-
 def meant(change: Change, which: Filter) -> Filter:
     """The filter for a bulk change. Raises ConfigError for a state that does not allow the change.
 
     Without a state, `retry` applies to failed and quarantined jobs, not to those that were cancelled on purpose.
     """
-    possible, usual = _CHANGES[change]
+    possible, usual, _ = _CHANGES[change]
     for status in which.statuses:
         if status not in possible:
             raise ConfigError(
@@ -98,14 +92,6 @@ def change(operations: Operations, what: Change, ids: Sequence[int], now: float)
     if what == "retry":
         return operations.actions.retry(ids, now)
     return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids)
-
-
-def _require(operations: Operations, job_id: int, allowed: Collection[Status], rule: str) -> None:
-    job = operations.jobs.get(job_id)
-    if job is None:
-        raise JobNotFound(job_id)
-    if job.status not in allowed:
-        raise Conflict(f"job {job_id} is {job.status}; only {rule}")
 
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
@@ -130,9 +116,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise ConfigError([f"{workers} is not a valid number of workers; it must be from 0 to {MOST_WORKERS}"])
-    known = set(configured)
-    for record in living(operations):
-        known.update(_pools_of(record))
+    known = {*configured, *(name for name, _ in pools_of(operations))}
     # A pool that is no longer known may still have a fixed size, which can be removed.
     stale = workers is None and pool in operations.controls.current().sizes
     if known and pool not in known and not stale:
@@ -176,25 +160,11 @@ def require_type(operations: Operations, type_: str, configured: Iterable[str]) 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
     """Pause or resume all types of a pool. Raises UnknownPool if no running supervisor has it."""
-    types = types_of(operations, pool)
+    types = types_taken(operations, pool)
     if not types:
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
     for type_ in types:
         pause(operations, type_, paused, now, force=True)
-
-
-def types_of(operations: Operations, pool: str) -> list[str]:
-    """The types that pools of that name take, over all running supervisors."""
-    found: dict[str, None] = {}
-    for record in living(operations):
-        found |= dict.fromkeys(_pools_of(record).get(pool, {}).get("types", ()))
-    return list(found)
-
-
-def types_taken(operations: Operations) -> set[str]:
-    """The types that any pool of a running supervisor takes."""
-    pools = [pool for record in living(operations) for pool in _pools_of(record).values()]
-    return {type_ for pool in pools for type_ in pool.get("types", ())}
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
@@ -261,12 +231,11 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
         return ""
     if job.scheduled_at > now:
         return "it is not due yet"
-    records = living(operations)
-    if not records:
+    if not living(operations):
         return "no supervisor is running"
     if job.type in operations.controls.current().paused:
         return f"its type is paused; `supervisor resume {job.type}` resumes it"
-    pools = [pool for record in records for pool in _pools_of(record).items()]
+    pools = pools_of(operations)
     if not pools:
         return ""  # not visible to this user
     taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
@@ -278,16 +247,3 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
         return f"no pool that takes its type has the capabilities it requires: {job.requires}"
     broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
     return broken[0] if len(broken) == len(able) else ""
-
-
-def living(operations: Operations) -> list[SupervisorRecord]:
-    """The supervisors that are not known to be dead."""
-    return [
-        record for record in operations.registry.supervisors() if operations.registry.owner_lives(record) is not False
-    ]
-
-
-def _pools_of(record: SupervisorRecord) -> dict[str, Any]:
-    """The pools that a supervisor has posted, by name; empty if its scoreboard cannot be read."""
-    board = Scoreboard.open(Path(record.scoreboard))
-    return {} if board is None else board.supervisor_status().get("pools", {})

@@ -11,14 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from supervisor.domain.errors import JobNotFound
 from supervisor.domain.history import QUIET, by_type
-from supervisor.domain.job import Status
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
+from supervisor.ops.posted import registered
 from supervisor.ops.views import (
     COUNT_LIMIT,
     MOST_NAMED,
@@ -73,11 +74,24 @@ def running(operations: Operations) -> dict[int, Doing]:
     return {slot.job: Doing(slot.name, slot.progress, slot.text) for slot in slots if slot.job}
 
 
-def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool | None, Scoreboard | None]]:
-    """Every supervisor of the registry, whether it lives (None: unknown), and its scoreboard if it can be read."""
-    for record in operations.registry.supervisors():
-        alive = operations.registry.owner_lives(record)
-        yield record, alive, None if alive is False else Scoreboard.open(Path(record.scoreboard))
+class Everything(NamedTuple):
+    """All that is known about one job; `worker` is the name of the worker that has claimed it."""
+
+    job: Job
+    errors: list[Attempt]
+    runs: list[Run]
+    worker: str | None
+    doing: Doing | None
+
+
+def everything(operations: Operations, job_id: int) -> Everything:
+    """Raises JobNotFound."""
+    job = operations.jobs.get(job_id) if abs(job_id) < 2**63 else None
+    if job is None:
+        raise JobNotFound(job_id)
+    doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
+    worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
+    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing)
 
 
 def gather(

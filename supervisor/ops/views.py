@@ -74,6 +74,10 @@ class PoolView:
     broken: bool = False
 
     @property
+    def due_shown(self) -> str:
+        return f"{self.due}+" if self.due >= COUNT_LIMIT else str(self.due)
+
+    @property
     def remark(self) -> str:
         """The most important fact: a problem, paused types, or the reason for its size."""
         if self.problem:

@@ -15,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
-from supervisor.admin.metric_families import MOST_TYPES, OTHERS
+from supervisor.admin.metric_families import OTHERS
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.engine import open_engine
+from supervisor.ops.views import MOST_TYPES
 from supervisor.system.counters import BOUNDS, shared
 from supervisor.system.scoreboard import counters_of
 from tests.processes.test_history import HANDLERS, POOLS, counted, happened, work_off

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 from fastapi import APIRouter, HTTPException
 from starlette.responses import JSONResponse
@@ -64,10 +63,8 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
             return await _confirm(
                 what, state, which, "the snapshot is unknown or has expired; nothing was changed", 409
             )
-        changed = 0
-        for start in range(0, len(ids), ROUND):
-            part = ids[start : start + ROUND].tolist()
-            changed += await state.executor.ask(_change_of(what, part))
+        parts = [ids[start : start + ROUND].tolist() for start in range(0, len(ids), ROUND)]
+        changed = sum([await state.executor.ask(partial(_change_part, what=what, ids=part)) for part in parts])
         return answer({"matching": len(ids), "changed": changed, "skipped": len(ids) - changed})
     if request.count is None:
         return await _confirm(what, state, which)
@@ -79,8 +76,8 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
     return answer({"matching": taken, "changed": changed, "skipped": taken - changed})
 
 
-def _change_of(what: commands.Change, ids: list[int]) -> Callable[[Operations], int]:
-    return lambda operations: commands.change(operations, what, ids, time.time())
+def _change_part(operations: Operations, what: commands.Change, ids: list[int]) -> int:
+    return commands.change(operations, what, ids, time.time())
 
 
 async def _confirm(
@@ -100,37 +97,30 @@ async def _meant(executor: StoreExecutor, which: Filter) -> array[int]:
     found: array[int] = array("q")
     before: int | None = None
     while len(found) < MOST_IDS:
-        most = min(ROUND * 10, MOST_IDS - len(found))
-
-        def look(operations: Operations, before: int | None = before, most: int = most) -> tuple[list[int], int | None]:
-            return operations.jobs.some_ids(which, before=before, limit=most)
-
-        ids, before = await executor.ask(look)
+        limit = min(ROUND * 10, MOST_IDS - len(found))
+        ids, before = await executor.ask(partial(_some_ids, which=which, before=before, limit=limit))
         found.extend(ids)
         if before is None:
             break
     return found
 
 
-class _Round(NamedTuple):
-    taken: int
-    changed: int
-    floor: int | None
+def _some_ids(operations: Operations, which: Filter, before: int | None, limit: int) -> tuple[list[int], int | None]:
+    return operations.jobs.some_ids(which, before=before, limit=limit)
 
 
 async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int]:
     """Returns how many jobs matched, and how many of them were changed."""
+
+    def act(operations: Operations, before: int | None, limit: int) -> tuple[int, int, int | None]:
+        ids, floor = _some_ids(operations, which, before, limit)
+        return len(ids), _change_part(operations, what, ids), floor
+
     taken = changed = 0
     before: int | None = None
     while taken < most:
-        limit = min(ROUND, most - taken)
-
-        def act(operations: Operations, before: int | None = before, limit: int = limit) -> _Round:
-            ids, floor = operations.jobs.some_ids(which, before=before, limit=limit)
-            return _Round(len(ids), commands.change(operations, what, ids, time.time()), floor)
-
-        done = await executor.ask(act)
-        taken, changed, before = taken + done.taken, changed + done.changed, done.floor
+        matched, done, before = await executor.ask(partial(act, before=before, limit=min(ROUND, most - taken)))
+        taken, changed = taken + matched, changed + done
         if before is None:
             break
     return taken, changed

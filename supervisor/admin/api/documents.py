@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from starlette.responses import JSONResponse
 
 from supervisor.admin.api.models import Attempt as AttemptModel
 from supervisor.admin.api.models import JobSummary
 from supervisor.admin.api.models import Run as RunModel
-from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.job import Job
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.status import Doing
+from supervisor.ops.status import Doing, Everything
 from supervisor.ops.timeline import steps, trials
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
-
-
-class Everything(NamedTuple):
-    """One job with everything that is known about it; `worker` is the name of the worker that has claimed it."""
-
-    job: Job
-    errors: Sequence[Attempt]
-    runs: Sequence[Run]
-    worker: str | None
-    running: Mapping[int, Doing]
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -34,9 +24,8 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
     return JSONResponse(json_safe(value), status, headers)
 
 
-def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:
+def summary(job: Job, doing: Doing | None) -> dict[str, Any]:
     """The row of a job; the progress of a running job comes from its worker."""
-    doing = running.get(job.id) if job.status is Status.RUNNING else None
     known = {}
     if doing is not None and doing.progress is not None:
         known = {"progress": doing.progress, "progress_text": doing.text or None}
@@ -46,7 +35,7 @@ def summary(job: Job, running: Mapping[int, Doing]) -> dict[str, Any]:
 def document(found: Everything, *, show: bool) -> dict[str, Any]:
     """One job with everything; `show` says whether payload and result may be seen."""
     job, errors, runs = found.job, found.errors, found.runs
-    return summary(job, found.running) | {
+    return summary(job, found.doing) | {
         "worker": found.worker,
         "payload": job.payload if show else None,
         "result": job.result if show else None,

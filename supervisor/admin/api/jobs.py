@@ -10,14 +10,14 @@ from fastapi import APIRouter, Body, Path, Query
 from starlette.responses import JSONResponse
 
 from supervisor.admin.api import models
-from supervisor.admin.api.documents import Everything, answer, document, summary
+from supervisor.admin.api.documents import answer, document, summary
 from supervisor.admin.api.problems import changing, each_once, reading
 from supervisor.admin.state import TheState
-from supervisor.domain.errors import InvalidJob, JobNotFound
+from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Status
 from supervisor.ops import commands
-from supervisor.ops.status import Doing, running
+from supervisor.ops.status import Doing, everything, running
 from supervisor.store.base import Filter, Operations, Page
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
@@ -57,7 +57,8 @@ async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()])
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)
-    return answer({"jobs": [summary(job, doing) for job in page.jobs], "next": page.next})
+    jobs = [summary(job, doing.get(job.id) if job.status is Status.RUNNING else None) for job in page.jobs]
+    return answer({"jobs": jobs, "next": page.next})
 
 
 @router.post(
@@ -96,17 +97,8 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
 async def show(state: TheState, job_id: JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
-    found = await state.executor.ask(lambda operations: _everything(operations, job_id))
+    found = await state.executor.ask(lambda operations: everything(operations, job_id))
     return answer(document(found, show=state.settings.show_payloads))
-
-
-def _everything(operations: Operations, job_id: int) -> Everything:
-    job = operations.jobs.get(job_id)
-    if job is None:
-        raise JobNotFound(job_id)
-    doing = running(operations) if job.status is Status.RUNNING else {}
-    worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
-    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing)
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
@@ -114,7 +106,7 @@ async def delete(state: TheState, job_id: JobId) -> JSONResponse:
     """Delete a finished job with its errors and runs."""
 
     def act(operations: Operations) -> None:
-        commands.check_delete(operations, [job_id])
+        commands.check(operations, "delete", [job_id])
         operations.actions.delete([job_id])
 
     await state.executor.ask(act)
@@ -126,7 +118,7 @@ async def retry(state: TheState, job_id: JobId, body: NoBody = None) -> JSONResp
     """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset."""
 
     def act(operations: Operations) -> None:
-        commands.check_retry(operations, [job_id])
+        commands.check(operations, "retry", [job_id])
         commands.retry(operations, [job_id], time.time())
 
     await state.executor.ask(act)
@@ -138,7 +130,7 @@ async def cancel(state: TheState, job_id: JobId, body: NoBody = None) -> JSONRes
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
     def act(operations: Operations) -> Any:
-        commands.check_cancel(operations, [job_id])
+        commands.check(operations, "cancel", [job_id])
         return operations.actions.cancel(job_id, time.time())
 
     return answer({"id": job_id, "status": await state.executor.ask(act)})

@@ -14,6 +14,7 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
+from supervisor.ops.posted import types_taken
 from supervisor.ops.views import PoolView, SupervisorView, TypeView
 from supervisor.store.base import Operations
 
@@ -54,7 +55,7 @@ async def change_pool(
         if "workers" in given:
             commands.scale(operations, name, change.workers, state.pools, now)
         controls = operations.controls.current()
-        types = commands.types_of(operations, name)
+        types = types_taken(operations, name)
         return {
             "name": name,
             "workers": controls.sizes.get(name),

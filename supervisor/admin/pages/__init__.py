@@ -9,13 +9,11 @@ route.py     what every page shares, and the error pages
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from supervisor.admin.access import Visit
+from supervisor.admin.access import Visit, internal_error
 from supervisor.admin.api.problems import of_http
 from supervisor.admin.pages import failures, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
@@ -28,15 +26,14 @@ def install(app: FastAPI) -> None:
         app.include_router(part.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(404, _nothing)
-    for_programs = app.exception_handlers[Exception]
+    app.add_exception_handler(Exception, _mistake)
 
-    def mistake(request: Request, error: Exception) -> Any:
-        """For unexpected errors; the access middleware logs them."""
-        if not Visit(request.scope).wants_page:
-            return for_programs(request, error)
-        return problem(request, 500, "Internal error of the admin process", "See its log.")
 
-    app.add_exception_handler(Exception, mistake)
+async def _mistake(request: Request, error: Exception) -> Response:
+    """For unexpected errors; the access middleware logs them. The framework's own answer would not pass through it."""
+    if not Visit(request.scope).wants_page:
+        return internal_error()
+    return problem(request, 500, "Internal error of the admin process", "See its log.")
 
 
 async def _nothing(request: Request, error: Exception) -> Response:

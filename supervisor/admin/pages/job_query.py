@@ -49,26 +49,18 @@ class JobQueryForm:
         return replace(self, statuses=(), before=None) != JobQueryForm()
 
     def which(self, now: float) -> Filter:
-        after, before = self._times(now)
-        return Filter(
-            statuses=self.statuses,
-            types=self.types,
-            error=self.error,
-            unique_key=self.key or None,
-            requires=self.requires or None,
-            priority=self.priority,
-            finished_after=after,
-            finished_before=before,
-        )
+        return Filter(statuses=self.statuses, types=self.types, unique_key=self.key or None, **self._common(now))
 
     def as_filter(self, now: float, statuses: Sequence[Status]) -> dict[str, Any]:
         """The same as an API filter, restricted to some states."""
+        named = {"status": [status.value for status in statuses], "type": list(self.types), "key": self.key or None}
+        return named | self._common(now)
+
+    def _common(self, now: float) -> dict[str, Any]:
+        """What has the same name in both."""
         after, before = self._times(now)
         return {
-            "status": [status.value for status in statuses],
-            "type": list(self.types),
             "error": self.error,
-            "key": self.key or None,
             "requires": self.requires or None,
             "priority": self.priority,
             "finished_after": after,
@@ -78,15 +70,11 @@ class JobQueryForm:
     def address(self, **changes: Any) -> str:
         """The address of this list with some fields changed; the page is the first unless `before` is given."""
         new = replace(self, **({"before": None} | changes))
+        single = ((name, getattr(new, name)) for name in ("error", "key", "requires", "finished", "priority", "before"))
         query = [
             *(("status", status.value) for status in new.statuses),
             *(("type", type_) for type_ in new.types),
-            *(
-                (name, str(getattr(new, name)))
-                for name in ("error", "key", "requires", "finished")
-                if getattr(new, name)
-            ),
-            *((name, str(getattr(new, name))) for name in ("priority", "before") if getattr(new, name) is not None),
+            *((name, value) for name, value in single if value not in ("", None)),
         ]
         return "/jobs" + (f"?{urlencode(query)}" if query else "")
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.pages import job_query, route
 from supervisor.admin.state import TheState
-from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.job import Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
+from supervisor.ops.status import everything
 from supervisor.ops.timeline import steps, trials
-from supervisor.ops.views import Overview, WorkerView
+from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
@@ -84,10 +85,10 @@ def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | N
 
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
-    found, errors, runs = await state.executor.ask(lambda operations: _everything(operations, job_id))
-    found = route.fitting(found, *KEPT)
-    errors = [route.fitting(error, "message", "traceback", "stderr") for error in errors]
-    runs = [route.fitting(run, "log") for run in runs]
+    known = await state.executor.ask(lambda operations: everything(operations, job_id))
+    found = route.fitting(known.job, *KEPT)
+    errors = [route.fitting(error, "message", "traceback", "stderr") for error in known.errors]
+    runs = [route.fitting(run, "log") for run in known.runs]
     shown = await state.watch.overview()
     tried = trials(runs, errors)
     return await route.page(
@@ -102,15 +103,3 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         retriable=found.status in RETRIABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
-
-
-def _everything(operations: Operations, job_id: int) -> tuple[Job, list[Attempt], list[Run]]:
-    found = operations.jobs.get(job_id) if abs(job_id) < 2**62 else None
-    if found is None:
-        raise HTTPException(404, f"there is no job {job_id}; finished ones are deleted after a while")
-    return found, operations.jobs.attempts(job_id), operations.jobs.runs(job_id)
-
-
-def progress(found: Job, worker: WorkerView | None) -> float | None:
-    """The progress of a job, from its worker if possible."""
-    return worker.progress if worker is not None and worker.progress is not None else found.progress

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from supervisor.admin.rendering import render
 from supervisor.admin.state import may_change, state_of
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import JobNotFound, StoreBusy, StoreError
 from supervisor.ops.views import Overview, text_of
 
 NAME = 200  # characters of a name
@@ -39,6 +39,8 @@ class PageRoute(APIRoute):
                 return not_found(request)
             except HTTPException as error:
                 return not_found(request, str(error.detail))
+            except JobNotFound as error:
+                return not_found(request, f"there is no job {error.job_id}; finished ones are deleted after a while")
             except StoreBusy:
                 return problem(request, 503, "The database is busy", "Another program has held it for too long.")
             except StoreError as error:

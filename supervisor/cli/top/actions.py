@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.domain.text import counted
 from supervisor.ops import commands
 from supervisor.store.base import Filter, Operations
 
@@ -50,7 +51,7 @@ class Retry:
             return f"nothing was changed: now {len(ids)} jobs have failed"
         retried = operations.actions.retry(ids, now)
         skipped = len(ids) - retried
-        return counted(retried, "pending again") + (f", {skipped} skipped" if skipped else "")
+        return f"{counted(retried, 'job')} pending again" + (f", {skipped} skipped" if skipped else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,9 @@ class Cancel:
     job: int
 
     def perform(self, operations: Operations, now: float) -> str:
-        commands.check_cancel(operations, [self.job])
+        commands.check(operations, "cancel", [self.job])
         finished = operations.actions.cancel(self.job, now).finished
         return f"job {self.job} " + ("is cancelled" if finished else "was asked to stop")
 
 
 Action = Pause | Scale | Retry | Cancel
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {'job' if number == 1 else 'jobs'} {what}".rstrip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from rich.console import Console, RenderableType
@@ -169,8 +168,3 @@ def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[
             part.truncate(width, overflow="ellipsis")
         console.print(part)
     return buffer.getvalue().splitlines()[:height]
-
-
-def answered(view: View, seen: Seen, before: Seen) -> View:
-    """The view with the result of an action that has been performed."""
-    return view if seen.answers == before.answers else replace(view, message=seen.answer)

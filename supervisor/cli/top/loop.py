@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from supervisor.cli.top import frame, keys
 from supervisor.cli.top.panes import NAMES, Pane, panes
@@ -60,7 +61,8 @@ class _Loop:
         seen, before = self._poller.seen, self._seen
         if seen is before:
             return
-        self._view = frame.answered(self._view, seen, before)
+        if seen.answers != before.answers:
+            self._view = replace(self._view, message=seen.answer)
         self._seen = seen
         self._panes = _NOTHING if seen.overview is None else panes(seen.overview, seen.failures)
 

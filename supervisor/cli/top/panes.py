@@ -10,7 +10,7 @@ from typing import Literal
 from supervisor.cli.tables import NOTHING, percent, span
 from supervisor.domain.duration import human_size
 from supervisor.domain.printable import CELL, clean
-from supervisor.ops.views import COUNT_LIMIT, Overview, PoolView, TypeView, WorkerView
+from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
 
 Name = Literal["pools", "workers", "types"]
 NAMES: tuple[Name, ...] = ("pools", "workers", "types")
@@ -55,28 +55,31 @@ def most_interesting(rows: tuple[Row, ...], room: int, selected: str) -> tuple[R
     """At most `room` of the rows, in their order. The selected row is always among them."""
     if len(rows) <= room:
         return rows
-    ranked = sorted(range(len(rows)), key=lambda index: (rows[index].key != selected, _descending(rows[index]), index))
-    return tuple(rows[index] for index in sorted(ranked[: max(0, room)]))
 
+    def rank(index: int) -> tuple[bool, tuple[float, ...], int]:
+        return rows[index].key != selected, tuple(-part for part in rows[index].interest), index
 
-def _descending(row: Row) -> tuple[float, ...]:
-    return tuple(-part for part in row.interest)
+    return tuple(rows[index] for index in sorted(sorted(range(len(rows)), key=rank)[: max(0, room)]))
 
 
 def _pools(overview: Overview) -> Pane:
     columns = ("pool", "size>", "due>", "oldest>", "rate>", "why")
-    rows = [_pool(pool) for pool in overview.pools]
-    return Pane("pools", columns, _unique(rows))
+    return Pane("pools", columns, _unique(map(_pool, overview.pools)))
 
 
 def _pool(pool: PoolView) -> Row:
-    due = f"{pool.due}+" if pool.due >= COUNT_LIMIT else str(pool.due)
-    held = pool.paused
     return Row(
         key=f"{pool.name}@{pool.supervisor}",
-        cells=(pool.name, f"{pool.size}/{pool.target}", due, span(pool.oldest_age), f"{pool.rate:.3g}/s", pool.remark),
-        interest=(bool(pool.problem), bool(held), pool.oldest_age or 0.0, pool.due, pool.rate),
-        style="red" if pool.broken else "yellow" if held or pool.problem else "",
+        cells=(
+            pool.name,
+            f"{pool.size}/{pool.target}",
+            pool.due_shown,
+            span(pool.oldest_age),
+            f"{pool.rate:.3g}/s",
+            pool.remark,
+        ),
+        interest=(bool(pool.problem), bool(pool.paused), pool.oldest_age or 0.0, pool.due, pool.rate),
+        style="red" if pool.broken else "yellow" if pool.paused or pool.problem else "",
         pool=pool.name,
         types=tuple(pool.types),
     )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.cli.top.actions import Action
-from supervisor.domain.errors import QueueError, StoreBusy, StoreError
+from supervisor.domain.errors import QueueError, StoreBusy, StoreError, StoreGone
 from supervisor.ops import commands
 from supervisor.ops.status import Costs, gather
 from supervisor.ops.views import Overview
@@ -48,7 +48,6 @@ class Poller:
         self._wake = wake
         self._actions: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._operations: Operations | None = None
-        self._file: tuple[int, int] | None = None
         self._costs = Costs()
         self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
 
@@ -106,11 +105,14 @@ class Poller:
 
     def _open(self) -> Operations:
         """Open the file that has the database's name now: an open file that was moved away can still be read."""
-        file = _identity(self._engine)
-        if self._operations is None or file != self._file:
-            self._forget()
-            self._operations, self._file = self._engine.operations(), file
-            self._costs = Costs()  # they hold results from another file
+        if self._operations is not None:
+            try:
+                self._operations.check_identity()
+            except StoreGone:
+                self._forget()
+        if self._operations is None:
+            self._operations = self._engine.operations()
+            self._costs = Costs()  # they may hold results from another file
         return self._operations
 
     def _forget(self) -> None:
@@ -121,18 +123,6 @@ class Poller:
     def _publish(self, seen: Seen) -> None:
         self.seen = seen
         os.write(self._wake, b"\0")
-
-
-def _identity(engine: Engine) -> tuple[int, int] | None:
-    """Device and inode; None where there is no file, or the engine has none."""
-    file = engine.database.file
-    if file is None:
-        return None
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _failures(operations: Operations) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale, counted
+from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale
 from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
+from supervisor.domain.text import counted
 from supervisor.ops.commands import MANY_WORKERS, MOST_WORKERS
 from supervisor.ops.views import Overview
 
@@ -107,15 +109,7 @@ def _pause(view: View, row: Row, overview: Overview) -> Pressed:
     return Pressed(view, Pause(tuple(active) or row.types, paused=bool(active)))
 
 
-def _larger(view: View, row: Row, overview: Overview) -> Pressed:
-    return _resized(view, row, overview, 1)
-
-
-def _smaller(view: View, row: Row, overview: Overview) -> Pressed:
-    return _resized(view, row, overview, -1)
-
-
-def _resized(view: View, row: Row, overview: Overview, by: int) -> Pressed:
+def _resized(view: View, row: Row, overview: Overview, *, by: int) -> Pressed:
     pool = next((pool for pool in overview.pools if pool.name == row.pool), None)
     if pool is None:
         return _refused(view, _NO_POOL)
@@ -133,7 +127,7 @@ def _retry(view: View, row: Row, overview: Overview) -> Pressed:
     number = sum(unsuccessful(known) for known in overview.types if known.type in row.types)
     if not number:
         return _refused(view, f"no job of {', '.join(row.types)} has failed" if row.types else "no job has failed")
-    question = f"retry {counted(number, '')} of {', '.join(row.types)}?"
+    question = f"retry {counted(number, 'job')} of {', '.join(row.types)}?"
     return Pressed(replace(view, question=Question(question, Retry(row.types, number))))
 
 
@@ -144,11 +138,11 @@ def _cancel(view: View, row: Row, overview: Overview) -> Pressed:
     return Pressed(replace(view, question=Question(f"cancel job {row.job} of {worker}?", Cancel(row.job))))
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[str, Callable[[View, Row, Overview], Pressed]] = {
     "p": _pause,
-    "+": _larger,
-    "=": _larger,
-    "-": _smaller,
+    "+": partial(_resized, by=1),
+    "=": partial(_resized, by=1),
+    "-": partial(_resized, by=-1),
     "a": _automatic,
     "r": _retry,
     "c": _cancel,

@@ -14,7 +14,7 @@ from supervisor.domain.errors import ConfigError, QueueError
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 if TYPE_CHECKING:
-    from supervisor.config import Settings
+    from supervisor.config.reader import Survey
 
 __all__ = ["Finding", "examine", "fault", "good", "note", "warning"]
 
@@ -35,7 +35,7 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
         if not problems:
             settings = read.settings
             found.append(good("configuration", f"{settings.path} is valid"))
-            found += _configured(settings, database)
+            found += _configured(read)
     except ConfigError as error:
         problems = error.problems
     if config is not None or database is None:  # otherwise the database alone is meant
@@ -51,12 +51,14 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     return found
 
 
-def _configured(settings: Settings, database: str | None) -> list[Finding]:
+def _configured(read: Survey) -> list[Finding]:
     """The checks that need a configuration."""
     from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
 
+    settings = read.settings
+
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
-        "handlers": lambda: _handlers(settings, database),
+        "handlers": lambda: _handlers(read),
         "memory": lambda: [memory.memory(settings)],
         "limits": lambda: limits.limits(settings),
         "gpus": lambda: gpus.gpus(settings),
@@ -77,15 +79,15 @@ def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [fault(about, fact, "run `supervisor doctor` as the user of the service")]
 
 
-def _handlers(settings: Settings, database: str | None) -> Iterator[Finding]:
+def _handlers(read: Survey) -> Iterator[Finding]:
     """The same as `supervisor check` finds."""
     from supervisor.config.schedules import untaken
     from supervisor.ops.doctor.handlers import problems_of_pools
 
-    problems = problems_of_pools(settings.path, database)
+    problems = problems_of_pools(read)
     for problem in problems:
         yield fault("handlers", problem, "fix it, then run `supervisor reload`")
     if not problems:
-        yield good("handlers", f"the handlers of {', '.join(settings.pools)} can be used")
-    for problem in untaken(settings).values():
+        yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
+    for problem in untaken(read.settings).values():
         yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")

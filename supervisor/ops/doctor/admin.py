@@ -9,15 +9,13 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
 from supervisor.ops import tokens
-from supervisor.ops.commands import living
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.ops.posted import registered
 
 _LIBRARIES = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
 _PATIENCE = 2.0  # seconds for an answer
@@ -102,11 +100,10 @@ def _served(settings: Settings) -> bool:
     except StoreError:
         return True  # reported by another check
     try:
-        boards = [Scoreboard.open(Path(record.scoreboard)) for record in living(operations)]
+        boards = [board for _, alive, board in registered(operations) if alive is not False]
     finally:
         operations.close()
-    served = [True if board is None else _has_admin(board.supervisor_status().get("admin")) for board in boards]
-    return any(served)
+    return any(board is None or _has_admin(board.supervisor_status().get("admin")) for board in boards)
 
 
 def _has_admin(news: object) -> bool:

@@ -44,11 +44,8 @@ def check_configuration(path: Path, database: str | None) -> Settings:
     return found.settings
 
 
-def problems_of_pools(path: Path, database: str | None) -> list[str]:
-    """The problems of the pools' handlers and programs, in a file that can be loaded."""
-    from supervisor.config.reader import survey
-
-    found = survey(path, database)
+def problems_of_pools(found: Survey) -> list[str]:
+    """The problems of the pools' handlers and programs, in a file without other problems."""
     _look_at_pools(found)
     return found.problems()
 

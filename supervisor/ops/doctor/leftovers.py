@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.errors import StoreError
+from supervisor.domain.text import counted
 from supervisor.ops.diagnosis import Finding, diagnose, fault, good, note, warning
 from supervisor.ops.doctor import clock
 from supervisor.ops.status import gather
@@ -29,7 +30,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
     try:
         configured = () if settings is None else settings.pools.values()
         seen = gather(engine, operations, configured=configured)
-        yield good("database", f"the schema is current, {_jobs_that(seen.jobs['pending'], 'is', 'are')} pending")
+        yield good("database", f"the schema is current, {counted(seen.jobs['pending'], 'job is', 'jobs are')} pending")
         # The doctor is also asked before the supervisor is started.
         left = [finding for finding in diagnose(seen) if finding.name != "no_supervisor"]
         living = {one.id for one in seen.supervisors if one.alive is not False}
@@ -70,13 +71,13 @@ def _rows(operations: Operations, settings: Settings | None, living: set[str]) -
     if abandoned:
         yield note(
             "leftovers",
-            f"{_jobs_that(abandoned, 'is', 'are')} still running in workers that have ended",
+            f"{counted(abandoned, 'job is', 'jobs are')} still running in workers that have ended",
             f"{start}a supervisor that starts recovers them immediately, a running one within its lock_time",
         )
     if found.expired:
         yield warning(
             "leftovers",
-            f"{_jobs_that(found.expired, 'has a claim', 'have claims')} that expired over {human(_LATE)} ago",
+            f"{counted(found.expired, 'job has a claim', 'jobs have claims')} that expired over {human(_LATE)} ago",
             f"{start}it reclaims them; if one is running, see `supervisor status` for its problem",
         )
     if found.orphans:
@@ -88,7 +89,7 @@ def _rows(operations: Operations, settings: Settings | None, living: set[str]) -
     if found.overdue:
         yield note(
             "leftovers",
-            f"{_jobs_that(found.overdue, 'is', 'are')} a day past retention",
+            f"{counted(found.overdue, 'job is', 'jobs are')} a day past retention",
             f"{start}it deletes them in small steps; `supervisor purge --older-than …` deletes them immediately",
         )
     if (back := clock.went_back(found.future, _LATE)) is not None:
@@ -111,10 +112,6 @@ def _some(names: Iterable[object]) -> str:
     return ", ".join(known[:_MOST_NAMED]) + (
         f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
     )
-
-
-def _jobs_that(count: int, one: str, more: str) -> str:
-    return f"1 job {one}" if count == 1 else f"{count} jobs {more}"
 
 
 def copies(database: Path) -> Iterator[Finding]:

@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config.settings import Settings
@@ -27,21 +28,16 @@ def service(settings: Settings, folders: tuple[Path, ...] = FOLDERS) -> list[Fin
     for unit in _units(folders):
         keys = read(unit, folders)
         if _is_ours(keys, settings):
-            problems = [*_ending(keys, settings), *_keeping(keys), *_writing(keys, settings)]
-            found += [
-                Finding(problem.level, problem.about, f"{unit.name}: {problem.fact}", problem.advice)
-                for problem in problems
-            ] or [good("systemd", f"{unit} fits this configuration")]
+            problems = [*_ending(keys, settings), *_keys(keys), *_writing(keys, settings)]
+            found += [replace(problem, fact=f"{unit.name}: {problem.fact}") for problem in problems] or [
+                good("systemd", f"{unit} fits this configuration")
+            ]
     return found
 
 
-def _units(folders: tuple[Path, ...]) -> Iterator[Path]:
-    seen: set[str] = set()
-    for folder in folders:
-        for unit in sorted(folder.glob("*.service")) if folder.is_dir() else ():
-            if unit.name not in seen:
-                seen.add(unit.name)
-                yield unit
+def _units(folders: tuple[Path, ...]) -> Iterable[Path]:
+    """One file for each name: an earlier folder takes precedence."""
+    return {unit.name: unit for folder in reversed(folders) for unit in sorted(folder.glob("*.service"))}.values()
 
 
 def read(unit: Path, folders: tuple[Path, ...]) -> Service:
@@ -69,8 +65,8 @@ def _lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    joined = text.replace("\\\n", " ")
-    return [line.strip() for line in joined.splitlines() if line.strip() and line.strip()[0] not in "#;"]
+    lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
+    return [line for line in lines if line and line[0] not in "#;"]
 
 
 def _is_ours(keys: Service, settings: Settings) -> bool:
@@ -92,12 +88,6 @@ def _is_ours(keys: Service, settings: Settings) -> bool:
 
 
 def _ending(keys: Service, settings: Settings) -> Iterator[Finding]:
-    if keys.get("KillMode", "control-group") != "mixed":
-        yield warning(
-            "systemd",
-            f"KillMode is {keys.get('KillMode', 'control-group')}, so a stop also signals programs started by handlers",
-            "KillMode=mixed: only the supervisor gets SIGTERM, and it drains its workers",
-        )
     grace = max((pool.shutdown_grace for pool in settings.pools.values()), default=0.0)
     allowed = seconds(keys.get("TimeoutStopSec", keys.get("TimeoutSec", "90")))
     if allowed < grace + _MARGIN:
@@ -106,27 +96,27 @@ def _ending(keys: Service, settings: Settings) -> Iterator[Finding]:
             f"TimeoutStopSec is {human(allowed)}, but running jobs may take {human(grace)} (shutdown_grace)",
             f"TimeoutStopSec={grace + 15:g}, or a shorter shutdown_grace",
         )
+
+
+def _keys(keys: Service) -> Iterator[Finding]:
+    """The keys of which one value is right, or one is wrong."""
+    kill, kind = keys.get("KillMode", "control-group"), keys.get("Type", "simple")
+    if kill != "mixed":
+        fact = f"KillMode is {kill}, so a stop also signals programs started by handlers"
+        yield warning("systemd", fact, "KillMode=mixed: only the supervisor gets SIGTERM, and it drains its workers")
     if keys.get("OOMPolicy", "stop") != "continue":
-        yield warning(
-            "systemd",
-            "OOMPolicy is not continue: if the kernel kills one worker for lack of memory, the whole service ends",
-            "OOMPolicy=continue",
-        )
-
-
-def _keeping(keys: Service) -> Iterator[Finding]:
+        what = "if the kernel kills one worker for lack of memory, the whole service ends"
+        yield warning("systemd", f"OOMPolicy is not continue: {what}", "OOMPolicy=continue")
     if keys.get("RuntimeDirectory") and keys.get("RuntimeDirectoryPreserve", "no") == "no":
-        yield warning(
-            "systemd",
-            "RuntimeDirectoryPreserve is not set, so after a kill the next start cannot tell which jobs had started",
-            "RuntimeDirectoryPreserve=yes",
-        )
+        what = "after a kill the next start cannot tell which jobs had started"
+        fact = f"RuntimeDirectoryPreserve is not set, so {what}"
+        yield warning("systemd", fact, "RuntimeDirectoryPreserve=yes")
     if keys.get("Restart", "no") == "no":
         yield warning("systemd", "Restart is not set: a supervisor that dies is not restarted", "Restart=always")
-    if keys.get("Type") != "notify":
+    if kind != "notify":
         advice = "Type=notify: the supervisor reports when it is ready and, with WatchdogSec=, that it is alive"
-        yield note("systemd", f"Type is {keys.get('Type', 'simple')}", advice)
-    if "none" in keys.get("ProcSubset", "") or keys.get("ProcSubset") == "pid":
+        yield note("systemd", f"Type is {kind}", advice)
+    if keys.get("ProcSubset") == "pid":
         advice = "remove it: supervisors compare /proc/sys/kernel/random/boot_id"
         yield fault("systemd", "ProcSubset=pid hides a file that recovery needs", advice)
 
