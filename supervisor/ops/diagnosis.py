@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import supervisor
 from supervisor.domain.capability import covers
-from supervisor.domain.duration import human
+from supervisor.domain.duration import human, human_size
 from supervisor.domain.text import counted
 from supervisor.ops.views import text_of
 
@@ -118,6 +118,10 @@ def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -
     if one.admin is not None and one.admin.problem:
         fact = f": admin process unavailable: {one.admin.problem}"
         yield told("warning", "admin_unavailable", fact, "it is tried again automatically; jobs are not affected")
+    if one.log_lost:
+        fact = f": {human_size(one.log_lost)} of its log could not be written since it started"
+        advice = "the reader of the log is gone, had stopped, or the disk was full; jobs are not affected"
+        yield told("note", "log_lost", fact, advice)
     if not one.visible:
         fact = " is running, but its workers are not visible: its scoreboard cannot be read"
         advice = "look as the user of the service, and with its version of this program"

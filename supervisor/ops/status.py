@@ -249,6 +249,7 @@ def _supervisor(
         trouble=text_of(supervisor_status.get("trouble") or "", SENTENCE),
         admin=_admin(supervisor_status.get("admin")),
         duties=_duties(supervisor_status.get("duties")),
+        log_lost=lost if isinstance(lost := supervisor_status.get("log_lost"), int) else 0,
     )
 
 

@@ -110,7 +110,7 @@ class SupervisorView:
     """One supervisor of the registry. `alive` is None if this machine cannot tell. If it is not `visible`, its
     scoreboard cannot be read, and its pools and workers are unknown.
 
-    `duties` are the failing duties of its maintainer.
+    `duties` are the failing duties of its maintainer, `log_lost` the bytes of its log that could not be written.
     """
 
     id: str
@@ -126,6 +126,7 @@ class SupervisorView:
     trouble: str
     admin: AdminView | None
     duties: list[DutyView] = field(default_factory=list)
+    log_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

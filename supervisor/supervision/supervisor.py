@@ -298,7 +298,7 @@ class Supervisor:
         self._outlet.flush()
         if self._ticking:
             now = time.monotonic()
-            self._tell_lost_output()
+            self._outlet.tell_lost(self._tell_lost_output)
             supervisor_status = {
                 "pid": os.getpid(),
                 "maintainer": self._maintainer.pid,
@@ -306,6 +306,7 @@ class Supervisor:
                 "stopping": self._stopping.why,
                 "trouble": self._storage.trouble,
                 "duties": self._duties,
+                "log_lost": self._outlet.lost,
                 "templates": self._templates.pids(),
                 "pools": self._pools.status(now),
                 "reload": self._outcome.follow(self._pools, self._templates.trying, now),
@@ -316,10 +317,8 @@ class Supervisor:
         if self._observer is not None and self._burst is not None:
             self._observer(self._burst.progress(self._pools.workers(), self._ends.finished_jobs))
 
-    def _tell_lost_output(self) -> None:
-        lost = self._outlet.take_lost()
-        if lost:
-            self._log.warning("log_lost", bytes=lost, hint="the reader of the log had stopped, or the disk was full")
+    def _tell_lost_output(self, lost: int) -> None:
+        self._log.warning("log_lost", bytes=lost, hint="the reader of the log had stopped, or the disk was full")
 
     # Reload and stop
 

@@ -30,7 +30,8 @@ class Outlet:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._backlog = bytearray()
-        self._lost = 0
+        self.lost = 0  # bytes dropped, in all
+        self._told = 0  # of these
         self._write: _Write = _writer(self._descriptor)
 
     def isatty(self) -> bool:
@@ -46,7 +47,7 @@ class Outlet:
         if os.getpid() != self._pid:
             self._open()
         if len(self._backlog) + len(data) > BACKLOG_BYTES:
-            self._lost += len(data)
+            self.lost += len(data)
         else:
             self._backlog += data
         self.flush()
@@ -59,7 +60,7 @@ class Outlet:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # nobody reads it, or the disk is full
-                self._lost += len(self._backlog)
+                self.lost += len(self._backlog)
                 self._backlog.clear()
                 return
             if not written:
@@ -70,12 +71,11 @@ class Outlet:
     def waiting(self) -> bool:
         return bool(self._backlog)
 
-    def take_lost(self) -> int:
-        """The number of bytes dropped since the last call; 0 while the reader still does not take any."""
-        if self._backlog:
-            return 0
-        lost, self._lost = self._lost, 0
-        return lost
+    def tell_lost(self, tell: Callable[[int], object]) -> None:
+        """Call `tell` with the number of bytes dropped since the last call, unless the reader still takes none."""
+        if not self._backlog and self.lost > self._told:
+            tell(self.lost - self._told)
+            self._told = self.lost  # also if what was told was dropped: otherwise it would be told of again
 
 
 class Ration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,6 +107,11 @@ def test_a_log_whose_reader_is_gone_ends_nothing(make_site: MakeSite) -> None:
         os.close(reader)
         site.done(site.queue.enqueue("flood", {"mib": 2}))
         site.done(site.queue.enqueue("work"))
+        wait_for(lambda: site.supervisor_status(process)["log_lost"] >= 2 << 20, "it to be counted")
+        told = site.command("status").stdout
+        assert (
+            len(re.findall(rf"note: supervisor {process.pid}: [0-9.]+MiB of its log could not be written", told)) == 1
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
 
@@ -118,7 +124,9 @@ def test_what_a_slow_reader_misses_is_counted() -> None:
     for _ in range(3 * BACKLOG_BYTES // len(line)):
         outlet.write(line)
     assert outlet.waiting
-    assert outlet.take_lost() == 0  # not yet: it could not be told
+    lost: list[int] = []
+    outlet.tell_lost(lost.append)
+    assert lost == []  # not yet: it could not be told
     read = 0
     while outlet.waiting:
         read += len(os.read(reader, 1 << 20))
@@ -126,7 +134,14 @@ def test_what_a_slow_reader_misses_is_counted() -> None:
     os.set_blocking(reader, False)
     read += len(os.read(reader, 1 << 20))
     assert read % len(line) == 0  # whole lines only
-    assert outlet.take_lost() == 3 * BACKLOG_BYTES // len(line) * len(line) - read
+    outlet.tell_lost(lost.append)
+    assert lost == [outlet.lost] == [3 * BACKLOG_BYTES // len(line) * len(line) - read]
+    outlet.tell_lost(lost.append)
+    assert len(lost) == 1
     assert os.get_blocking(writer)  # the file is not ours alone
-    for descriptor in (reader, writer):
-        os.close(descriptor)
+    os.close(reader)
+    outlet.write(line)  # that this was lost is told once, although that is lost, too
+    for _ in range(3):
+        outlet.tell_lost(lambda count: lost.append(count) or outlet.write("lost"))  # type: ignore[func-returns-value]
+    assert lost[1:] == [len(line)]
+    os.close(writer)

@@ -32,6 +32,7 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("admin_unavailable", "warning", False, {"supervisors": [supervisor(admin=AdminView(None, "x", "in use"))]}),
     ("not_visible", "warning", True, {"supervisors": [supervisor(visible=False)]}),
     ("not_visible", "warning", False, {"supervisors": [supervisor(), supervisor(8, visible=False)]}),
+    ("log_lost", "note", False, {"supervisors": [supervisor(log_lost=1)]}),
     ("stopping", "note", True, {"supervisors": [supervisor(stopping="SIGTERM")]}),
     ("other_version", "note", False, {"supervisors": [supervisor(version="0.0.1")]}),
     ("ended", "note", False, {"supervisors": [supervisor(), supervisor(8, alive=False)]}),
