@@ -42,6 +42,16 @@ class TestEnqueueing:
         assert before - 1 < job.scheduled_at < time.time() + 1
         assert desk.one(now=time.time() + 1).job_id == 1
 
+    def test_broken_json_is_refused_where_the_insert_asks_for_that(
+        self, desk: Desk, foreign: sqlite3.Connection
+    ) -> None:
+        insert = "INSERT INTO jobs (type, payload) VALUES ('tag', json(?))"
+        for broken in ("{'path': 'cat.jpg'", "", "cat.jpg"):
+            with pytest.raises(sqlite3.OperationalError, match="malformed JSON"):
+                foreign.execute(insert, [broken])
+        foreign.execute(insert, ['{ "path": "cat.jpg" }'])
+        assert desk.job(1).payload == {"path": "cat.jpg"}
+
     def test_a_type_alone_is_enough(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         foreign.execute("INSERT INTO jobs (type) VALUES ('tag')")
 
