@@ -7,7 +7,7 @@ import math
 import socket
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -134,14 +134,8 @@ class Parting:
         self._transport = transport
         self._connection = connection
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-    else:
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._transport, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
         return self._connection.lingering or self._transport.is_closing()

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from supervisor.domain.duration import human_size
-from supervisor.ops.views import text_of
+from supervisor.domain.text import text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value, to keep pages readable

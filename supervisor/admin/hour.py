@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, MINUTE, OTHERS, Minute, minute_of
-from supervisor.ops.views import text_of
+from supervisor.domain.text import text_of
 
 MINUTES = int(KEPT / MINUTE)
 MOST_TYPES = 5  # types with their own colour; the others share one more
@@ -55,9 +55,9 @@ class Hour:
         for minute in self._kept:
             runs[minute.type] += minute.done + minute.failed
         named = sorted((type_ for type_ in runs if type_ and runs[type_]), key=lambda type_: (-runs[type_], type_))
-        series = [self._of_types(f"type-{index}", [type_]) for index, type_ in enumerate(sorted(named[:MOST_TYPES]))]
+        series = [self.runs_of([type_], f"type-{index}") for index, type_ in enumerate(sorted(named[:MOST_TYPES]))]
         others = [*named[MOST_TYPES:], *([OTHERS] if runs[OTHERS] else [])]
-        return [*series, self._of_types("type-others", others, "others")] if others else series
+        return [*series, self.runs_of(others, "type-others", "others")] if others else series
 
     def sums(self, types: Sequence[str]) -> history.Hour:
         wanted = frozenset(types)
@@ -66,14 +66,11 @@ class Hour:
     def total(self) -> history.Hour:
         return history.hour_of(self._kept)
 
-    def runs_of(self, types: Sequence[str]) -> Series:
-        """Runs of some types per minute, for a small chart."""
-        return self._of_types("done", types)
-
     def _of(self, field: str) -> Series:
         return Series(field, field, self._values(field, self._kept))
 
-    def _of_types(self, key: str, types: Sequence[str], label: str = "") -> Series:
+    def runs_of(self, types: Sequence[str], key: str = "done", label: str = "") -> Series:
+        """Runs of some types per minute, by default for a small chart."""
         wanted = frozenset(types)
         minutes = [minute for minute in self._kept if minute.type in wanted]
         done, failed = self._values("done", minutes), self._values("failed", minutes)

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.access import WRONG_TOKEN_PAUSE
-from supervisor.admin.keys import Role
 from supervisor.admin.left import SESSION_SECONDS
 from supervisor.admin.rendering import render
-from supervisor.admin.state import AppState, TheState
+from supervisor.admin.state import TheState
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -41,7 +40,15 @@ async def log_in(request: Request, state: TheState) -> Response:
         await asyncio.sleep(WRONG_TOKEN_PAUSE)
         return render("login.html", status=401, problem="The token is wrong.", next=target)
     answer = RedirectResponse(target, 303)
-    _keep(answer, request, state, role)
+    answer.set_cookie(
+        state.keys.cookie,
+        state.keys.session(role, time.time()),
+        max_age=SESSION_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "")),
+    )
     return answer
 
 
@@ -52,19 +59,6 @@ async def log_out(request: Request, state: TheState) -> Response:
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(state.keys.cookie, httponly=True, samesite="strict")
     return answer
-
-
-def _keep(answer: Response, request: Request, state: AppState, role: Role) -> None:
-    encrypted = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
-    answer.set_cookie(
-        state.keys.cookie,
-        state.keys.session(role, time.time()),
-        max_age=SESSION_SECONDS,
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=encrypted,
-    )
 
 
 def own_path(target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from prometheus_client.exposition import choose_encoder
@@ -16,15 +17,15 @@ from supervisor.admin.state import TheState
 from supervisor.ops.views import Overview
 
 
+@dataclass(frozen=True)
 class _Moment(Collector):
     """The metrics of one request. They are not registered globally, so that they cost nothing between requests."""
 
-    def __init__(self, overview: Overview, numbers: Numbers) -> None:
-        self._overview = overview
-        self._numbers = numbers
+    overview: Overview
+    numbers: Numbers
 
     def collect(self) -> Iterator[Metric]:
-        return metric_families(self._overview, self._numbers)
+        return metric_families(self.overview, self.numbers)
 
 
 def routes() -> APIRouter:

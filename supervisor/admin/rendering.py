@@ -17,8 +17,7 @@ import supervisor
 from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
-from supervisor.domain.text import final
-from supervisor.ops.views import text_of
+from supervisor.domain.text import final, text_of
 
 _LONGEST = 100_000  # characters of any one value
 _LONGEST_QUERY = 500
@@ -27,19 +26,18 @@ STATIC = Path(__file__).with_name("static")
 
 def moment(at: object, now: float) -> Markup | str:
     """A <time> that shows the age, with the exact time as a tooltip."""
-    stamp = formatting.iso(at)
-    if not stamp or not isinstance(at, (int, float)):
+    if not formatting.iso(at) or not isinstance(at, (int, float)):
         return formatting.absolute(at)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        stamp, formatting.absolute(at), formatting.age(at, now)
-    )
+    return _time(at, formatting.age(at, now))
 
 
 def stamp(at: float, now: float) -> Markup:
     """A <time> that shows the time of day, with the date if it is not today."""
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        formatting.iso(at), formatting.absolute(at), formatting.time_of_day(at, now)
-    )
+    return _time(at, formatting.time_of_day(at, now))
+
+
+def _time(at: float, text: str) -> Markup:
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(formatting.iso(at), formatting.absolute(at), text)
 
 
 def encoded(value: object) -> str:

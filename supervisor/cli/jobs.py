@@ -10,17 +10,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.errors import Stop, wrong_usage
-from supervisor.cli.options import (
-    AsJson,
-    JobId,
-    JobIds,
-    OnlyType,
-    Target,
-    Yes,
-    as_job_id,
-    confirm,
-    on_target,
-)
+from supervisor.cli.options import AsJson, JobId, JobIds, OnlyType, Target, Yes, as_job_id, confirm, on_target
 from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
 from supervisor.domain.job import Status

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import reprlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -128,13 +128,9 @@ class Target:
             hint = "check the path; `supervisor migrate` with this URL creates it"
         raise Stop(f"{engine.url}: there is no such database", code=DATABASE, hint=hint)
 
-    @contextmanager
-    def operations(self) -> Iterator[Operations]:
-        operations = self.engine().operations()
-        try:
-            yield operations
-        finally:
-            operations.close()
+    def operations(self) -> closing[Operations]:
+        """A context manager: the operations on the database, closed at the end."""
+        return closing(self.engine().operations())
 
 
 def on_target(function: Callable[..., None]) -> Callable[..., None]:

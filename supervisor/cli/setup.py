@@ -57,15 +57,14 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
 
     Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
     """
-    from dataclasses import asdict
-
     from supervisor.cli.tables import findings
     from supervisor.ops.doctor import examine
 
     found = examine(target.config, target.database)
     ok = all(finding.level != "fault" for finding in found)
     if as_json:
-        document({"ok": ok, "findings": [asdict(finding) for finding in found]})
+        keys = ("level", "about", "fact", "advice")
+        document({"ok": ok, "findings": [{key: getattr(finding, key) for key in keys} for finding in found]})
     else:
         findings(found)
     if not ok:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from supervisor.cli.columns import heading, table
 from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line, show
-from supervisor.cli.tables import NOTHING, percent, span
+from supervisor.cli.tables import NOTHING, activity, span
 from supervisor.domain.duration import human_size
 
 if TYPE_CHECKING:
@@ -28,11 +29,8 @@ def status(target: Target, as_json: AsJson = False) -> None:
     from supervisor.ops.status import gather
 
     engine = target.engine()
-    operations = engine.operations()
-    try:
+    with closing(engine.operations()) as operations:
         overview = gather(engine, operations)
-    finally:
-        operations.close()
     if as_json:
         document(overview.as_json())
     else:
@@ -92,15 +90,8 @@ def _workers(overview: Overview) -> None:
     rows = []
     devices = any(worker.device is not None for worker in overview.workers)
     for worker in overview.workers:
-        doing = NOTHING
-        if worker.job is not None:
-            doing = f"job {worker.job} for {span(worker.running_for)}"
-            if worker.progress is not None:
-                doing += f", {percent(worker.progress)} {worker.text}".rstrip()
-        elif worker.text:
-            doing = worker.text
-        elif worker.leaving:
-            doing = f"to be replaced: {worker.leaving}"
+        job = "" if worker.job is None else f"job {worker.job} for {span(worker.running_for)}"
+        doing = ", ".join(filter(None, (job, activity(worker)))) or NOTHING
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
         device = (worker.device or NOTHING,) if devices else ()
         rows.append((worker.name, worker.pid, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
@@ -113,14 +104,13 @@ def _types(overview: Overview) -> None:
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
         jobs = view.jobs
         waiting = f"{jobs.get('pending', 0)}" + (" paused" if view.paused else "")
-        failed = jobs.get("failed", 0) + jobs.get("quarantined", 0)
         rows.append(
             (
                 view.type,
                 waiting,
                 jobs.get("running", 0),
                 jobs.get("done", 0),
-                failed,
+                view.unsuccessful,
                 view.last_hour.done,
                 view.failures_last_hour,
                 span(view.last_hour.mean_wait),

@@ -17,7 +17,8 @@ from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
-    from supervisor.ops.doctor import Finding
+    from supervisor.ops.diagnosis import Finding
+    from supervisor.ops.views import WorkerView
 
 NOTHING = "–"
 _LAST_LINES = 20  # of a log that is shown without --log
@@ -39,6 +40,13 @@ def span(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return NOTHING if value is None or not 0 <= value <= 1 else f"{100 * value:.0f}%"
+
+
+def activity(worker: WorkerView) -> str:
+    """What a worker does, beside its job."""
+    if worker.progress is not None:
+        return f"{percent(worker.progress)} {worker.text}".rstrip()
+    return worker.text or (f"to be replaced: {worker.leaving}" if worker.leaving else "")
 
 
 def jobs(found: Iterable[Job], now: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,7 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, confirm, on_target
-from supervisor.cli.output import document, line, result
+from supervisor.cli.output import result
 from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
@@ -100,12 +102,7 @@ def adopt(
     """
     tried = () if statements is None else _statements(statements)
     report = target.engine().database.adopt(payload_column=payload_column, statements=tried)
-    if as_json:
-        from dataclasses import asdict
-
-        document(asdict(report) | {"backup": str(report.backup)})
-    else:
-        _print_adoption(report)
+    result(asdict(report) | {"backup": str(report.backup)}, *_adoption(report), as_json=as_json)
 
 
 def _statements(file: Path) -> list[str]:
@@ -121,16 +118,16 @@ def _statements(file: Path) -> list[str]:
         raise wrong_usage(f"{file}: {error}") from None
 
 
-def _print_adoption(report: AdoptReport) -> None:
-    line(f"{counted(report.rows, 'row')} adopted; backup: {report.backup}")
+def _adoption(report: AdoptReport) -> Iterator[str]:
+    yield f"{counted(report.rows, 'row')} adopted; backup: {report.backup}"
     if report.recovered:
-        line(f"{report.recovered} that were running are pending again")
+        yield f"{report.recovered} that were running are pending again"
     if report.extra_columns:
-        line(f"kept: {', '.join(report.extra_columns)}")
+        yield f"kept: {', '.join(report.extra_columns)}"
     for note in report.notes:
-        line(f"note: {note}")
+        yield f"note: {note}"
     for change in report.needing_change:
-        line(f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}")
+        yield f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}"
 
 
 @on_target

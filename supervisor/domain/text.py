@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LONGEST = 2000  # characters of a message
+NAME = 200  # characters of a name from a row; valid names have 100 at most
 
 
 def is_number(text: str) -> bool:
     """Whether it is decimal digits alone: `int` also takes digits of other scripts, blanks and underscores."""
     return text.isascii() and text.isdecimal()
+
+
+def text_of(value: object, limit: int = NAME) -> str:
+    """A text of bounded length, from a row or a supervisor's status that any program may have written."""
+    text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def shortened(text: str, most: int = LONGEST) -> str:

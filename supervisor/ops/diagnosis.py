@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import supervisor
 from supervisor.domain.capability import covers
 from supervisor.domain.duration import human, human_size
-from supervisor.domain.text import counted
-from supervisor.ops.views import text_of
+from supervisor.domain.text import counted, text_of
 
 if TYPE_CHECKING:
     from supervisor.ops.views import Overview, SupervisorView

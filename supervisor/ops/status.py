@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.text import text_of
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
@@ -34,7 +35,8 @@ from supervisor.ops.views import (
     SupervisorView,
     TypeView,
     WorkerView,
-    text_of,
+    finite,
+    largest,
 )
 from supervisor.store.base import Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
 from supervisor.system.kernel import memory_of
@@ -136,8 +138,8 @@ def gather(
                 type_ in kept,
                 type_ in handled,
                 failures.get(type_, 0),
-                None if speed is None else _finite(speed.mean),
-                None if speed is None else _finite(speed.longest),
+                None if speed is None else finite(speed.mean),
+                None if speed is None else finite(speed.longest),
                 depth.due,
                 _age(depth.oldest, now),
                 hour.get(type_, QUIET),
@@ -156,11 +158,11 @@ def gather(
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
-            {"type": name, "count": speed.count, "mean": _finite(speed.mean), "longest": _finite(speed.longest)}
+            {"type": name, "count": speed.count, "mean": finite(speed.mean), "longest": finite(speed.longest)}
             for name, speed in islice(speeds.items(), _MOST_SLOW)
         ],
         schedules=[
-            ScheduleView(text_of(s.name), s.next_at - now, _finite(s.last_at), s.last_job)
+            ScheduleView(text_of(s.name), s.next_at - now, finite(s.last_at), s.last_job)
             for s in operations.schedules.planned()[:MOST_SCHEDULES]
         ],
         unhandled_types=len(unhandled),
@@ -197,10 +199,6 @@ def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
     return {text_of(type_): value for type_, value in found.items()}
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
     """The types that are listed individually, in their order, and the others."""
     if len(types) <= MOST_TYPES:
@@ -226,9 +224,9 @@ def _together(views: Sequence[TypeView]) -> TypeView:
         handled=any(view.handled for view in views),
         failures_last_hour=sum(view.failures_last_hour for view in views),
         mean_seconds=None,
-        longest_seconds=max((view.longest_seconds for view in views if view.longest_seconds is not None), default=None),
+        longest_seconds=largest(view.longest_seconds for view in views),
         due=sum(view.due for view in views),
-        oldest_age=max((view.oldest_age for view in views if view.oldest_age is not None), default=None),
+        oldest_age=largest(view.oldest_age for view in views),
     )
 
 

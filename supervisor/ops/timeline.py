@@ -55,13 +55,11 @@ class Trial:
 
     @property
     def duration(self) -> float | None:
-        known = self.run.duration if self.run is not None else None
-        return known if known is not None or self.error is None else self.error.duration
+        return next((one.duration for one in (self.run, self.error) if one and one.duration is not None), None)
 
     @property
     def peak_memory(self) -> int | None:
-        known = self.run.peak_memory if self.run is not None else None
-        return known if known is not None or self.error is None else self.error.peak_memory
+        return next((one.peak_memory for one in (self.run, self.error) if one and one.peak_memory is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

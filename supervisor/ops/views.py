@@ -5,6 +5,8 @@ Times are seconds, memory is bytes.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,14 +16,17 @@ COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
 MOST_NAMED = 50  # types without a pool, and paused types, listed by name
 MOST_SCHEDULES = 200
-NAME = 200  # characters of a name from a row; valid names have 100 at most
 SENTENCE = 1000  # characters of a reason that a supervisor posts
 
 
-def text_of(value: object, limit: int = NAME) -> str:
-    """A text of bounded length, from a row or a supervisor's status that any program may have written."""
-    text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+def finite(value: Any) -> Any:
+    """The value, or None for an infinite number or none at all, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest of the known values, if there is one."""
+    return max((value for value in values if value is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,10 @@ class TypeView:
     due: int
     oldest_age: float | None
     last_hour: Hour = QUIET
+
+    @property
+    def unsuccessful(self) -> int:
+        return self.jobs.get("failed", 0) + self.jobs.get("quarantined", 0)
 
 
 @dataclass(frozen=True, slots=True)

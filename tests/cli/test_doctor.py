@@ -19,7 +19,8 @@ import pytest
 import supervisor
 from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
-from supervisor.ops.doctor import Finding, admin, clock, environment, gpus, limits, memory, place, service
+from supervisor.ops.diagnosis import Finding
+from supervisor.ops.doctor import admin, clock, environment, gpus, limits, memory, place, service
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -36,6 +37,7 @@ def settings_of(folder: Path, more: str = "", text: str = CONFIGURATION) -> Sett
 def told(cli: Run, about: str, *words: str) -> dict[str, str]:
     """The one finding about this that has all the words; it says what to do."""
     found = cli("doctor", "--json").document["findings"]
+    assert all(list(one) == ["level", "about", "fact", "advice"] for one in found)
     fitting = [one for one in found if one["about"] == about and all(word in one["fact"] for word in words)]
     assert len(fitting) == 1, found
     assert fitting[0]["level"] == "ok" or fitting[0]["advice"]

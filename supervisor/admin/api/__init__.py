@@ -37,13 +37,6 @@ def install(app: FastAPI) -> None:
     tell_problems(app)
     # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     app.include_router(health.router)
-    for part in (
-        health.with_access_control,
-        bulk.router,
-        jobs.router,
-        pools.router,
-        workers.router,
-        stats.router,
-        stream.router,
-    ):
-        app.include_router(part, dependencies=[_TOKEN])
+    app.include_router(health.with_access_control, dependencies=[_TOKEN])
+    for part in (bulk, jobs, pools, workers, stats, stream):
+        app.include_router(part.router, dependencies=[_TOKEN])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +14,7 @@ from supervisor.domain.job import Job
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import Doing, Everything
 from supervisor.ops.timeline import steps, trials
+from supervisor.ops.views import finite
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 
@@ -49,8 +49,4 @@ def document(found: Everything, *, show: bool) -> dict[str, Any]:
 
 def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
     """These fields of a row. Infinite numbers become None, except in columns that may hold text."""
-    return {name: getattr(row, name) if name in stored else _finite(getattr(row, name)) for name in names}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: getattr(row, name) if name in stored else finite(getattr(row, name)) for name in names}

@@ -14,7 +14,7 @@ from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
 from supervisor.admin.state import TheState
 from supervisor.domain.history import KEPT, Minute
-from supervisor.ops.views import TypeView
+from supervisor.ops.views import TypeView, largest
 from supervisor.store.base import ErrorGroup
 
 DAY = 86400.0
@@ -67,14 +67,13 @@ class History(BaseModel):
 async def stats(state: TheState) -> JSONResponse:
     """Jobs by state, waiting jobs and their ages, failures, and the run times of each type."""
     seen = await state.watch.overview()
-    ages = [type_.oldest_age for type_ in seen.types if type_.oldest_age is not None]
     return answer(
         {
             "time": seen.time,
             "jobs": seen.jobs,
             "pending": seen.jobs["pending"],
             "due": sum(type_.due for type_ in seen.types),
-            "oldest_age": max(ages, default=None),
+            "oldest_age": largest(type_.oldest_age for type_ in seen.types),
             "failed_last_hour": sum(seen.failures_last_hour.values()),
             "types": seen.types,
         }

@@ -13,7 +13,7 @@ from supervisor.admin.state import TheState
 from supervisor.domain import history
 from supervisor.domain.history import KEPT, minute_of
 from supervisor.ops.diagnosis import diagnose
-from supervisor.ops.views import Overview, PoolView
+from supervisor.ops.views import Overview, PoolView, largest
 
 router = route.router()
 
@@ -45,19 +45,18 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
         hour=hour,
         findings=diagnose(shown),
         pools=[pool_card(pool, shown, hour) for pool in shown.pools],
-        oldest=max((view.oldest_age for view in shown.types if view.oldest_age is not None), default=None),
+        oldest=largest(view.oldest_age for view in shown.types),
     )
 
 
 def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
     own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
     kept = [view for view in shown.types if view.type in pool.paused]
-    ages = [age for age in (pool.oldest_age, *(view.oldest_age for view in kept)) if age is not None]
     return PoolCard(
         view=pool,
         busy=sum(worker.state == "busy" for worker in own),
         due=pool.due + sum(view.due for view in kept),
-        oldest=max(ages, default=None),
+        oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
         sums=hour.sums(pool.types),
         runs=hour.runs_of(pool.types),
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from supervisor.admin.rendering import render
 from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import JobNotFound, StoreBusy, StoreError
-from supervisor.ops.views import Overview, text_of
+from supervisor.domain.text import NAME, text_of
+from supervisor.ops.views import Overview
 
-NAME = 200  # characters of a name
 LONG = 60_000  # of a message, a traceback, a log
 
 Row = TypeVar("Row")

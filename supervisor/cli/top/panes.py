@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from supervisor.cli.tables import NOTHING, percent, span
+from supervisor.cli.tables import NOTHING, activity, span
 from supervisor.domain.duration import human_size
 from supervisor.domain.printable import CELL, clean
 from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
@@ -104,7 +104,7 @@ def _worker(worker: WorkerView, types: tuple[str, ...]) -> Row:
     busy = worker.job is not None
     return Row(
         key=f"{worker.name}@{worker.supervisor}",
-        cells=(worker.name, str(worker.pid), worker.state, job, span(worker.running_for), memory, _doing(worker)),
+        cells=(worker.name, str(worker.pid), worker.state, job, span(worker.running_for), memory, activity(worker)),
         interest=(busy, worker.state not in ("idle", "busy"), worker.running_for or 0.0, worker.memory or 0),
         style="" if busy else "dim",
         pool=worker.pool,
@@ -113,21 +113,13 @@ def _worker(worker: WorkerView, types: tuple[str, ...]) -> Row:
     )
 
 
-def _doing(worker: WorkerView) -> str:
-    if worker.progress is not None:
-        return f"{percent(worker.progress)} {worker.text}".rstrip()
-    if worker.text:
-        return worker.text
-    return f"to be replaced: {worker.leaving}" if worker.leaving else ""
-
-
 def _types(overview: Overview, failures: Mapping[str, str]) -> Pane:
     columns = ("type", "pending>", "running>", "failed>", "errors/h>", "mean>", "latest failure")
     return Pane("types", columns, _unique([_type(view, failures.get(view.type, "")) for view in overview.types]))
 
 
 def _type(view: TypeView, failure: str) -> Row:
-    failed = unsuccessful(view)
+    failed = view.unsuccessful
     pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
     counts = (pending, running, failed, view.failures_last_hour)
     return Row(
@@ -143,10 +135,6 @@ def _details(view: TypeView, failure: str) -> str:
     """What prevents its jobs from running, and the latest failure."""
     obstacle = "paused" if view.paused else "" if view.handled or not view.jobs.get("pending") else "no pool takes it"
     return "; ".join(filter(None, (obstacle, failure)))
-
-
-def unsuccessful(view: TypeView) -> int:
-    return view.jobs.get("failed", 0) + view.jobs.get("quarantined", 0)
 
 
 def _unique(rows: Iterable[Row]) -> tuple[Row, ...]:

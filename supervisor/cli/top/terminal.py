@@ -7,7 +7,6 @@ import sys
 import termios
 import tty
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 _TAKE = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J"  # alternate screen, no cursor, no wrapping
@@ -32,9 +31,7 @@ class Terminal:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.give_back()
 
     def take(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale
-from supervisor.cli.top.panes import NAMES, Name, Pane, Row, unsuccessful
+from supervisor.cli.top.panes import NAMES, Name, Pane, Row
 from supervisor.domain.text import counted
 from supervisor.ops.commands import MANY_WORKERS, MOST_WORKERS
 from supervisor.ops.views import Overview
@@ -124,7 +124,7 @@ def _automatic(view: View, row: Row, overview: Overview) -> Pressed:
 
 
 def _retry(view: View, row: Row, overview: Overview) -> Pressed:
-    number = sum(unsuccessful(known) for known in overview.types if known.type in row.types)
+    number = sum(known.unsuccessful for known in overview.types if known.type in row.types)
     if not number:
         return _refused(view, f"no job of {', '.join(row.types)} has failed" if row.types else "no job has failed")
     question = f"retry {counted(number, 'job')} of {', '.join(row.types)}?"

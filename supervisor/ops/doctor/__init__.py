@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import ConfigError, QueueError
-from supervisor.ops.diagnosis import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import Finding, fault, good, warning
 
 if TYPE_CHECKING:
     from supervisor.config.reader import Survey
-
-__all__ = ["Finding", "examine", "fault", "good", "note", "warning"]
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:

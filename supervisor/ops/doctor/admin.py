@@ -99,10 +99,8 @@ def _served(settings: Settings) -> bool:
         operations = engine.operations()
     except StoreError:
         return True  # reported by another check
-    try:
+    with contextlib.closing(operations):
         boards = [board for _, alive, board in registered(operations) if alive is not False]
-    finally:
-        operations.close()
     return any(board is None or _has_admin(board.supervisor_status().get("admin")) for board in boards)
 
 

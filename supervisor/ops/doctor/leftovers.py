@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.errors import StoreError
-from supervisor.domain.text import counted
+from supervisor.domain.text import counted, text_of
 from supervisor.ops.diagnosis import Finding, diagnose, fault, good, note, warning
 from supervisor.ops.doctor import clock
 from supervisor.ops.status import gather
-from supervisor.ops.views import text_of
 from supervisor.store.base import Engine, Operations, SupervisorRecord
 
 _LATE = 60.0  # seconds after which an expired claim should have been reclaimed; also the tolerance for clocks
@@ -27,7 +27,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
     except StoreError as error:
         yield fault("database", str(error), "see the error; nothing was changed")
         return
-    try:
+    with closing(operations):
         configured = () if settings is None else settings.pools.values()
         seen = gather(engine, operations, configured=configured)
         yield good("database", f"the schema is current, {counted(seen.jobs['pending'], 'job is', 'jobs are')} pending")
@@ -45,8 +45,6 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
                 f"sizes are set for pools that are not in this configuration: {_some(unknown)}",
                 "`supervisor scale POOL auto` removes one",
             )
-    finally:
-        operations.close()
 
 
 def _strays(engine: Engine, supervisors: list[SupervisorRecord]) -> Iterator[Finding]:

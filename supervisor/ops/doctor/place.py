@@ -106,6 +106,12 @@ def _unescaped(point: str) -> str:
     return point
 
 
+def _open_to_all(path: Path) -> bool:
+    """Whether any user can write there, and replace what others have written."""
+    mode = path.stat().st_mode
+    return bool(mode & 0o002 and not mode & 0o1000)
+
+
 def _folder_permissions(folder: Path) -> Iterator[Finding]:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         yield fault(
@@ -113,7 +119,7 @@ def _folder_permissions(folder: Path) -> Iterator[Finding]:
             f"{folder}: this user cannot write in the folder, where SQLite keeps its log beside the database",
             f"give user {os.geteuid()} read, write and search permission on the folder",
         )
-    elif folder.stat().st_mode & 0o002 and not folder.stat().st_mode & 0o1000:
+    elif _open_to_all(folder):
         yield warning("permissions", f"{folder}: any user can write there", f"chmod o-w {folder}")
 
 
@@ -150,8 +156,7 @@ def _beside(database: Path, shared: Path) -> Iterator[Finding]:
 def configuration(settings: Settings) -> Iterator[Finding]:
     """Who can write the configuration or handlers controls what runs; who can read them may learn secrets."""
     for path in (settings.path, settings.folder):
-        mode = path.stat().st_mode
-        if mode & 0o002 and not mode & 0o1000:
+        if _open_to_all(path):
             advice = f"chmod o-w {path}: a user who can write there controls what runs"
             yield fault("permissions", f"{path}: any user can write to it", advice)
     names = sorted({name for pool in settings.pools.values() for name in (*pool.env, *pool.options)})
@@ -174,7 +179,7 @@ def runtime_folder() -> Iterator[Finding]:
         if not os.access(folder, os.W_OK | os.X_OK):
             fact = f"{folder} (${variable}) is not writable, so scoreboards are stored beside the database"
             yield note("permissions", fact, "no action needed if this is intended")
-        elif folder.stat().st_mode & 0o002 and not folder.stat().st_mode & 0o1000:
+        elif _open_to_all(folder):
             yield fault("permissions", f"{folder} (${variable}): any user can write there", f"chmod o-w {folder}")
         return
 
