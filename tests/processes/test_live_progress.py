@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -150,3 +151,21 @@ def test_progress_is_written_as_soon_as_the_database_can_be_written_again(make_s
     reached(site, job, 0.5, "half")
     go.touch()
     assert site.done(job).crashes == 0
+
+
+def test_the_progress_of_a_program_is_in_the_table_too_and_writing_it_changes_nothing_in_its_worker(
+    make_site: MakeSite,
+) -> None:
+    site = make_site(f'[pools.steps]\ncommand = ["{sys.executable}", "program.py"]\nworkers = 1\n', HANDLERS)
+    (site.folder / "program.py").write_text(
+        "import job_handler, jobs\njob_handler.serve(lambda payload, ctx: jobs.steps(payload, ctx))\n"
+    )
+    go = site.folder / "go"
+    site.start()
+    worker = wait_for(lambda: site.workers("steps"), "the worker")[0].pid
+    job = site.queue.enqueue("steps", {"steps": [[0.5, "half"]], "until": str(go)})
+    reached(site, job, 0.5, "half")
+    go.touch()
+    assert site.done(job).progress == 1.0
+    site.done(site.queue.enqueue("steps", {}))
+    assert [one.pid for one in site.workers("steps")] == [worker]
