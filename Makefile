@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NEWEST = tests/web tests/store tests/processes tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
 
-.PHONY: install packages demo test newest newest-tests coverage faults model deploy-test long lint types soak bench screenshots clean
+.PHONY: install packages node demo test newest newest-tests coverage faults model deploy-test long lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,15 @@ $(VENV)/.installed-ml: pyproject.toml $(VENV)/.installed
 # A browser and the like, for the tests that drive one; as root, with Debian's package manager.
 packages:
 	tests/packages.sh
+
+# What the tests of clients/node need; without it they are skipped. `make test` itself downloads nothing for them.
+node:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory clients/node/node_modules/.installed; \
+	else echo "node: there is no npm here, so the tests of clients/node are skipped"; fi
+
+clients/node/node_modules/.installed: clients/node/package-lock.json
+	cd clients/node && npm ci --no-audit --no-fund
+	touch $@
 
 demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
@@ -98,4 +107,4 @@ bench: $(VENV)/.installed-ml
 	$(BIN)/python bench/run.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-newest clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

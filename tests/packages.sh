@@ -10,6 +10,7 @@ need() { # command, package
 need chromium chromium
 need curl curl
 need logrotate logrotate
+need php "php-cli php-sqlite3"
 need shellcheck shellcheck
 need sqlite3 sqlite3
 need systemd-analyze systemd

@@ -30,7 +30,7 @@ _AT_ONCE = 1000  # payloads
 _dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
-_CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
+CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
 
 
 def new_job(
@@ -142,7 +142,7 @@ def _requires(value: str | Iterable[str]) -> str:
     except TypeError:
         raise InvalidJob("requires", f"{_short(value)} is not a list of capabilities") from None
     for word in words:
-        if not isinstance(word, str) or not _CAPABILITY.fullmatch(word):
+        if not isinstance(word, str) or not CAPABILITY.fullmatch(word):
             raise InvalidJob(
                 "requires", f"{_short(word)} is not a capability: 1 to 100 printable characters, no spaces"
             )

@@ -23,10 +23,17 @@ from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
 from supervisor.ops.status import gather
 from tests import forkserver
+from tests.clients.node import INSTALLED, link_packages
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
 
 PATIENCE = 30.0  # seconds for one block
 OF_EXTRAS = {"numpy", "onnx", "onnxruntime"}
+GO_PATH = Path("/usr/share/gocode")  # Debian's, with golang-github-mattn-go-sqlite3-dev
+PROGRAMS = {
+    "js": ["node"],
+    "php": ["php"],
+    "go": ["env", "GO111MODULE=off", f"GOPATH={GO_PATH}", "go", "run"],
+}
 
 
 def environment() -> dict[str, str]:
@@ -69,6 +76,12 @@ def perform(block: Block, folder: Path) -> str:
         runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}"]
         tests = runner if "def test_" in block.text else []
         return execute(block, folder, [sys.executable, *tests, program.name])
+    if block.language in PROGRAMS:
+        program = folder / f"block_{block.line}.{block.language}"
+        program.write_text(block.text)
+        if block.language == "js" and not (folder / "node_modules").exists():
+            link_packages(folder)
+        return execute(block, folder, [*PROGRAMS[block.language], program.name])
     return execute(block, folder, ["bash", "-euo", "pipefail", "-c", block.text])
 
 
@@ -89,12 +102,13 @@ def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: 
     for block in blocks(document=document):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
-        elif block.runs and not needs_missing_sqlite(block):
+        elif block.runs and not missing_program(block):
             printed = perform(block, tmp_path)
         elif block.mark == "printed":
             assert not lines(block.text) - lines(printed), f"{block}\n{printed}"
-    if any(needs_missing_sqlite(block) for block in blocks("sh", document=document)):
-        pytest.skip("there is no sqlite3 shell here for some of the blocks; the others were run")
+    without = {missing_program(block) for block in blocks(document=document)} - {""}
+    if without:
+        pytest.skip(f"there is no {' and no '.join(sorted(without))} here for some of the blocks; the others were run")
 
 
 def lines(text: str) -> set[str]:
@@ -108,8 +122,24 @@ def missing_library(document: Path) -> str:
     return next((name for name in imported if name in OF_EXTRAS and importlib.util.find_spec(name) is None), "")
 
 
-def needs_missing_sqlite(block: Block) -> bool:
-    return block.runs and shutil.which("sqlite3") is None and re.search(r"^sqlite3 ", block.text, re.M) is not None
+def missing_program(block: Block) -> str:
+    """What a block to be run needs and this machine lacks, or nothing."""
+    if not block.runs:
+        return ""
+    if block.language == "js":
+        return "" if shutil.which("node") and (INSTALLED / "better-sqlite3").exists() else "node with better-sqlite3"
+    if block.language == "php":
+        return "" if shutil.which("php") and has_pdo_sqlite() else "php with pdo_sqlite"
+    if block.language == "go":
+        module = GO_PATH / "src/github.com/mattn/go-sqlite3"
+        return "" if shutil.which("go") and module.exists() else "go with go-sqlite3"
+    shell = block.language == "sh" and re.search(r"^sqlite3 ", block.text, re.M)
+    return "sqlite3 shell" if shell and shutil.which("sqlite3") is None else ""
+
+
+def has_pdo_sqlite() -> bool:
+    listed = subprocess.run(["php", "-m"], capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
+    return "pdo_sqlite" in listed.split()
 
 
 def test_the_first_job_of_the_readme_ends_as_it_shows(tmp_path: Path) -> None:
@@ -177,21 +207,25 @@ def test_a_foreign_worker_as_the_schema_page_shows_it_settles_its_own_claim(tmp_
     assert (settled.status, settled.result) == (Status.DONE, {"tags": []})
 
 
-def test_node_enqueues_with_the_statement_of_the_readme(tmp_path: Path) -> None:
-    [block] = blocks("js")
-    statements = re.findall(r'prepare\("([^"]+)"\)', block.text)
-    assert statements
+@pytest.mark.parametrize("block", [b for b in blocks("js", "php", "go") if "INSERT INTO jobs" in b.text], ids=str)
+def test_the_statements_of_other_languages_enqueue_a_job(block: Block, tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
-    queue.enqueue("makes-the-tables")
+    queue.create_tables()
     with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
-        for statement in statements:
-            job = connection.execute(statement, ("tag", '{"path":"cat.jpg"}')).lastrowid
+        for statement in re.findall(r"['\"`](INSERT INTO jobs[^'\"`]+)['\"`]", block.text):
+            words = ["tag", '{"path":"cat.jpg"}', None][: statement.count("?")]
+            job = connection.execute(statement, words).lastrowid
             assert job is not None
             assert queue.job(job).payload == {"path": "cat.jpg"}
-    if shutil.which("node") is None:
-        pytest.skip("there is no node here")
-    (tmp_path / "enqueue.js").write_text(block.text)
-    execute(block, tmp_path, ["node", "--check", "enqueue.js"])
+            with pytest.raises(sqlite3.OperationalError, match="malformed JSON"):
+                connection.execute(statement, ["tag", "{", *words[2:]])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+@pytest.mark.parametrize("block", blocks("js", "javascript"), ids=str)
+def test_programs_in_node_parse(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "block.js").write_text(block.text)
+    execute(block, tmp_path, ["node", "--check", "block.js"])
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)

@@ -1,4 +1,4 @@
-"""The example in Node.js does what its files say."""
+"""Programs in Node.js that run the jobs of a pool, with the package's `job-supervisor/handler`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,29 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.job import Status
-from tests.programs.conftest import MakePair
+from tests.clients.node import EXAMPLE, PACKAGE, needs_node
+from tests.programs.conftest import MakePair, Pair
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "node"
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+pytestmark = needs_node
 
 
-@needs_node
+def link_package(folder: Path) -> None:
+    """The handler's part of the package needs no other."""
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "job-supervisor").symlink_to(PACKAGE)
+
+
+def program(pair: MakePair, folder: Path, source: str, keys: str = "") -> Pair:
+    """A pool's program that serves with this source."""
+    if not (folder / "node_modules").exists():
+        link_package(folder)
+    (folder / "own.js").write_text(f'const {{ serve, Fail, Retry }} = require("job-supervisor/handler");\n{source}')
+    return pair("node", "own.js", keys=keys)
+
+
 def test_the_example_runs_as_its_configuration_shows(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "node"))
+    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "node", ignore=shutil.ignore_patterns("node_modules", "*.db*")))
+    link_package(folder)
     enqueue, *rest = [
         line.removeprefix("#").strip().removeprefix("supervisor ")
         for line in (folder / "supervisor.toml").read_text().splitlines()
@@ -44,18 +57,9 @@ def test_the_example_runs_as_its_configuration_shows(tmp_path: Path) -> None:
     assert (shown.get("job", shown))["result"] == {"slug": "hello-world", "cancelled": False}
 
 
-@needs_node
-def test_a_handler_in_node_reports_fails_sees_cancels_and_leaves(pair: MakePair, tmp_path: Path) -> None:
-    for path in EXAMPLE.glob("*.js"):
-        shutil.copy(path, tmp_path)
-    (tmp_path / "own.js").write_text(
-        'const { serve, Retry } = require("./job-handler.js");\n'
-        "serve((payload, job) => {\n"
-        '  if (payload === "retry") throw new Retry("busy", "30s");\n'
-        '  if (payload === "large") return "x".repeat(1 << 20);\n'
-        "  throw new TypeError(`no ${payload.a.b}`);\n"
-        "});\n"
-    )
+def test_the_example_reports_fails_sees_cancels_and_leaves(pair: MakePair, tmp_path: Path) -> None:
+    link_package(tmp_path)
+    shutil.copy(EXAMPLE / "slug.js", tmp_path)
     made = pair("node", "slug.js").set_up()
     done = made.run('{"text": "Ça va?"}')
     assert (done.status, done.progress) == (Status.DONE, 1.0)
@@ -67,14 +71,118 @@ def test_a_handler_in_node_reports_fails_sees_cancels_and_leaves(pair: MakePair,
     began = time.monotonic()
     made.tear_down()
     assert time.monotonic() - began < 4  # by itself, not by TERM
+    assert made.losses == []
 
-    other = pair("node", "own.js").set_up()
-    retried, large, raised = (other.run(json.dumps(payload)).failure for payload in ("retry", "large", {"a": None}))
-    assert retried is not None
-    assert large is not None
+
+def test_every_end_of_a_handler_is_reported(pair: MakePair, tmp_path: Path) -> None:
+    made = program(
+        pair,
+        tmp_path,
+        """serve((payload, ctx) => {
+          if (payload === "retry") throw new Retry("busy", { after: "30s" });
+          if (payload === "soon") throw new Retry("busy", { after: 250 });
+          if (payload === "never") throw new Retry("busy", { after: "later" });
+          if (payload === "large") return "x".repeat(1 << 20);
+          if (payload === "NaN") return { a: NaN };
+          if (payload === "text") throw "a text";
+          if (payload === "nothing") return;
+          throw new TypeError(`no ${payload.a.b}`);
+        });""",
+    ).set_up()
+    ends = {name: made.run(json.dumps(name)) for name in ("retry", "soon", "never", "large", "NaN", "text")}
+    found = {name: (end.failure.kind, end.failure.message) for name, end in ends.items() if end.failure}
+    assert found == {
+        "retry": ("retry", "busy"),
+        "soon": ("retry", "busy"),
+        "never": ("exception", found["never"][1]),
+        "large": ("result", "result: it has 1048578 bytes of JSON; the limit is 1048576 (1 MiB)"),
+        "NaN": ("result", "result: it is not valid JSON: it contains NaN"),
+        "text": ("exception", "a text"),
+    }
+    assert found["never"][1].startswith('InvalidJob: after: "later" is not a duration')
+    assert (ends["retry"].delay, ends["soon"].delay) == (30, 0.25)
+    assert made.run('"nothing"').status == Status.DONE
+    raised = made.run('{"a": null}').failure
     assert raised is not None
-    assert (retried.kind, retried.message) == ("retry", "busy")
-    assert (large.kind, large.message) == ("result", "the result is too large")
     assert raised.message.startswith("TypeError: Cannot read properties of null")
-    assert "own.js:5" in (raised.traceback or "")
-    assert (made.losses, other.losses) == ([], [])
+    assert "own.js:10" in (raised.traceback or "")
+    assert made.losses == []
+
+
+def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: Path) -> None:
+    made = program(
+        pair,
+        tmp_path,
+        """class Tagger {
+          setup(ctx) { this.quality = ctx.options.quality; this.seen = [ctx.capabilities, ctx.device, ctx.jobId]; }
+          async handle(payload, ctx) {
+            ctx.extend("5m");
+            ctx.progress(2, "all");
+            ctx.log("half way", { quality: this.quality, big: 1n });
+            ctx.log.warning("careful", null);
+            const options = { priority: 5, uniqueKey: "cat", requires: ["gpu"], maxAttempts: 2 };
+            ctx.enqueue("size", { path: payload.path }, options);
+            ctx.enqueue("later", [1], { at: new Date(5000) });
+            for (const wrong of [["no type!"], ["mail", NaN], ["mail", {}, { meta: { a: 1 } }]]) {
+              try { ctx.enqueue(...wrong); return "was not refused"; } catch {}
+            }
+            const { jobId, type, attempt, timeout, idempotencyKey } = ctx;
+            return { jobId, type, attempt, timeout, idempotencyKey, quality: this.quality, seen: this.seen };
+          }
+          teardown() { require("node:fs").writeFileSync("left", ""); }
+        }
+        serve(Tagger, { capabilities: ["gpu", "tag@2"] });""",
+        'capabilities = ["gpu"]\noptions = { quality = 3 }\ntimeout = "7s"',
+    ).set_up()
+    done = made.run('{"path": "cat.jpg"}')
+    assert done.failure is None, done.failure
+    result = json.loads(done.result or "")
+    assert isinstance(result.pop("idempotencyKey"), str)
+    assert result == {
+        "jobId": 1, "type": "tag", "attempt": 1, "timeout": 7000, "quality": 3, "seen": [["gpu"], None, 0],
+    }  # fmt: skip
+    size, later = done.children
+    assert (size.type, size.payload, size.priority, size.requires) == ("size", '{"path":"cat.jpg"}', 5, "gpu")
+    assert (size.unique_key, size.max_attempts, size.scheduled_at) == ("cat", 2, None)
+    assert (later.type, later.payload, later.scheduled_at) == ("later", "[1]", 5.0)
+    assert done.progress == 1
+    made.tear_down()
+    assert (tmp_path / "left").exists()
+    assert made.losses == []
+
+
+def test_what_a_job_leaves_behind_says_nothing_in_the_name_of_the_next(pair: MakePair, tmp_path: Path) -> None:
+    made = program(
+        pair,
+        tmp_path,
+        """let before;
+        serve((payload, ctx) => {
+          if (!before) { before = ctx; return "first"; }
+          before.progress(0.9);
+          before.extend("1h");
+          let refused = false;
+          try { before.enqueue("tag"); } catch { refused = true; }
+          return refused;
+        });""",
+    ).set_up()
+    made.run()
+    second = made.run()
+    assert (second.result, second.progress, second.children) == ("true", None, ())
+    assert made.losses == []
+
+
+def test_a_program_without_a_capability_of_its_pool_is_refused(pair: MakePair, tmp_path: Path) -> None:
+    made = program(pair, tmp_path, 'serve(() => 1, { capabilities: ["cpu"] });', 'capabilities = ["gpu"]')
+    with pytest.raises(Exception, match="gpu"):
+        made.set_up()
+
+
+def test_a_program_that_was_started_by_hand_says_how_it_is_meant(tmp_path: Path) -> None:
+    link_package(tmp_path)
+    shutil.copy(EXAMPLE / "slug.js", tmp_path)
+    without = {name: value for name, value in os.environ.items() if name != "SUPERVISOR_REPLY_FD"}
+    ran = subprocess.run(
+        ["node", "slug.js"], cwd=tmp_path, env=without, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1
+    assert "must be started by a pool" in ran.stderr

@@ -36,8 +36,8 @@ WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
-       CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END,
-       substr(last_error, 1, 65536), created_at, updated_at, started_at, completed_at, meta, progress_text
+       CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END AS result,
+       substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
 
 -- name: job_meta

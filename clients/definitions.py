@@ -1,0 +1,81 @@
+"""Writes clients/node/definitions.json: what clients in other languages need of this package, from its only source.
+
+    python clients/definitions.py
+
+The file has the statements that create the tables, the statements that clients run, and the limits of what may be
+enqueued. tests/clients/test_definitions.py fails when it is not up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+from supervisor.domain import intake
+from supervisor.domain.job import NewJob
+from supervisor.store.migrate import shipped
+from supervisor.store.sqlite import schema
+from supervisor.store.sqlite.connection import QUERIES
+
+FILE = Path(__file__).parent / "node" / "definitions.json"
+_RUN = (
+    "tables",
+    "meta",
+    "insert_job",
+    "insert_job_with_meta",
+    "find_unique",
+    "job",
+    "job_status",
+    "cancel_pending",
+    "request_cancel",
+)
+# What `insert_job` of store/sqlite/inserting.py binds, in this order: drivers for JavaScript bind by name.
+_VALUES = (*(name for name in NewJob._fields if name != "meta"), "now", "meta")
+
+
+def _named(sql: str) -> str:
+    return re.sub(r"\?(\d)", lambda number: f":{_VALUES[int(number[1]) - 1]}", sql)
+
+
+def definitions() -> str:
+    """The text of the file. The tables are described as they are after all migrations."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        schema.bring_up_to_date(fresh, shipped("supervisor.store.sqlite"))
+        parts = fresh.execute(
+            "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
+        ).fetchall()
+        values = fresh.execute("SELECT key, value FROM job_meta WHERE key <> 'epoch' ORDER BY key").fetchall()
+    insert = "INSERT INTO job_meta (key, value) VALUES"
+    stamps = [f"{insert} ('{key}', '{value}')" for key, value in values]
+    return (
+        json.dumps(
+            {
+                "about": "Written by clients/definitions.py; do not edit.",
+                "schema_version": schema.newest_version(),
+                "create": [sql for (sql,) in parts] + stamps + [QUERIES.make_epoch],
+                "queries": {name: _named(getattr(QUERIES, name)) for name in _RUN},
+                "limits": {
+                    "type": intake.TYPE.pattern,
+                    "capability": intake.CAPABILITY.pattern,
+                    "payload_bytes": intake.MAX_PAYLOAD_BYTES,
+                    "meta_bytes": intake.MAX_META_BYTES,
+                    "depth": intake.MAX_DEPTH,
+                    "priority": intake.MAX_PRIORITY,
+                    "attempts": intake.MAX_ATTEMPTS,
+                    "key": intake.MAX_KEY,
+                    "requires": intake.MAX_REQUIRES,
+                    "time": intake.MAX_TIME,
+                },
+            },
+            indent=2,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(definitions(), encoding="utf-8")
