@@ -46,6 +46,7 @@ ELSEWHERE = {
     "set_aside": "the claims here, where a row is refused",
     "note_set_aside": "the claims here, where a row is refused",
     "pending_token": "the claims here, where a row is refused",
+    "payloads": "tests/store/sqlite/test_files.py, where a trigger inserts rows in between",
     "to_renew": "the renewal here, where a row is refused",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
-from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
 from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, done, failed, released, suspected
 from supervisor.store.base import (
     Claims,
@@ -134,6 +134,7 @@ class Deed(NamedTuple):
 def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
     return {
         "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
+        "enqueue alike": (lambda r: r.enqueue(AlikeJobs(_new(), ["[{},{}]", "[{}]"], 3)), False),
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
         "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
