@@ -122,7 +122,8 @@ def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -
         advice = "the reader of the log is gone, had stopped, or the disk was full; jobs are not affected"
         yield told("note", "log_lost", fact, advice)
     if not one.visible:
-        fact = " is running, but its workers are not visible: its scoreboard cannot be read"
+        state = "is running" if one.alive else "may be running"  # on another host, for example
+        fact = f" {state}, but its workers are not visible: its scoreboard cannot be read"
         advice = "look as the user of the service, and with its version of this program"
         yield told("warning", "not_visible", fact, advice, blocks=unseen)
     if one.stopping:

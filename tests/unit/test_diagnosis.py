@@ -82,6 +82,11 @@ def test_supervisors_of_several_hosts_are_told_apart() -> None:
     assert [fact.partition(":")[0] for fact in facts] == ["supervisor 7 on a", "supervisor 7 on b"]
 
 
+def test_a_supervisor_of_which_nothing_is_known_may_be_running() -> None:
+    [found] = diagnose(overview(supervisors=[supervisor(alive=None, visible=False)]))
+    assert found.fact.startswith("supervisor 7 may be running, but its workers are not visible")
+
+
 def test_a_late_schedule_is_nothing_more_to_tell_while_no_supervisor_runs() -> None:
     assert names(supervisors=[], schedules=[ScheduleView("nightly", -9e5, None, None)]) == ["no_supervisor"]
 
