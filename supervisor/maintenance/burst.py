@@ -21,41 +21,34 @@ class BurstState(Result):
     failed: int
 
 
+@dataclass(eq=False)
 class BurstWatch(Duty):
     """A burst is over when nothing is due, running or delayed for another attempt."""
 
     name = "burst"
     quiet = True
 
-    def __init__(
-        self,
-        backlog: Backlog,
-        locks: ClaimLocks,
-        slots: SlotReader,
-        pools: tuple[JobSelector, ...],
-        own: str,
-        since: float,
-        send: Callable[[Message], None],
-    ) -> None:
-        self._backlog = backlog
-        self._locks = locks
-        self._slots = slots
-        self._pools = pools
-        self._types = tuple(sorted({t for wanted in pools for t in wanted.types}))
-        self._own = own
-        self._since = since
-        self._send = send
+    backlog: Backlog
+    locks: ClaimLocks
+    slots: SlotReader
+    pools: tuple[JobSelector, ...]
+    own: str
+    since: float
+    send: Callable[[Message], None]
+
+    def __post_init__(self) -> None:
+        self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
         self.every = _PAUSE
 
     def run(self, now: float) -> BurstState:
         began = time.monotonic()
-        rest, done = self._slots.at_rest()
-        over = rest and not any(self._backlog.unfinished(wanted, now) for wanted in self._pools)
-        over = over and not self._locks.has_claims(self._own)
+        rest, done = self.slots.at_rest()
+        over = rest and not any(self.backlog.unfinished(wanted, now) for wanted in self.pools)
+        over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
-        over = over and self._slots.at_rest() == (True, done)
-        pending, failed = self._backlog.progress_of(self._types, self._since)
-        self._send({"burst": {"over": over, "pending": pending, "failed": failed}})
+        over = over and self.slots.at_rest() == (True, done)
+        pending, failed = self.backlog.progress_of(self._types, self.since)
+        self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_PAUSE, 20 * (time.monotonic() - began))
         return BurstState(over, pending, failed)

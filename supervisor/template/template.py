@@ -40,7 +40,6 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.template.fork_safety import load_image
-from supervisor.worker.batch import BatchWorker
 from supervisor.worker.loader import AnyHandler, HandlerError
 from supervisor.worker.placement import Place, limit_threads, take
 from supervisor.worker.recorder import Recorder
@@ -274,7 +273,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler = SubprocessHandler(
             pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
         )
-    worker = (BatchWorker if pool.batch_size > 1 else Worker)(
+    worker = Worker(
         pool,
         record,
         spec.engine,

@@ -15,6 +15,7 @@ from supervisor.domain.job import Claim, NewJob
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
 MAX_CHILDREN_BYTES = 64 << 20  # of all their payloads: they are inserted in one transaction
+NO_JOB = Claim(job_id=0, token=0, type="", payload="", attempt=0, max_attempts=None, crashes=0)
 _ROUNDING = 1e-6  # tolerance for sums of fractions that fall slightly outside 0 to 1
 
 
@@ -99,17 +100,17 @@ class Context:
         self,
         board: Board,
         *,
-        claim: Claim | None = None,
+        claim: Claim = NO_JOB,
         capabilities: tuple[str, ...] = (),
         options: Mapping[str, Any] = MappingProxyType({}),
         device: str | None = None,
     ) -> None:
         self._board = board
         self._log: Any = None
-        self.job_id = claim.job_id if claim else 0
-        self.type = claim.type if claim else ""
-        self.attempt = claim.attempt if claim else 0
-        self.token = claim.token if claim else 0
+        self.job_id = claim.job_id
+        self.type = claim.type
+        self.attempt = claim.attempt
+        self.token = claim.token
         self.capabilities = capabilities
         self.options = options
         self.device = device

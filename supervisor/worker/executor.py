@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 # Imported by name, here and in everything a worker does between two jobs: a handler that replaces time.time or
 # json.loads must not affect the jobs after it.
@@ -32,12 +33,13 @@ from supervisor.domain.settlement import (
 )
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
-from supervisor.worker.context import RUN_ENDED, BatchContext, Board, Context, JobInterrupted
+from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
 
 
+@dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` is seconds, for messages only; `exhausted` is called when a handler has
     reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that other jobs have
@@ -45,43 +47,28 @@ class Executor:
     pool and worker.
     """
 
-    def __init__(
-        self,
-        handler: AnyHandler,
-        board: Board,
-        policy: RetryPolicy,
-        *,
-        capabilities: tuple[str, ...] = (),
-        options: Mapping[str, Any],
-        device: str | None = None,
-        timeout: float = 0.0,
-        timed_out: Any = None,
-        exhausted: Callable[[], None] = lambda: None,
-        out_of_files: Callable[[BaseException], bool] = lambda error: False,
-        max_crashes: int = 3,
-        recorder: Recorder | None = None,
-        mark: Mark = ALWAYS,
-        log: Any = None,
-    ) -> None:
-        self._handler = handler
-        self._board = board
-        self._policy = policy
-        self._capabilities = capabilities
-        self._options = options
-        self._device = device
-        self._timeout = timeout
-        self._exhausted = exhausted
-        self._out_of_files = out_of_files
-        self._mark = mark
-        self._log = log
-        self._max_crashes = max_crashes
-        self._recorder = recorder or Recorder()
-        self._run_log = self._recorder.run_log
-        self._timed_out = timed_out or (lambda claim: False)
+    handler: AnyHandler
+    board: Board
+    policy: RetryPolicy
+    _: KW_ONLY
+    capabilities: tuple[str, ...] = ()
+    options: Mapping[str, Any]
+    device: str | None = None
+    timeout: float = 0.0
+    timed_out: Callable[[Claim], bool] = lambda claim: False
+    exhausted: Callable[[], None] = lambda: None
+    out_of_files: Callable[[BaseException], bool] = lambda error: False
+    max_crashes: int = 3
+    recorder: Recorder = field(default_factory=Recorder)
+    mark: Mark = ALWAYS
+    log: Any = None
 
-    def context(self, claim: Claim | None = None) -> Context:
+    def __post_init__(self) -> None:
+        self._run_log = self.recorder.run_log
+
+    def context(self, claim: Claim = NO_JOB) -> Context:
         return Context(
-            self._board, claim=claim, capabilities=self._capabilities, options=self._options, device=self._device
+            self.board, claim=claim, capabilities=self.capabilities, options=self.options, device=self.device
         )
 
     def run(self, claim: Claim) -> Settlement:
@@ -92,12 +79,12 @@ class Executor:
         run_log.run = claim
         try:
             payload = _decoded(claim.payload)
-            value = self._handler.handle(payload, ctx)
-            if not self._mark[0]:
+            value = self.handler.handle(payload, ctx)
+            if not self.mark[0]:
                 forked.end()
             result = None if value is None else encode("result", value)
         except BaseException as error:
-            if not self._mark[0]:
+            if not self.mark[0]:
                 forked.end(error)
             return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
         finally:
@@ -111,9 +98,7 @@ class Executor:
 
     def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
         """The end of a run that gets a row, with what it used; a run that never started stays as it is."""
-        if settlement.usage is not None:
-            return settlement
-        usage = self._recorder.usage(started_at)
+        usage = self.recorder.usage(started_at)
         begun = settlement.status is not Status.PENDING or settlement.failure is not None
         return settlement._replace(usage=usage) if begun else settlement
 
@@ -137,17 +122,17 @@ class Executor:
 
     def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
         contexts = [self.context(claim) for claim in claims]
-        assert isinstance(self._handler, Handler)  # a program is never given a batch
-        batch = BatchContext(self._board, contexts)
+        assert isinstance(self.handler, Handler)  # a program is never given a batch
+        batch = BatchContext(self.board, contexts)
         self._run_log.run = claims[0]
         try:
-            values = self._handler.handle_batch(payloads, batch)
-            if not self._mark[0]:
+            values = self.handler.handle_batch(payloads, batch)
+            if not self.mark[0]:
                 forked.end()
         except BaseException as error:
-            if not self._mark[0]:
+            if not self.mark[0]:
                 forked.end(error)
-            return self.batch_failed(claims, error, started_at)
+            return self.failed_together(claims, error, started_at)
         finally:
             for ctx in (batch, *contexts):
                 ctx._board = RUN_ENDED
@@ -165,21 +150,21 @@ class Executor:
         worth = time() - started_at >= WORTH or self._run_log.size
         if not worth and all(settlement.simple for settlement in settlements):
             return settlements
-        usage = self._recorder.usage(started_at)
+        usage = self.recorder.usage(started_at)
         if usage.cpu_time is not None:
             usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
         return [settlement._replace(usage=usage) for settlement in settlements]
 
-    def batch_failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """The settlements for a batch that has raised. A requested retry applies to all of its jobs."""
+    def failed_together(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        """The settlements for a run that has raised. A retry that a batch asks for applies to all of its jobs."""
         if len(claims) == 1 or isinstance(error, Retry):
             return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
-        if self._out_of_files(error):
+        if self.out_of_files(error):
             return self._shared([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
         message, stack = _described(error)
-        (self._log or events()).warning(
+        (self.log or events()).warning(
             "batch_failed",
             jobs=[claim.job_id for claim in claims],
             types=sorted({claim.type for claim in claims}),
@@ -209,19 +194,19 @@ class Executor:
         except BaseException as worse:
             # An exception may be anything: its class, its message and its attributes are the handler's code.
             failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
-            return failed(claim, failure, self._policy, chance=random(), started_at=started_at)
+            return failed(claim, failure, self.policy, chance=random(), started_at=started_at)
 
     def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
-            return self.interrupted(claim, error, started_at)
+            return self._interrupted(claim, error, started_at)
         if isinstance(error, NotBegun):
             return released(claim)
         if isinstance(error, Crashed):
             failure = error.failure._replace(duration=time() - started_at)
-            return crashed(claim, failure, self._policy, self._max_crashes, chance=random())
+            return crashed(claim, failure, self.policy, self.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self._make_room(error)
-        elif self._out_of_files(error):
+        elif self.out_of_files(error):
             return released(claim)
         kind = _kind(error)
         message, stack = _described(error)
@@ -234,7 +219,7 @@ class Executor:
                 stderr=error.stderr if isinstance(error, Reported) else None,
                 duration=time() - started_at,
             ),
-            self._policy,
+            self.policy,
             chance=random(),
             permanent=kind in ("permanent", "payload", "result"),
             after=_after(error),
@@ -244,18 +229,17 @@ class Executor:
     def _make_room(self, error: MemoryError) -> None:
         # What the handler filled the memory with is still in its frames, and describing the error needs some memory.
         clear_frames(error.__traceback__)
-        self._exhausted()
+        self.exhausted()
 
-    def interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
+    def _interrupted(self, claim: Claim, error: JobInterrupted, started_at: float) -> Settlement:
         """The job was cancelled or has exceeded its time limit, and the handler has stopped."""
-        if not self._timed_out(claim):
-            return self._recorded(cancelled(claim, started_at=started_at), started_at)
-        message = f"over its time limit of {human(self._timeout)}"
+        if not self.timed_out(claim):
+            return cancelled(claim, started_at=started_at)
+        message = f"over its time limit of {human(self.timeout)}"
         failure = Failure(
             "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=time() - started_at
         )
-        settlement = failed(claim, failure, self._policy, chance=random(), started_at=started_at)
-        return self._recorded(settlement, started_at)
+        return failed(claim, failure, self.policy, chance=random(), started_at=started_at)
 
 
 class _BadPayload(Exception):

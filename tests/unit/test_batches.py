@@ -17,6 +17,7 @@ from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.recorder import Recorder
 
 
 def claims(*payloads: str) -> list[Claim]:
@@ -45,6 +46,22 @@ def test_each_job_has_its_own_result_children_and_failure() -> None:
     assert third.status is Status.FAILED
     assert third.failure is not None
     assert (third.failure.kind, third.failure.message) == ("permanent", "never")
+
+
+def test_what_an_interrupted_run_of_one_job_has_logged_is_kept() -> None:
+    recorder = Recorder()
+
+    class Batch:
+        def handle_batch(self, payloads: list[Any], ctx: BatchContext) -> list[Any]:
+            recorder.run_log.line("so far")
+            raise JobInterrupted
+
+    executor = Executor(Handler(Batch, "batch"), NoBoard(), RetryPolicy(), options={}, recorder=recorder)
+    [settlement] = executor.run_batch(claims("1"))
+
+    assert settlement.status is Status.CANCELLED
+    assert settlement.usage is not None
+    assert settlement.usage.log == "so far\n"
 
 
 def test_what_is_no_json_never_reaches_the_handler_and_fails_alone() -> None:

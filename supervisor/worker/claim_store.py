@@ -1,0 +1,104 @@
+"""A worker's access to the table of jobs. While the database is unavailable it waits, and reports why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
+from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.system.slot import Slot
+from supervisor.worker.counting import Counter
+from supervisor.worker.wakeups import Wakeups
+
+_FIRST, _MOST = 0.05, 5.0  # seconds between attempts
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class ClaimStore:
+    """`wanted` are the jobs that it claims, for `lock_time` seconds. `unavailable` from the first error to `over`."""
+
+    engine: Engine
+    record: WorkerRecord
+    wanted: JobSelector
+    lock_time: float
+    slot: Slot
+    counter: Counter
+    wakeups: Wakeups
+    log: Any
+
+    def __post_init__(self) -> None:
+        self._pause = 0.0
+
+    def register(self) -> None:
+        """Open the store and enter the worker, which another start would not make easier. Raises StoreError if the
+        worker is to exit before that is possible.
+        """
+        self._store = self._persist(self._registered)
+
+    def _registered(self) -> Claims:
+        store = self.engine.claims()
+        try:
+            store.register(self.record)
+        except StoreError:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        self._store.close()
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float) -> Exchange:
+        """In one transaction. Raises StoreError; call `wait` then, and `over` when it succeeds again."""
+        return self._store.settle_and_claim(
+            self.record.incarnation, settlements, self.wanted, want, self.lock_time, now
+        )
+
+    def held(self) -> list[Claim]:
+        """What the table has for this worker. Raises StoreError."""
+        return self._store.held_by(self.record.incarnation)
+
+    def limits(self, claims: Sequence[Claim]) -> Mapping[int, int]:
+        """How many jobs may run together with each job whose batch has killed a worker before."""
+        try:
+            return self._persist(lambda: self._store.limits([claim.job_id for claim in claims]))
+        except StoreError:
+            return {}  # the worker exits, and runs none of them
+
+    def _persist(self, attempt: Callable[[], Answer]) -> Answer:
+        """Try until it succeeds. Raises StoreError if the worker is to exit."""
+        while True:
+            try:
+                answer = attempt()
+            except StoreError as error:
+                if self.slot.requests.drain_requested:
+                    raise
+                self.wait(error)
+            else:
+                self.over()
+                return answer
+
+    @property
+    def unavailable(self) -> bool:
+        return self._pause > 0.0
+
+    def wait(self, error: StoreError) -> None:
+        """Wait until the next attempt, or a signal."""
+        self.counter.store_failed(error)
+        if not self._pause:
+            self.log.error("store_failed", error=str(error))
+        self.slot.work.forget_progress()
+        self.slot.tell(str(error))
+        self._pause = min(max(self._pause * 2, _FIRST), _MOST)
+        self.wakeups.pause(self._pause)
+
+    def over(self) -> None:
+        if self._pause:
+            self._pause = 0.0
+            self.slot.tell("")
+            self.log.info("store_recovered")

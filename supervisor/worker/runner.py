@@ -1,0 +1,140 @@
+"""Runs the claims that a worker holds, one at a time or in batches, and shows each run in its slot.
+
+When a batch goes wrong, it is not known which job is the cause. A batch that fails, exceeds its time limit or
+kills its worker is returned to the queue, and the attempts do not count. From then on its jobs run in batches of
+at most half its size (`Claims.limits`), until the job that fails or kills runs alone and can be charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+
+# Imported by name, as in the executor: a handler that replaces them must not affect the loop.
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from supervisor.domain.job import Claim
+from supervisor.system.slot import Cancel, Slot
+from supervisor.worker.claim_buffer import ClaimBuffer
+from supervisor.worker.context import JobInterrupted
+from supervisor.worker.executor import Executor
+from supervisor.worker.fitness import Fitness
+from supervisor.worker.heartbeat import HeartbeatThread
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+_len = len  # handlers may also replace builtins, until the process is checked
+_MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
+
+
+@dataclass(eq=False)
+class Runner:
+    """A run is of one job, or of up to `batch_size` jobs whose handler takes them together. `done` counts jobs.
+
+    `commit` settles what has ended so far. A `cautious` one checks the process after every run.
+    """
+
+    pool: PoolSettings
+    slot: Slot
+    buffer: ClaimBuffer
+    heartbeat: HeartbeatThread
+    executor: Executor
+    fitness: Fitness
+    _: KW_ONLY
+    commit: Callable[[], None]
+    cautious: bool
+
+    def __post_init__(self) -> None:
+        self._most = self.pool.batch_size
+        self._timeout = self.pool.timeout
+        self._handler = self.executor.handler
+        self._limits: Mapping[int, int] = {}
+        self._running: Claim | None = None
+        self._interrupted: tuple[int, int] | None = None
+        self._enqueued = 0  # jobs, by the runs of the current round
+        self.done = 0
+
+    def run_all(self, claims: Sequence[Claim], limits: Mapping[int, int]) -> int:
+        """Run these, unless the worker is told to exit, or the heartbeat thread returns some. Returns how many jobs.
+
+        `limits` says with how many jobs each may run that has been in a batch that went wrong.
+        """
+        requests, buffer, before = self.slot.requests, self.buffer, self.done
+        self._enqueued, self._limits = 0, limits
+        buffer.take(claims)
+        if requests.drain_requested:  # between claim and start
+            buffer.release()
+        while batch := self._next():
+            self._run(batch)
+            if requests.drain_requested:
+                buffer.release()
+        self.heartbeat.job(0.0)
+        return self.done - before
+
+    def _next(self) -> list[Claim]:
+        """The claims of the next run.
+
+        What has succeeded before in batches is committed first, since the next one may kill the worker.
+        """
+        buffer, most = self.buffer, self._most
+        if most == 1:
+            claim = buffer.next()
+            return [] if claim is None else [claim]
+        while buffer.finished and buffer.waiting and not self.slot.requests.drain_requested:
+            self.commit()
+        batch: list[Claim] = []
+        while _len(batch) < most and (claim := buffer.next()) is not None:
+            limit = self._limits.get(claim.job_id, most)
+            if _len(batch) >= limit:
+                buffer.return_first(claim)
+                break
+            batch.append(claim)
+            most = min(most, limit)
+        return batch
+
+    def _run(self, claims: list[Claim]) -> None:
+        try:
+            self._begin(claims)
+            settlements = [self.executor.run(claims[0])] if self._most == 1 else self.executor.run_batch(claims)
+            self._running = None
+        except JobInterrupted as error:
+            # Raised just before the handler was called, or just after it returned.
+            settlements = self.executor.failed_together(claims, error, time())
+            self._running = None
+        self.done += _len(claims)
+        self.slot.work.finish(self.done)
+        for settlement in settlements:
+            self.buffer.finish(settlement)
+            if settlement.children:
+                self._count(_len(settlement.children))
+        settlement = settlements[0]
+        if settlement.failure is not None or settlement.usage is not None or self.cautious:
+            self.fitness.after(settlement, self.done, always=self.cautious)
+        if self._handler.changes is not None:
+            self.fitness.see_handler()
+
+    def _begin(self, claims: list[Claim]) -> None:
+        """Show that a run starts; of a batch, its first job is named."""
+        claim, started, work = claims[0], monotonic(), self.slot.work
+        work.forget_progress()
+        doubtful = self.fitness.leftovers.new(started)
+        work.begin(claim.job_id, claim.token, started, started + self._timeout, _len(claims), doubtful=doubtful)
+        self.heartbeat.job(started)
+        self._running = claim
+
+    def _count(self, children: int) -> None:
+        """Keep what the runs of a round enqueue from adding up to a transaction that blocks other writers."""
+        self._enqueued += children
+        if self._enqueued >= _MANY_CHILDREN:
+            self.commit()
+
+    def interrupt(self) -> None:
+        """On a signal: raise JobInterrupted if the current run must stop. Only that can end a loop in its handler."""
+        claim = self._running
+        if claim is None or self._interrupted == (claim.job_id, claim.token):
+            return
+        if self.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
+            self._interrupted = (claim.job_id, claim.token)
+            raise JobInterrupted
