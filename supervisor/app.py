@@ -19,7 +19,7 @@ from supervisor.ops.doctor.environment import names
 from supervisor.ops.doctor.place import file_system
 from supervisor.ops.tokens import granted
 from supervisor.store.base import Engine, SupervisorRecord
-from supervisor.supervision.burst import Observer
+from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
@@ -98,8 +98,7 @@ def run(
         record,
         reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.database.folder),
         serve_admin=serve_admin,
-        burst=burst,
-        observer=observer,
+        burst=Burst(observer) if burst else None,
     ).run()
 
 

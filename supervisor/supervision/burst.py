@@ -28,9 +28,10 @@ Observer = Callable[[Progress], None]
 
 
 class Burst:
-    """Decides when a burst ends, from the maintainer's reports and the supervisor's own state."""
+    """Tells `observer` how far it is, and decides when it ends: from what the maintainer and the supervisor know."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self._observer = observer
         self._pending = self._failed = 0
         self._gave_up = False
 
@@ -53,12 +54,16 @@ class Burst:
         """Give up because something is unavailable; the exit code reports it."""
         self._gave_up = True
 
-    def progress(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> Progress:
+    def show(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> None:
+        """Report the progress to the observer, if there is one."""
+        if self._observer is None:
+            return
         slots = [worker.slot.read() for worker in workers]
-        return Progress(
+        progress = Progress(
             pending=self._pending,
             failed=self._failed,
             done=finished_jobs + sum(slot.done for slot in slots),
             workers=len(slots),
             busy=sum(slot.state is State.BUSY for slot in slots),
         )
+        self._observer(progress)

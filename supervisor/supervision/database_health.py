@@ -19,20 +19,22 @@ LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
 
 class DatabaseHealth:
     """`trouble` says why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if
-    that happened to the file.
+    that happened to the file. `lost` is the trouble if nothing can be settled any more: the file was replaced, or
+    removed, if `waits` is not set.
 
     Workers detect this themselves and claim nothing meanwhile, so the supervisor takes no action here. A removed
     file may come back, for example after a temporary move. After a replacement all running jobs belong to the
     old file, so the supervisor must restart.
     """
 
-    def __init__(self, writers: Writers, owner: OwnerLock) -> None:
+    def __init__(self, writers: Writers, owner: OwnerLock, *, waits: bool) -> None:
+        self._waits = waits
         self._owner = owner
         self._writers = writers
         self._seen: Holder | None = None
         self._log = events(process="supervisor")
         self._holder = LockHolder(writers)
-        self._trouble = self.gone = self._unkept = ""
+        self._trouble = self.gone = self.lost = self._unkept = ""
 
     @property
     def trouble(self) -> str:
@@ -44,6 +46,8 @@ class DatabaseHealth:
         self._trouble = message["trouble"]
         if self.gone and self.gone != before:
             self._log.error("database_gone", how=self.gone, detail=self._trouble)
+        if self.gone == "replaced" or (self.gone and not self._waits):
+            self.lost = self.lost or self.trouble
 
     def _keep_ownership(self) -> None:
         """Keep the lock file that shows others that we are alive: it may have been deleted with its folder."""

@@ -67,6 +67,15 @@ class Ends:
                     worker.template.ended = True  # or it would be the parent; its own end may be seen only later
                     worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
 
+    def await_children(self, seconds: float, spare: frozenset[int]) -> frozenset[int]:
+        """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
+            self.reap()
+            time.sleep(0.002)
+        ending.kill_children(spare)
+        return frozenset(kernel.children(os.getpid()) or ()) - spare
+
     def look_around(self, now: float) -> None:
         """Read the kernel's out-of-memory counter. Only once a second, so that a death that is handled a moment later
         still sees its change.

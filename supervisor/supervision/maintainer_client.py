@@ -16,6 +16,7 @@ from supervisor.supervision.slots import Slots
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.telemetry import events
 
 
 def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, burst: bool) -> Orders:
@@ -42,6 +43,8 @@ class MaintainerClient:
         self._process = process
         self._numbers = itertools.count(1)
         self.unacknowledged: dict[int, DeathReport] = {}
+        self._unhandled: set[str] = set()  # types without a pool
+        self._log = events(process="supervisor")
         self.recovered = False
 
     def start(self, orders: Orders, now: float) -> None:
@@ -71,5 +74,22 @@ class MaintainerClient:
             if "ack" in message and (settled := self.unacknowledged.pop(message["ack"], None)) is not None:
                 self._slots.give_back(settled.slot)
             if "recovered" in message:
-                self.recovered = True
+                self.recovered, found = True, message["recovered"]
+                log = self._log.info if found["supervisors"] else self._log.debug
+                log("recovered", **found)
+            if "unhandled" in message:
+                self._warn_of_unhandled(message["unhandled"])
             obey(message)
+
+    def _warn_of_unhandled(self, types: list[str]) -> None:
+        """Warn once per type, although a new maintainer reports all of them again."""
+        news = sorted(set(types) - self._unhandled)
+        self._unhandled = set(types)
+        if news:
+            self._log.warning("types_unhandled", types=news, hint="no pool of this supervisor takes these types")
+
+    def replace(self, orders: Orders, now: float) -> None:
+        """Start another one with orders from a new configuration."""
+        self._unhandled = set()
+        self._process.retire()
+        self.start(orders, now)

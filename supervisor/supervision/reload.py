@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool
+from supervisor.telemetry import events
 
 _MOST_PROBLEMS = 20
 
@@ -22,8 +24,11 @@ class ReloadOutcome:
         self._news: dict[str, Any] = {}
         self._waiting: set[str] = set()
 
-    def refused(self, number: int | None, at: float, problems: list[str]) -> None:
+    def refused(self, why: str, number: int | None, at: float, problems: list[str], file: Path) -> None:
         """The configuration is invalid; nothing was changed. `at` is Unix seconds."""
+        hint = "the previous configuration stays in effect"
+        log = events(process="supervisor")
+        log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
         told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
         self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}}
         self._waiting = set()

@@ -9,14 +9,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
+from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
-from supervisor.supervision.burst import Burst, Observer
+from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
@@ -27,9 +29,9 @@ from supervisor.supervision.staffing import Staffing
 from supervisor.supervision.stopping import Stopping
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
-from supervisor.supervision.watchdog import cancel, enforce_deadline, judge_beat, watch_memory
+from supervisor.supervision.watchdog import cancel, watch
 from supervisor.supervision.worker_output import Outputs
-from supervisor.system import ending, kernel, lifeline, signals
+from supervisor.system import kernel, lifeline, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -43,44 +45,35 @@ MAINTAINER_LIMIT = 5  # consecutive early deaths of maintainers after which a bu
 _FAREWELL = 5.0  # seconds for the last reports and for the children to end
 
 
+@dataclass(eq=False)
 class Supervisor:
     """One run of `supervisor run`. `reload` reads the configuration again or raises ConfigError; `serve_admin` runs
     in the admin process.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        engine: Engine,
-        board: Scoreboard,
-        owner: OwnerLock,
-        record: SupervisorRecord,
-        *,
-        reload: Callable[[], Settings],
-        serve_admin: Serve,
-        burst: bool = False,
-        observer: Observer | None = None,
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._board = board
-        self._owner = owner
-        self._record = record
-        self._load = reload
-        self._burst = Burst() if burst else None
-        self._observer = observer
+    settings: Settings
+    engine: Engine
+    board: Scoreboard
+    owner: OwnerLock
+    record: SupervisorRecord
+    _: KW_ONLY
+    reload: Callable[[], Settings]
+    serve_admin: Serve
+    burst: Burst | None = None
+
+    def __post_init__(self) -> None:
         self._log = events(process="supervisor")
         self._notifier = Notifier()
         self._reactor = Reactor()
         self._outlet = Outlet()
-        self._maintainer = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, self._reactor)
-        self._admin = SupervisedProcess("admin", board, ADMIN_SLOT, self._reactor, starting=STARTING)
-        slots = Slots(board)
-        self._client = MaintainerClient(engine, board, slots, self._maintainer)
-        self._admin_process = AdminProcess(serve_admin, self._admin)
-        self._storage = DatabaseHealth(engine.writers(), owner)
+        self._maintainer = SupervisedProcess("maintainer", self.board, MAINTAINER_SLOT, self._reactor)
+        self._admin = SupervisedProcess("admin", self.board, ADMIN_SLOT, self._reactor, starting=STARTING)
+        slots = Slots(self.board)
+        self._client = MaintainerClient(self.engine, self.board, slots, self._maintainer)
+        self._admin_process = AdminProcess(self.serve_admin, self._admin)
+        self._health = DatabaseHealth(self.engine.writers(), self.owner, waits=self.burst is None)
         self._pools = Pools()
-        self._templates = Templates(record.id, engine, board, self._reactor)
+        self._templates = Templates(self.record.id, self.engine, self.board, self._reactor)
         self._outputs = Outputs(
             self._reactor, self._outlet, lambda: [w.output for w in self._pools.workers() if w.output]
         )
@@ -93,9 +86,6 @@ class Supervisor:
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         self._ticking = False
         self._ready = False
-        self._lost = ""  # why the database is permanently gone
-        self._posted: dict[str, Any] = {}
-        self._unhandled: set[str] = set()
         self._outcome = ReloadOutcome()
         self._duties: dict[str, Any] = {}  # the failing duties of the maintainer
         self._timers = self._all_timers()
@@ -127,43 +117,42 @@ class Supervisor:
             self._outputs.read_floods(time.monotonic())
             self._ends.report(time.monotonic())
             self._mark_time()
-            self._watch_workers()
+            self._deadlines = watch(self._pools, time.monotonic(), ticking=self._ticking)
             self._rescale()
             self._publish()
         self._leave()
-        if self._lost:
-            raise StoreError(self._lost)
-        return self._burst.exit_code if self._burst else 0
+        if self._health.lost:
+            raise StoreError(self._health.lost)
+        return self.burst.exit_code if self.burst else 0
 
     # Start
 
     def _start(self) -> None:
         kernel.become_subreaper()
         lifeline.hold()
-        configure(self._settings.log.format, self._settings.log.level, cast("TextIO", self._outlet))
+        configure(self.settings.log.format, self.settings.log.level, cast("TextIO", self._outlet))
         self._inbox = signals.Inbox(
             obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
         )
         self._reactor.watch(self._inbox.fileno(), self._obey_signals)
-        self._make_pools(self._settings)
-        self._start_maintainer()
-        self._admin_process.open(self._settings)
+        self._make_pools(self.settings)
+        self._client.start(self._orders(), time.monotonic())
+        self._admin_process.open(self.settings)
         self._log.info(
             "supervisor_started",
             pid=os.getpid(),
-            database=self._engine.url,
+            database=self.engine.url,
             pools=sorted(self._pools),
-            config=str(self._settings.path),
+            config=str(self.settings.path),
         )
 
     def _make_pools(self, settings: Settings) -> None:
         for name in self._pools.configure(settings.pools):
             self._templates.forget(name)
 
-    def _start_maintainer(self) -> None:
-        orders = orders_of(self._settings, self._record, self._pools, burst=self._burst is not None)
-        self._client.start(orders, time.monotonic())
+    def _orders(self) -> Orders:
+        return orders_of(self.settings, self.record, self._pools, burst=self.burst is not None)
 
     # The loop's steps
 
@@ -184,18 +173,15 @@ class Supervisor:
         """A stuck or dead maintainer is replaced; reports wait for the next one."""
         now = time.monotonic()
         if self._maintainer.due(now):
-            self._start_maintainer()
+            self._client.start(self._orders(), time.monotonic())
         self._client.hear(self._obey_maintainer)
         ended = self._maintainer.check(now)
-        if ended and self._burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
-            self._burst.give_up()
+        if ended and self.burst is not None and self._maintainer.early_deaths >= MAINTAINER_LIMIT:
+            self.burst.give_up()
             self._stop("the maintainer dies repeatedly")
 
     def _obey_maintainer(self, message: Message) -> None:
         if "recovered" in message:
-            found = message["recovered"]
-            log = self._log.info if found["supervisors"] else self._log.debug
-            log("recovered", **found)
             self._heed(trouble_of(None))
         elif "trouble" in message:
             self._heed(message)
@@ -208,29 +194,18 @@ class Supervisor:
             self._obey_controls(message["controls"])
         elif "cancels" in message:
             cancel(self._pools, message["cancels"], time.monotonic())
-        elif "unhandled" in message:
-            self._warn_of_unhandled(message["unhandled"])
         elif "burst" in message:
             self._follow_burst(message["burst"])
-
-    def _warn_of_unhandled(self, types: list[str]) -> None:
-        """Warn once per type, although a new maintainer reports all of them again."""
-        news = sorted(set(types) - self._unhandled)
-        self._unhandled = set(types)
-        if news:
-            self._log.warning("types_unhandled", types=news, hint="no pool of this supervisor takes these types")
 
     def _heed(self, news: Message) -> None:
         """The database cannot be used, or can be used again. After the file was replaced, nothing can be settled any
         more, so the supervisor ends immediately: its next start opens the new file.
         """
-        self._storage.heed(news)
+        self._health.heed(news)
         self._next_tick = 0.0  # news for `status`
-        self._notifier.status(self._storage.trouble or f"{len(self._pools)} pools")
-        # A burst does not wait for a removed file either.
-        if not self._lost and self._storage.gone in ("replaced", "removed" if self._burst else "replaced"):
-            self._lost = self._storage.trouble
-            self._stop(self._lost)
+        self._notifier.status(self._health.trouble or f"{len(self._pools)} pools")
+        if self._health.lost and self._stopping.why != self._health.lost:
+            self._stop(self._health.lost)
             self._stopping.hurry(time.monotonic())
 
     def _obey_controls(self, controls: Mapping[str, Any]) -> None:
@@ -240,8 +215,8 @@ class Supervisor:
         self._reloads = controls["reloads"]
 
     def _follow_burst(self, news: Mapping[str, Any]) -> None:
-        if self._burst is not None and not self._stopping.why:
-            why = self._burst.follow(news, self._pools.values(), unsettled=self._ends.unsettled())
+        if self.burst is not None and not self._stopping.why:
+            why = self.burst.follow(news, self._pools.values(), unsettled=self._ends.unsettled())
             if why:
                 self._stop(why)
 
@@ -256,22 +231,13 @@ class Supervisor:
             self._ends.look_around(now)
             self._staffing.look_around(now)
             self._outputs.tell_dropped(now)
-            self._storage.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
+            self._health.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
         self._notifier.alive(now)
 
     def _tick(self) -> float:
         """Seconds between two ticks: short enough for the shortest time limit and for systemd's watchdog."""
         shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
         return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
-
-    def _watch_workers(self) -> None:
-        """Enforce the time limits of runs; once a tick, check the workers' heartbeats and memory."""
-        now, running = time.monotonic(), self._pools.running()
-        if self._ticking:
-            for worker in running:
-                judge_beat(worker, now)
-                watch_memory(worker, self._pools[worker.pool], now)
-        self._deadlines = [enforce_deadline(worker, now) for worker in running]
 
     def _rescale(self) -> None:
         """Bring every pool to its target size. There are no workers until recovery is complete."""
@@ -286,7 +252,7 @@ class Supervisor:
             if pool.target != before:
                 self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
-            self._staffing.staff(pool, self._settings)
+            self._staffing.staff(pool, self.settings)
             if pool.closing and not pool.workers:
                 self._pools.remove(pool)
         if not self._ready:
@@ -298,27 +264,21 @@ class Supervisor:
         self._outlet.flush()
         if self._ticking:
             now = time.monotonic()
-            self._outlet.tell_lost(self._tell_lost_output)
-            supervisor_status = {
+            status = {
                 "pid": os.getpid(),
                 "maintainer": self._maintainer.pid,
                 "admin": self._admin_process.supervisor_status(),
                 "stopping": self._stopping.why,
-                "trouble": self._storage.trouble,
+                "trouble": self._health.trouble,
                 "duties": self._duties,
                 "log_lost": self._outlet.lost,
                 "templates": self._templates.pids(),
                 "pools": self._pools.status(now),
                 "reload": self._outcome.follow(self._pools, self._templates.trying, now),
             }
-            if supervisor_status != self._posted:
-                self._posted = supervisor_status
-                self._board.post(supervisor_status)
-        if self._observer is not None and self._burst is not None:
-            self._observer(self._burst.progress(self._pools.workers(), self._ends.finished_jobs))
-
-    def _tell_lost_output(self, lost: int) -> None:
-        self._log.warning("log_lost", bytes=lost, hint="the reader of the log had stopped, or the disk was full")
+            self.board.post(status)
+        if self.burst is not None:
+            self.burst.show(self._pools.workers(), self._ends.finished_jobs)
 
     # Reload and stop
 
@@ -328,34 +288,25 @@ class Supervisor:
             return
         self._notifier.reloading()
         try:
-            settings = self._load()
-            if settings.database != self._settings.database:
+            settings = self.reload()
+            if settings.database != self.settings.database:
                 raise ConfigError([f"{settings.path}: database: a reload cannot change it; restart the supervisor"])
             self._make_pools(settings)
         except Exception as error:  # not even a fault of the reader's own ends a running supervisor
             problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
             self._refuse_reload(why, number, problems)
             return
-        self._settings = settings
-        self._unhandled = set()
+        self.settings = settings
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
         self._staffing.replace_all()
         self._outcome.begun(number, time.time(), self._pools)
-        self._maintainer.retire()
-        self._start_maintainer()
+        self._client.replace(self._orders(), time.monotonic())
         self._admin_process.open(settings)
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
 
     def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
-        self._log.error(
-            "reload_refused",
-            why=why,
-            problems=problems,
-            file=str(self._settings.path),
-            hint="the previous configuration stays in effect",
-        )
-        self._outcome.refused(number, time.time(), problems)
+        self._outcome.refused(why, number, time.time(), problems, self.settings.path)
         self._next_tick = 0.0  # news for `status`
         self._notifier.ready("the configuration could not be reloaded")
 
@@ -377,22 +328,13 @@ class Supervisor:
         self._admin_process.close()
         self._templates.close()
         # A template may have been about to fork: wait until no process is left that could register a worker.
-        left = self._await_children(frozenset({self._maintainer.pid}))
+        left = self._ends.await_children(_FAREWELL, frozenset({self._maintainer.pid}))
         deadline = time.monotonic() + _FAREWELL
-        while self._client.unacknowledged and not self._storage.gone and time.monotonic() < deadline:
+        while self._client.unacknowledged and not self._health.gone and time.monotonic() < deadline:
             self._reactor.wait(0.05)
             self._hear_maintainer()
         self._maintainer.dismiss(_FAREWELL)
-        self._await_children(left)
-        self._owner.release(registered=self._client.recovered and not self._lost)
-        self._board.remove()
+        self._ends.await_children(_FAREWELL, left)
+        self.owner.release(registered=self._client.recovered and not self._health.lost)
+        self.board.remove()
         self._log.info("stopped", why=self._stopping.why)
-
-    def _await_children(self, spare: frozenset[int]) -> frozenset[int]:
-        """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
-        deadline = time.monotonic() + _FAREWELL
-        while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
-            self._ends.reap()
-            time.sleep(0.002)
-        ending.kill_children(spare)
-        return frozenset(kernel.children(os.getpid()) or ()) - spare

@@ -19,6 +19,18 @@ _MEMORY_TICK = 10.0  # seconds between two measurements of an active worker that
 _GROWN = 1.05  # growth since the last measurement after which it is measured immediately
 
 
+def watch(pools: Pools, now: float, *, ticking: bool) -> list[float | None]:
+    """Enforce the time limits of runs; once a tick, check the workers' heartbeats and memory. Returns when to check
+    each worker again, in monotonic seconds.
+    """
+    running = pools.running()
+    if ticking:
+        for worker in running:
+            judge_beat(worker, now)
+            watch_memory(worker, pools[worker.pool], now)
+    return [enforce_deadline(worker, now) for worker in running]
+
+
 def judge_beat(worker: WorkerProcess, now: float) -> None:
     """Kill a worker that is stopped or stuck; tolerate one that is late but working."""
     settings, slot = worker.settings, worker.slot.read()

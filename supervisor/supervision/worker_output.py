@@ -149,5 +149,12 @@ class Outputs:
                 self._watch(output)
 
     def tell_dropped(self, now: float) -> None:
+        """Also what could not be written to the log itself."""
         for output in self.every():
             output.tell_dropped(now)
+        self.log.tell_lost(_tell_lost)
+
+
+def _tell_lost(lost: int) -> None:
+    hint = "the reader of the log had stopped, or the disk was full"
+    events(process="supervisor").warning("log_lost", bytes=lost, hint=hint)

@@ -48,6 +48,7 @@ class Scoreboard:
         view = memoryview(mapped)
         self._view = view if writable else view.toreadonly()
         self._slots: dict[int, Slot] = {}
+        self._posted: dict[str, Any] = {}
 
     @classmethod
     def create(cls, path: Path) -> Scoreboard:
@@ -114,9 +115,12 @@ class Scoreboard:
         return snapshot if snapshot.incarnation == incarnation else None
 
     def post(self, supervisor_status: dict[str, Any]) -> None:
-        """The supervisor's own status, for `status`; what does not fit is cut, and `clipped` says so. The length is 0
-        while it is being written.
+        """Show the supervisor's own status, if it has changed. What does not fit is cut, and `clipped` says so.
+        The length is 0 while it is being written.
         """
+        if supervisor_status == self._posted:
+            return
+        self._posted = supervisor_status
         data = fitting(supervisor_status, STATUS_BYTES - 8)
         at = _STATUS_AT
         self._view[at : at + 8] = bytes(8)
