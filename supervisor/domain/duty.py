@@ -30,6 +30,17 @@ class Result:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Moved(Result):
+    """Jobs were moved, so other duties may have something to do."""
+
+    jobs: int = 0
+
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
+
+
 class Duty(ABC):
     """Each run is bounded in rows and time. When it runs next is the scheduler's business.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.messages import chunks, clipped
@@ -17,77 +16,53 @@ _CANCELS = 500  # in one message
 _TYPE = 200  # characters of a type's name that are sent
 
 
-@dataclass(frozen=True, slots=True)
-class Told(Result):
-    told: int = 0
+class Poller(Duty):
+    """Asks for what operators or programs have set, and sends it to the supervisor when it has changed."""
+
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Callable[[Message], None]) -> None:
+        self.name = name
+        self._ask = ask
+        self._send = send
+        self._told: list[Message] = []
+
+    def run(self, now: float) -> Result:
+        found = self._ask()
+        if found != self._told:
+            for message in found:
+                self._send(message)
+            self._told = found
+        return Result()
 
 
-class ControlPoller(Duty):
+def control_poller(controls: Controls, pools: Collection[str], send: Callable[[Message], None]) -> Poller:
     """What was set for our own pools, and how many reloads were requested."""
 
-    name = "controls"
-    every = _RARELY
-    rest = _REST
-    quiet = True
+    def ask() -> list[Message]:
+        found = controls.current()
+        sizes = {name: workers for name, workers in found.sizes.items() if name in pools}
+        return [{"controls": {"sizes": sizes, "reloads": found.reloads}}]
 
-    def __init__(self, controls: Controls, pools: Collection[str], send: Callable[[Message], None]) -> None:
-        self._controls = controls
-        self._pools = pools
-        self._send = send
-        self._told: Message = {}
-
-    def run(self, now: float) -> Told:
-        found = self._controls.current()
-        sizes = {name: workers for name, workers in found.sizes.items() if name in self._pools}
-        message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
-        if message == self._told:
-            return Told()
-        self._send(message)
-        self._told = message
-        return Told(1)
+    return Poller("controls", ask, send)
 
 
-class UnhandledTypes(Duty):
+def unhandled_types(backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None]) -> Poller:
     """Types with pending jobs that none of our pools takes; the store returns a bounded number of them."""
 
-    name = "unhandled types"
-    every = _RARELY
-    rest = _REST
-    quiet = True
+    def ask() -> list[Message]:
+        return [{"unhandled": [clipped(str(type_), _TYPE) for type_ in backlog.unhandled(types)]}]
 
-    def __init__(self, backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None]) -> None:
-        self._backlog = backlog
-        self._types = types
-        self._send = send
-        self._told: list[str] = []
-
-    def run(self, now: float) -> Told:
-        types = [clipped(str(type_), _TYPE) for type_ in self._backlog.unhandled(self._types)]
-        if types == self._told:
-            return Told()
-        self._send({"unhandled": types})
-        self._told = types
-        return Told(len(types))
+    return Poller("unhandled types", ask, send)
 
 
-class CancelPoller(Duty):
+def cancel_poller(controls: Controls, own: str, send: Callable[[Message], None]) -> Poller:
     """Running jobs of our own workers that are to be cancelled."""
 
-    name = "cancels"
-    every = _RARELY
-    rest = _REST
-    quiet = True
+    def ask() -> list[Message]:
+        cancels = controls.cancels(own, _MOST_CANCELS)
+        return [{"cancels": [list(cancel) for cancel in part]} for part in chunks(cancels, _CANCELS)]
 
-    def __init__(self, controls: Controls, own: str, send: Callable[[Message], None]) -> None:
-        self._controls = controls
-        self._own = own
-        self._send = send
-        self._told: list[tuple[int, int, str]] = []
-
-    def run(self, now: float) -> Told:
-        cancels = self._controls.cancels(self._own, _MOST_CANCELS)
-        news = cancels if cancels != self._told else []
-        for part in chunks(news, _CANCELS):
-            self._send({"cancels": [list(cancel) for cancel in part]})
-        self._told = cancels
-        return Told(len(news))
+    return Poller("cancels", ask, send)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.domain.job import Claim
 from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
@@ -44,13 +44,8 @@ class DeathReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled(Result):
+class Settled(Moved):
     deaths: int = 0
-    jobs: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
 
 
 class Deaths(Duty):
@@ -94,7 +89,7 @@ class Deaths(Duty):
             if not self._failing.ready(number):
                 continue
             if time.monotonic() - began > _BOUND:
-                return Settled(deaths, jobs, problem=self._failing.problem, more=True)
+                return Settled(jobs, deaths, problem=self._failing.problem, more=True)
             with self._failing.attempt(number, report.get("worker")):
                 failpoints.reach("death.received")
                 settled = self.settle(DeathReport(**report), now)
@@ -102,7 +97,7 @@ class Deaths(Duty):
                 self._send({"ack": number, "jobs": settled})
                 del self._reports[number]
                 deaths, jobs = deaths + 1, jobs + settled
-        return Settled(deaths, jobs, problem=self._failing.problem)
+        return Settled(jobs, deaths, problem=self._failing.problem)
 
     def settle(self, report: DeathReport, now: float) -> int:
         """Returns how many claims were released or ended. `now` is Unix seconds."""

@@ -12,9 +12,8 @@ from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
 from supervisor.store.base import Backlog, History
 from supervisor.system import counters
 
-_SLACK = (
-    10 * MINUTE
-)  # old minutes are deleted several at a time: otherwise an idle queue would be written to every minute for an hour
+# Old minutes are deleted several at a time: otherwise an idle queue would be written to every minute for an hour.
+_SLACK = 10 * MINUTE
 
 
 @dataclass(frozen=True, slots=True)

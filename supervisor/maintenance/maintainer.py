@@ -18,7 +18,7 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.burst import BurstWatch
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
+from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
@@ -114,9 +114,9 @@ class Maintainer:
         yield DepthGauge(store.backlog, wanted, send)
         renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
-        yield ControlPoller(store.controls, wanted, send)
-        yield CancelPoller(store.controls, orders.record.id, send)
-        yield UnhandledTypes(store.backlog, types, send)
+        yield control_poller(store.controls, wanted, send)
+        yield cancel_poller(store.controls, orders.record.id, send)
+        yield unhandled_types(store.backlog, types, send)
         if orders.burst:  # it ends when there is nothing left to do
             pools = tuple(wanted.values())
             yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from supervisor.domain.clocks import Clocks
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.domain.job import Claim
 from supervisor.domain.lease import LeaseObserver, patience
 from supervisor.domain.policy import JobPolicy, settle_expired
@@ -24,13 +24,8 @@ _PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed(Result):
-    jobs: int = 0
+class Reclaimed(Moved):
     watched: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
 
 
 class Reclaimer(Duty):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.maintenance.items import Items
 from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
@@ -21,15 +20,6 @@ class RedrivePolicy(NamedTuple):
     wanted: JobSelector
     every: float
     times: int
-
-
-@dataclass(frozen=True, slots=True)
-class Redriven(Result):
-    jobs: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
 
 
 class Redriver(Duty):
@@ -49,14 +39,14 @@ class Redriver(Duty):
         # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
         self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
 
-    def run(self, now: float) -> Redriven:
+    def run(self, now: float) -> Moved:
         """`now` is Unix seconds."""
         jobs = 0
         for chance in self._reached:
             if self._failing.ready(chance):
                 with self._failing.attempt(chance, " ".join(chance.wanted.types)):
                     jobs += self._redrive(chance, now)
-        return Redriven(jobs, problem=self._failing.problem)
+        return Moved(jobs, problem=self._failing.problem)
 
     def _redrive(self, chance: RedrivePolicy, now: float) -> int:
         rested, reached = now - chance.every, self._reached[chance]

@@ -53,7 +53,7 @@ class Renewer(Duty):
     def run(self, now: float) -> Renewed:
         owners: dict[float, list[Snapshot]] = {}
         withheld = 0
-        for _, worker in self._slots.workers():
+        for worker in self._slots.workers():
             times = self._pools.get(pool_of(worker.name))
             if times is None or not (worker.claims or worker.job):
                 continue

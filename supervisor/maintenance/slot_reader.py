@@ -21,14 +21,10 @@ class SlotReader:
     def __init__(self, board: Scoreboard) -> None:
         self._board = board
 
-    def workers(self) -> list[tuple[int, Snapshot]]:
-        """(slot number, copy) of every worker."""
-        found = []
-        for number in range(1, self._board.highest + 1):
-            snapshot = self._board.slot(number).read()
-            if snapshot.state in PRESENT:
-                found.append((number, snapshot))
-        return found
+    def workers(self) -> list[Snapshot]:
+        """A copy of every worker's slot."""
+        slots = (self._board.slot(number).read() for number in range(1, self._board.highest + 1))
+        return [slot for slot in slots if slot.state in PRESENT]
 
     def idle(self) -> Counter[str]:
         """The number of idle workers of each pool."""
@@ -41,6 +37,6 @@ class SlotReader:
 
     def at_rest(self) -> tuple[bool, int]:
         """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
-        workers = [snapshot for _, snapshot in self.workers()]
+        workers = self.workers()
         rest = all(w.state in (State.IDLE, State.DRAINING) and w.claims == 0 and w.job == 0 for w in workers)
         return rest, sum(w.done for w in workers)

@@ -18,7 +18,7 @@ from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system import ending, kernel
+from supervisor.system import child, ending, kernel
 from supervisor.system.oom import OomCounter
 from supervisor.system.reactor import Reactor
 from supervisor.telemetry import events
@@ -52,20 +52,14 @@ class Ends:
 
     def reap(self) -> None:
         """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status, peak_memory in child.reap():
             for template in self.templates:
                 if template.pid == pid:
                     template.status, template.ended = status, True
             for worker in self.pools.workers():
                 if worker.pid == pid:
                     worker.template.ended = True  # or it would be the parent; its own end may be seen only later
-                    worker.end(time.monotonic(), status, usage.ru_maxrss * 1024)
+                    worker.end(time.monotonic(), status, peak_memory)
 
     def await_children(self, seconds: float, spare: frozenset[int]) -> frozenset[int]:
         """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""

@@ -31,21 +31,23 @@ HELD_EARLIER = "held_database_earlier"  # a run before the current one left a tr
 OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
 RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
-_CHARGES: dict[str, Charge] = {
-    TIME_LIMIT: "attempt",
-    CANCELLED: "cancel",
-    STUCK: "crash",
-    STOPPED: "crash",
-    SHUTDOWN: "nothing",
-    STARTUP: "nothing",
-    TEMPLATE: "nothing",
-    ALONE: "crash",
-    UNWATCHED: "nothing",
-    HELD_DATABASE: "crash",
-    HELD_EARLIER: "nothing",
+_KILLS: dict[str, tuple[Charge, str]] = {
+    TIME_LIMIT: ("attempt", "over its time limit of {limit}; the worker was killed"),
+    CANCELLED: ("cancel", "cancelled, and killed because it did not stop"),
+    STUCK: ("crash", "the worker was stuck: no heartbeat and no CPU used; it was killed"),
+    STOPPED: ("crash", "the worker was stopped by a signal; it was killed"),
+    SHUTDOWN: ("nothing", "the supervisor shut down before the job was done"),
+    STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
+    TEMPLATE: ("nothing", "the template it was forked from died"),
+    ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
+    UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
+    HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
+    HELD_EARLIER: ("nothing", "an earlier run in the same worker, or this one, had left a database transaction open"),
+    OUT_OF_MEMORY: ("crash", "the kernel killed the worker because it was out of memory"),
 }
+"""What is charged for each kill, and the sentence for people."""
 
-
+_KINDS = {TIME_LIMIT: "timeout", ALONE: "crash"}  # of the failure, where it is not the reason
 _LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
 
 
@@ -108,7 +110,7 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     if slot.state is State.LEFT and slot.job == 0:
         return ExitReport("left", "it left as requested", "nothing", expected=True)
     cause, message, kind, number, code = _cause(slot, known)
-    charge = _CHARGES.get(cause, "crash")
+    charge, _ = _KILLS.get(cause, ("crash", ""))
     run, accused = _run(slot, known, charge)
     if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
         charge = "nothing"  # the run it was meant for had ended in the meantime
@@ -182,29 +184,12 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     killed_for = known.kill.reason if known.kill is not None else ""
     if number == signal.SIGKILL and not killed_for and known.out_of_memory():
         killed_for = OUT_OF_MEMORY
-    if killed_for == TIME_LIMIT:
-        message = f"over its time limit of {human(known.timeout)}; the worker was killed"
-        return TIME_LIMIT, message, "timeout", number, code
-    words = {
-        CANCELLED: "cancelled, and killed because it did not stop",
-        STUCK: "the worker was stuck: no heartbeat and no CPU used; it was killed",
-        STOPPED: "the worker was stopped by a signal; it was killed",
-        SHUTDOWN: "the supervisor shut down before the job was done",
-        STARTUP: "the worker was not set up within startup_timeout; it was killed",
-        TEMPLATE: "the template it was forked from died",
-        ALONE: "the template it was forked from died again, while only this job was running",
-        OUT_OF_MEMORY: "the kernel killed the worker because it was out of memory",
-        HELD_DATABASE: "it held the database's write lock after its end: a transaction was not committed"
-        if slot.job == 0
-        else "it held the database's write lock for longer than its time limit: a transaction was not committed",
-        HELD_EARLIER: "an earlier run in the same worker, or this one, had left a database transaction open",
-        UNWATCHED: "the supervisor cannot open more files, so the worker could not be watched",
-    }
     if killed_for:
-        message = words[killed_for]
+        when = "for longer than its time limit" if slot.job else "after its end"
+        message = _KILLS[killed_for][1].format(limit=human(known.timeout), when=when)
         if killed_for == OUT_OF_MEMORY and known.peak_memory:
             message += f"; it had used {human_size(known.peak_memory)} at its peak"
-        return killed_for, message, "crash" if killed_for == ALONE else killed_for, number, code
+        return killed_for, message, _KINDS.get(killed_for, killed_for), number, code
     if number is not None:
         return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
     if code == RUINED:

@@ -23,16 +23,8 @@ AFTER_ITS_END = 1.5  # seconds that a worker may hold the lock after the run tha
 STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
 NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
 _BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: by then a run that was not extended has been killed
-_STEPS = (
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    600.0,
-    1800.0,
-    3600.0,
-)  # durations for messages, so that they do not change every second
+# Durations for messages, so that they do not change every second.
+_STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 
 @dataclass(slots=True)

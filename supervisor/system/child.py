@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from supervisor.system import failpoints, lifeline, signals, standard
@@ -60,6 +60,18 @@ def fork_with_channel(run: Callable[[Channel], int], *, role: str, keep: Iterabl
     finally:
         theirs.close()
     return ours, pid, pidfd
+
+
+def reap() -> Iterator[tuple[int, int, int]]:
+    """Reap every child that has ended: its pid, wait status and peak memory in bytes."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status, usage.ru_maxrss * 1024
 
 
 def _open_pidfd(pid: int) -> int:

@@ -29,19 +29,9 @@ ROLES = ("supervisor", "maintainer", "admin", "template", "worker", "program")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 _CHILDREN = ("maintainer", "admin", "template", "worker", "program")
-# The first keys of the messages between our processes.
+# The first keys of the messages between our processes; the first ones are the maintainer's.
 MESSAGES = (
-    *(
-        "recovered",
-        "trouble",
-        "depths",
-        "controls",
-        "cancels",
-        "unhandled",
-        "duties",
-        "burst",
-        "ack",
-    ),  # of the maintainer
+    *("recovered", "trouble", "depths", "controls", "cancels", "unhandled", "duties", "burst", "ack"),
     *("death", "leave", "fork", "end"),  # of the supervisor
     *("ready", "broken", "forked", "unforked", "exited"),  # of the template; `ready` of the admin process, too
     "problem",  # of the admin process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import signal
 import time
@@ -58,6 +59,12 @@ def trim_heap() -> None:
     """Return freed memory that the allocator keeps to the kernel, if it can: glibc's does."""
     with contextlib.suppress(AttributeError):
         _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def enlarge_pipe(pipe: int, size: int) -> None:
+    """Let a pipe hold this many bytes, so that its writer can continue for a while when nobody reads."""
+    with contextlib.suppress(OSError):  # over the user's limit: the default of 64 KiB remains
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
 def file_ids() -> tuple[int, int]:
@@ -247,10 +254,7 @@ def ancestry(pid: int) -> list[int]:
     found: list[int] = []
     while pid > 0 and pid not in found:
         found.append(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
+        pid = parent_of(pid)
     return found
 
 
@@ -267,9 +271,9 @@ def command_of(pid: int, longest: int = 120) -> str:
 def started_at(pid: int) -> float | None:
     """When a process was started, in Unix seconds, accurate to one; None if it does not exist or is a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-        return None if fields[0] in ("Z", "X") else booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+    ticks = start_ticks(pid)
+    return None if ticks is None else booted + ticks / os.sysconf("SC_CLK_TCK")

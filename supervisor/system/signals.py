@@ -48,11 +48,6 @@ class Inbox:
     def fileno(self) -> int:
         return self._reader
 
-    @property
-    def pending(self) -> bool:
-        """Whether `take` has something to report; needs no system call."""
-        return bool(self._arrived)
-
     def take(self) -> list[int]:
         """The signals since the last call, in order."""
         try:
@@ -67,11 +62,6 @@ class Inbox:
     def wakeup(self) -> int:
         """The descriptor that signals are written to."""
         return self._writer
-
-    def close(self) -> None:
-        signal.set_wakeup_fd(-1)
-        os.close(self._reader)
-        os.close(self._writer)
 
 
 def swallow(number: int, frame: FrameType | None) -> None:

@@ -55,10 +55,10 @@ class Image:
         opened = {number: target for number, target in _descriptors().items() if (number, target) not in self._own}
         looks: list[tuple[Iterable[str], str, str]] = [
             (_threads(), "{} ({})", "make the library single-threaded"),
-            (_gpus(opened), "a CUDA context ({1})", "use the GPU in the worker"),
+            ([t for t in opened.values() if t.startswith(_GPU)], "a CUDA context ({1})", "use the GPU in the worker"),
             (_databases(opened, self._database), "an open database ({1})", "open connections in the worker"),
             (_connections(opened), "a network connection ({1})", "open connections in the worker"),
-            (_event_loops(opened), "an event loop", "run it in the worker"),
+            ([t for t in opened.values() if t == _EVENT_LOOP], "an event loop", "run it in the worker"),
             (_children(), "a process that it has started ({1})", "start it in the worker"),
         ]
         found = []
@@ -146,10 +146,6 @@ def _threads() -> list[str]:
         time.sleep(0.01)
 
 
-def _gpus(opened: Mapping[int, str]) -> list[str]:
-    return [target for target in opened.values() if target.startswith(_GPU)]
-
-
 def _databases(opened: Mapping[int, str], configured: Path | None) -> list[str]:
     names = set(opened.values())
     return [
@@ -196,10 +192,6 @@ def _connections(opened: Mapping[int, str]) -> list[str]:
             if peer:
                 found.append(f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) > 1 else str(peer))
     return found
-
-
-def _event_loops(opened: Mapping[int, str]) -> list[str]:
-    return [target for target in opened.values() if target == _EVENT_LOOP]
 
 
 def _children() -> list[str]:

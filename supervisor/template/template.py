@@ -133,12 +133,7 @@ class Template:
 
     def _fork(self, request: Message) -> None:
         """Fork one worker, and pass its pidfd and the end of its stderr to the supervisor."""
-        pool = self._spec.pools[request["pool"]]
         incarnation = request["incarnation"]
-        record = (pool, incarnation, request["name"], request["slot"])
-        place = Place(self._spec.threads[pool.name], request["device"])
-        cautious = bool(request["cautious"])
-        wake = self._spec.wakes[pool.name]
         # Files that the handler's modules have opened stay open: on numbers that are free again a worker would open its
         # own, and the modules would write into them, among them the database.
         files = {number for number, file in self._files.items() if kernel.file_of(number) == file}
@@ -147,12 +142,12 @@ class Template:
         except Exception as error:
             self._channel.send({"unforked": incarnation, "error": _reason(error)})
             return
-        _enlarge(writer)
+        kernel.enlarge_pipe(writer, STDERR_PIPE_BYTES)
         try:
             pid, pidfd = child.fork(
-                lambda: self._become_worker(*record, place=place, stderr=writer, cautious=cautious, files=files),
+                lambda: self._become_worker(request, writer, files),
                 role="worker",
-                keep=(wake, self._spec.news, writer, *files),
+                keep=(self._spec.wakes[request["pool"]], self._spec.news, writer, *files),
             )
         except Exception as error:
             # Whatever a module has done to our process when imported: report it to the pool.
@@ -170,20 +165,10 @@ class Template:
             if worker == incarnation:
                 ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
-    def _become_worker(
-        self,
-        pool: PoolSettings,
-        incarnation: str,
-        name: str,
-        slot: int,
-        *,
-        place: Place,
-        stderr: int,
-        cautious: bool,
-        files: set[int],
-    ) -> int:
+    def _become_worker(self, request: Message, stderr: int, files: set[int]) -> int:
         released.numbers.update(files)
-        record = record_of(self._spec.supervisor, pool, incarnation, name, slot)
+        pool, slot, device = self._spec.pools[request["pool"]], request["slot"], request["device"]
+        record = record_of(self._spec.supervisor, pool, request["incarnation"], request["name"], slot)
         log = os.dup(2)
         # Both go through the supervisor, which always reads, within limits: jobs that print must not depend on
         # whether the supervisor's own stdout is read.
@@ -191,28 +176,22 @@ class Template:
             os.dup2(stderr, number)
         os.close(stderr)
         try:
-            take(pool, place)
+            take(pool, Place(self._spec.threads[pool.name], device))
         except HandlerError as error:
             self._board.slot(slot).give_up(str(error))
             return EXIT_BROKEN
-        spec = WorkerSpec(self._spec, pool, record, self._engine, place.device, log, cautious)
+        spec = WorkerSpec(self._spec, pool, record, self._engine, device, log, bool(request["cautious"]))
         if pool.start == "spawn":
             _exec_worker(spec, self._board.path)
         return work(spec, self._board, self._handler)
 
     def _reap(self) -> None:
         ended = False
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for pid, status, peak_memory in child.reap():
             incarnation = self._workers.pop(pid, None)
             if incarnation is not None:
                 ended = True
-                self._channel.send({"exited": incarnation, "status": status, "peak_memory": usage.ru_maxrss * 1024})
+                self._channel.send({"exited": incarnation, "status": status, "peak_memory": peak_memory})
         if ended or self._unswept:
             # What the dead worker's handlers had started are now our children. If they cannot be listed, try again.
             self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
@@ -317,15 +296,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shortened(f"{type(error).__name__}: {error}")
-
-
-def _enlarge(pipe: int) -> None:
-    import fcntl
-
-    try:
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, STDERR_PIPE_BYTES)
-    except OSError:
-        return  # over the user's limit: the default of 64 KiB remains
 
 
 def _title(title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
@@ -18,7 +17,7 @@ from supervisor.domain.duration import human_size
 from supervisor.system import child, ending, kernel, signals
 from supervisor.worker.environment import REPLIES
 
-_PIPE_BYTES = 1 << 20  # so that a program can continue to write for a while when nobody reads
+_PIPE_BYTES = 1 << 20
 _ABOVE = 10  # numbers below this are kept free for the program's own descriptors
 _EXIT_UNSTARTED = 127
 
@@ -78,7 +77,7 @@ class Program:
         for descriptor in (self.requests, self.replies):
             os.set_blocking(descriptor, False)
         for descriptor in (self.replies, self.output):
-            _enlarge(descriptor)
+            kernel.enlarge_pipe(descriptor, _PIPE_BYTES)
         self._ending: Ending | None = None
         with os.fdopen(trouble, "rb") as said:  # the exec closes the other end
             errno = said.read()
@@ -172,8 +171,3 @@ def unread(pipe: int) -> int:
     """How many bytes wait in a pipe, seen from either end."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)
-
-
-def _enlarge(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # over the user's limit: the default of 64 KiB remains
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -24,7 +24,7 @@ from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
 from supervisor.maintenance import items
 from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.controls import CancelPoller, ControlPoller, UnhandledTypes
+from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.history import HistoryRecorder
@@ -159,9 +159,9 @@ class World:
         yield Waker(store.backlog, slots, {"tag": (WANTED, self.wake)}, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
         yield Renewer(store.locks, slots, {"tag": LockTimes(LOCK, 5.0)})
-        yield ControlPoller(store.controls, {"tag"}, send)
-        yield CancelPoller(store.controls, "own", send)
-        yield UnhandledTypes(store.backlog, ("tag",), send)
+        yield control_poller(store.controls, {"tag"}, send)
+        yield cancel_poller(store.controls, "own", send)
+        yield unhandled_types(store.backlog, ("tag",), send)
         yield FireSchedule(store.schedules, schedule)
         yield Redriver(store.finished, [RedrivePolicy(WANTED, 60.0, 1)])
         yield Recovery(store.registry, store.locks, "own")
