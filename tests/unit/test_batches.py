@@ -118,7 +118,7 @@ def test_results_that_are_not_one_each_fail_the_job_that_is_alone(returned: obje
 def test_what_is_no_json_in_the_results_fails_that_job() -> None:
     settlements = run(lambda self, payloads, ctx: [1, {2}, 3])
 
-    assert [s.status for s in settlements] == [Status.DONE, Status.PENDING, Status.DONE]
+    assert [s.status for s in settlements] == [Status.DONE, Status.FAILED, Status.DONE]
     assert settlements[1].failure is not None
     assert settlements[1].failure.kind == "result"
 
