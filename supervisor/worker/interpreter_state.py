@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 Difference = tuple[str, Callable[[], object]]
 
@@ -29,6 +29,56 @@ _tzset = time.tzset
 _DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps")
 
 
+class Value(NamedTuple):
+    """Something that jobs must find unchanged. `put` restores it, from what `get` has returned, or raises OSError."""
+
+    what: str
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+
+
+Recorded = list[tuple[Value, Any]]
+
+
+def record(values: Iterable[Value]) -> Recorded:
+    return [(value, value.get()) for value in values]
+
+
+def differences(values: Recorded) -> Iterator[Difference]:
+    for (what, get, put), before in values:
+        if get() != before:
+            yield what, partial(put, before)
+
+
+def _collect(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+
+
+def _set_hooks(hooks: tuple[Any, Any]) -> None:
+    threading.settrace(hooks[0])
+    threading.setprofile(hooks[1])
+
+
+def _logging_disabled() -> int:
+    module = sys.modules.get("logging")
+    return 0 if module is None else module.root.manager.disable
+
+
+def _disable_logging(level: int) -> None:
+    sys.modules["logging"].disable(level)
+
+
+_VALUES = (
+    Value("garbage collection", gc.isenabled, _collect),
+    Value("the thresholds of garbage collection", _get_threshold, lambda threshold: _set_threshold(*threshold)),
+    Value("the interval of thread switches", _get_switch, _set_switch),
+    Value("the maximum number of digits", _get_digits, _set_digits),
+    Value("the time zone", lambda: time.tzname, lambda _: _tzset()),
+    Value("the trace function of threads", lambda: (threading.gettrace(), threading.getprofile()), _set_hooks),
+    Value("logging.disable", _logging_disabled, _disable_logging),
+)
+
+
 class InterpreterState:
     """The state at the time this is created."""
 
@@ -38,48 +88,25 @@ class InterpreterState:
             _List("sys.path_hooks", sys, "path_hooks"),
             _List("the filters of warnings", warnings, "filters"),
         ]
-        self._collects, self._threshold = gc.isenabled(), _get_threshold()
-        self._switch, self._digits = _get_switch(), _get_digits()
+        self._values = record(_VALUES)
         self._trace, self._profile = _get_trace(), _get_profile()
-        self._hooks = _hooks()
         self._names = list(sys.modules)
         self._modules = list(map(sys.modules.get, self._names))
         self._table = sys.modules
         self._decimal = _decimal_context()
-        self._logging = _logging_disabled()
-        self._zone = time.tzname
 
     def differences(self) -> Iterator[Difference]:
         """What a quick check shows. The environment must be restored first: the time zone comes from there."""
-        if gc.isenabled() is not self._collects:
-            yield "garbage collection", gc.enable if self._collects else gc.disable
-        if _get_threshold() != self._threshold:
-            yield "the thresholds of garbage collection", partial(_set_threshold, *self._threshold)
-        if _get_switch() != self._switch:
-            yield "the interval of thread switches", partial(_set_switch, self._switch)
-        if _get_digits() != self._digits:
-            yield "the maximum number of digits", partial(_set_digits, self._digits)
         if _running_loop() is not None:
             yield "the running event loop", partial(_set_running_loop, None)
-        if time.tzname != self._zone:
-            yield "the time zone", _tzset
+        yield from differences(self._values)
         for items in self._lists:
             if items.differs():
                 yield items.what, items.put_back
-        yield from self._differences_of_hooks()
-        yield from self._differences_of_libraries()
-
-    def _differences_of_hooks(self) -> Iterator[Difference]:
         if _get_trace() is not self._trace:
             yield "the trace function", partial(_set_trace, self._trace)
         if _get_profile() is not self._profile:
             yield "the profile function", partial(_set_profile, self._profile)
-        if _hooks() != self._hooks:
-            yield "the trace function of threads", self._put_hooks_back
-
-    def _differences_of_libraries(self) -> Iterator[Difference]:
-        if _logging_disabled() != self._logging:
-            yield "logging.disable", partial(_disable_logging, self._logging)
         found = _decimal_context()
         if found is not None and found != (self._decimal or _default_decimal_context()):
             yield "the decimal context", self._put_decimal_back
@@ -92,11 +119,6 @@ class InterpreterState:
             for name, module in zip(self._names, self._modules, strict=True):
                 if self._table.get(name) is not module and module is not None:
                     yield f"the module {name}", partial(self._table.__setitem__, name, module)
-
-    def _put_hooks_back(self) -> None:
-        trace, profile = self._hooks
-        threading.settrace(trace)
-        threading.setprofile(profile)
 
     def _put_decimal_back(self) -> None:
         module = sys.modules["decimal"]
@@ -122,19 +144,6 @@ class _List:
         self._list[:] = self._items
         if self._module is warnings and hasattr(warnings, "_filters_mutated"):
             warnings._filters_mutated()  # discard cached decisions made with the other filters
-
-
-def _hooks() -> tuple[Any, Any]:
-    return threading.gettrace(), threading.getprofile()
-
-
-def _logging_disabled() -> int:
-    module = sys.modules.get("logging")
-    return 0 if module is None else module.root.manager.disable
-
-
-def _disable_logging(level: int) -> None:
-    sys.modules["logging"].disable(level)
 
 
 def _decimal_context() -> tuple[Any, ...] | None:

@@ -16,13 +16,13 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from supervisor.system import kernel, privileges, signals
-from supervisor.worker.interpreter_state import Difference, InterpreterState
+from supervisor.worker.interpreter_state import Difference, InterpreterState, Value, differences, record
 
 # Imported by name: restoring must not use what a handler has replaced.
 _getsignal, _set_signal, _sigmask = _signal.getsignal, _signal.signal, _signal.pthread_sigmask
@@ -31,7 +31,7 @@ _getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.um
 _getresuid, _setresuid, _getresgid, _setresgid = os.getresuid, os.setresuid, os.getresgid, os.setresgid
 _getaffinity, _setaffinity = os.sched_getaffinity, os.sched_setaffinity
 _getscheduler, _setscheduler, _getparam = os.sched_getscheduler, os.sched_setscheduler, os.sched_getparam
-_getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
+_getrlimit, _setrlimit, _setlocale = resource.getrlimit, resource.setrlimit, _locale.setlocale
 
 _LOCALE_ERROR: type[Exception] = _locale.Error  # type: ignore[attr-defined]  # it exists; the stubs lack it
 _STDERR = 2
@@ -41,8 +41,54 @@ _FUNCTIONS: tuple[tuple[ModuleType, str], ...] = (
     *((json, name) for name in ("dumps", "loads")),
     *((os, name) for name in ("close", "dup", "fstat", "getpid", "kill", "open", "read", "write", "eventfd_read")),
 )
-_LIMITS = tuple(sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}))
+_LIMITS = {value: name for name, value in reversed(vars(resource).items()) if name.startswith("RLIMIT_")}
 _HANDLED = tuple(sorted(set(signals.EVERY) - {signal.SIGKILL, signal.SIGSTOP}))
+
+
+def _cwd() -> str:
+    try:
+        return _getcwd()
+    except OSError:  # a handler has changed to a folder that is deleted now
+        return ""
+
+
+def _set_streams(streams: Sequence[Any]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _socket_timeout() -> float | None:
+    module = sys.modules.get("_socket")
+    return None if module is None else module.getdefaulttimeout()
+
+
+def _set_socket_timeout(seconds: float | None) -> None:
+    module = sys.modules.get("_socket")
+    if module is not None:
+        module.setdefaulttimeout(seconds)
+
+
+def _cannot_be_put_back(before: object) -> None:
+    raise PermissionError
+
+
+_VALUES = (
+    # The user ids first: with them the other rights may come back.
+    Value("the user", _getresuid, lambda ids: _setresuid(*ids)),
+    Value("the group", _getresgid, lambda ids: _setresgid(*ids)),
+    Value("the file-system user id", kernel.file_ids, lambda ids: kernel.set_file_ids(*ids)),
+    Value("the capabilities", privileges.capabilities, privileges.set_capabilities),
+    Value("no_new_privs or a seccomp filter", privileges.restrictions, _cannot_be_put_back),
+    Value("the working directory", _cwd, _chdir),
+    *(Value(f"the limit {name}", partial(_getrlimit, n), partial(_setrlimit, n)) for n, name in _LIMITS.items()),
+    Value("the nice value", partial(_getpriority, os.PRIO_PROCESS, 0), partial(_setpriority, os.PRIO_PROCESS, 0)),
+    Value("the scheduling policy", lambda: (_getscheduler(0), _getparam(0)), lambda policy: _setscheduler(0, *policy)),
+    Value("the CPU affinity", partial(_getaffinity, 0), partial(_setaffinity, 0)),
+    Value("a standard stream", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
+    Value("the locale", partial(_setlocale, _locale.LC_ALL, None), partial(_setlocale, _locale.LC_ALL)),
+    Value("the sockets' default timeout", _socket_timeout, _set_socket_timeout),
+)
+# Checks that cost as much as all the others together.
+_PLACES = (Value("the root folder or a namespace", privileges.place, _cannot_be_put_back),)
 
 
 class Changes(NamedTuple):
@@ -66,25 +112,17 @@ class ProcessState:
         self._mask = frozenset(_sigmask(signal.SIG_BLOCK, ())) - set(own)
         self._handlers = [(number, _getsignal(number)) for number in _HANDLED if number not in own]
         self._timers = [(timer, _getitimer(timer)[1]) for timer in _TIMERS]
-        self._cwd = _getcwd()
         self._umask = _umask(0)
         _umask(self._umask)
         self._environ = os.environ
         self._environment = dict(_raw_environment())
         self._path, self._path_items = sys.path, list(sys.path)
-        self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._recursion = sys.getrecursionlimit()
-        self._locale = _locale.setlocale(_locale.LC_ALL, None)
-        self._nice = _getpriority(os.PRIO_PROCESS, 0)
-        self._limits = [(number, _getrlimit(number)) for number in _LIMITS]
-        self._users, self._groups, self._file_ids = _getresuid(), _getresgid(), kernel.file_ids()
+        self._values = record(_VALUES)
+        self._oom_score, self._places = privileges.oom_score(), record(_PLACES)
         self._builtins = dict(vars(builtins))
         self._functions = [(module, name, getattr(module, name)) for module, name in _FUNCTIONS]
-        self._socket_timeout = _socket_timeout()
         self._interpreter = InterpreterState()
-        self._processors, self._schedule = _getaffinity(0), _scheduling()
-        self._capabilities, self._restrictions = privileges.capabilities(), privileges.restrictions()
-        self._place, self._oom_score = privileges.place(), privileges.oom_score()
         self.take_signals()
 
     def take_signals(self) -> None:
@@ -117,9 +155,14 @@ class ProcessState:
             if getattr(module, name, None) is not function:
                 yield f"{module.__name__}.{name}", partial(setattr, module, name, function)
         yield from self._differences_of_signals()
-        yield from self._differences_of_rights()
-        yield from self._differences_of_process()
-        yield from self._differences_of_interpreter()
+        if _umask(self._umask) != self._umask:
+            yield "the umask", partial(_umask, self._umask)
+        if os.environ is not self._environ or _raw_environment() != self._environment:
+            yield "the environment", self._put_environment_back
+        if sys.path is not self._path or sys.path != self._path_items:
+            yield "sys.path", self._put_path_back
+        yield from differences(self._values)
+        yield from self._interpreter.differences()
         if closely:
             yield from self._differences_on_a_close_look()
 
@@ -140,60 +183,12 @@ class ProcessState:
             if not interval and any(_getitimer(timer)):
                 yield "a timer", partial(_setitimer, timer, 0)
 
-    def _differences_of_process(self) -> Iterator[Difference]:
-        if _umask(self._umask) != self._umask:
-            yield "the umask", partial(_umask, self._umask)
-        if self._cwd_differs():
-            yield "the working directory", partial(_chdir, self._cwd)
-        for number, limits in self._limits:
-            if _getrlimit(number) != limits:
-                yield f"the limit {_limit_name(number)}", partial(_setrlimit, number, limits)
-        if _getpriority(os.PRIO_PROCESS, 0) != self._nice:
-            yield "the nice value", partial(_setpriority, os.PRIO_PROCESS, 0, self._nice)
-        if _scheduling() != self._schedule:
-            yield "the scheduling policy", partial(_setscheduler, 0, *self._schedule)
-        if _getaffinity(0) != self._processors:
-            yield "the CPU affinity", partial(_setaffinity, 0, self._processors)
-
-    def _differences_of_rights(self) -> Iterator[Difference]:
-        """The user ids first: with them the other rights may come back."""
-        if _getresuid() != self._users:
-            yield "the user", partial(_setresuid, *self._users)
-        if _getresgid() != self._groups:
-            yield "the group", partial(_setresgid, *self._groups)
-        if kernel.file_ids() != self._file_ids:
-            yield "the file-system user id", partial(kernel.set_file_ids, *self._file_ids)
-        if privileges.capabilities() != self._capabilities:
-            yield "the capabilities", partial(privileges.set_capabilities, self._capabilities)
-        if privileges.restrictions() != self._restrictions:
-            yield "no_new_privs or a seccomp filter", _cannot_be_put_back
-
     def _differences_on_a_close_look(self) -> Iterator[Difference]:
         """Checks that cost as much as all the others together."""
         yield from self._interpreter.differences_of_modules()
         if privileges.oom_score() != self._oom_score and self._oom_score is not None:
             yield "oom_score_adj", partial(privileges.set_oom_score, self._oom_score)
-        if privileges.place() != self._place:
-            yield "the root folder or a namespace", _cannot_be_put_back
-
-    def _differences_of_interpreter(self) -> Iterator[Difference]:
-        if os.environ is not self._environ or _raw_environment() != self._environment:
-            yield "the environment", self._put_environment_back
-        if sys.path is not self._path or sys.path != self._path_items:
-            yield "sys.path", self._put_path_back
-        if (sys.stdin, sys.stdout, sys.stderr) != self._streams:
-            yield "a standard stream", self._put_streams_back
-        if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
-            yield "the locale", partial(_locale.setlocale, _locale.LC_ALL, self._locale)
-        if _socket_timeout() != self._socket_timeout:
-            yield "the sockets' default timeout", partial(_set_socket_timeout, self._socket_timeout)
-        yield from self._interpreter.differences()
-
-    def _cwd_differs(self) -> bool:
-        try:
-            return _getcwd() != self._cwd
-        except OSError:  # a handler has changed to a folder that is deleted now
-            return True
+        yield from differences(self._places)
 
     def _put_environment_back(self) -> None:
         os.environ = self._environ  # noqa: B003 - the original object, whose keys reach C code, too
@@ -205,9 +200,6 @@ class ProcessState:
         sys.path = self._path
         sys.path[:] = self._path_items
 
-    def _put_streams_back(self) -> None:
-        sys.stdin, sys.stdout, sys.stderr = self._streams
-
 
 def _raw_environment() -> dict[bytes, bytes]:
     """What `os.environ` holds, without decoding each name and value."""
@@ -217,26 +209,3 @@ def _raw_environment() -> dict[bytes, bytes]:
 def _set_handler(number: int, handler: Any) -> None:
     # None: set by C code; Python cannot set it again. The system's default is the best alternative.
     _set_signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _scheduling() -> tuple[int, os.sched_param]:
-    return _getscheduler(0), _getparam(0)
-
-
-def _cannot_be_put_back() -> None:
-    raise PermissionError
-
-
-def _limit_name(number: int) -> str:
-    return next(name for name, value in vars(resource).items() if name.startswith("RLIMIT_") and value == number)
-
-
-def _socket_timeout() -> float | None:
-    module = sys.modules.get("_socket")
-    return None if module is None else module.getdefaulttimeout()
-
-
-def _set_socket_timeout(seconds: float | None) -> None:
-    module = sys.modules.get("_socket")
-    if module is not None:
-        module.setdefaulttimeout(seconds)
