@@ -25,14 +25,13 @@ from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.claim_store import ClaimStore
 from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
-from supervisor.worker.fitness import Fitness
+from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.hand_back import HandBack
 from supervisor.worker.heartbeat import HeartbeatThread
 from supervisor.worker.live_progress import LiveProgress
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.memory_watch import MemoryWatch
 from supervisor.worker.placement import check_memory
-from supervisor.worker.process_check import ProcessCheck, Ruined, leave_ruined
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.runner import Runner
 from supervisor.worker.slot_board import SlotBoard
@@ -99,7 +98,7 @@ class Worker:
             before=forks.before, after_in_parent=forks.after_in_parent, after_in_child=partial(self._detach, forks)
         )
         beat_every = min(self.pool.heartbeat_timeout / 4, 5.0)
-        spare = SpareStore(self.engine, self.record.incarnation, min(0.5, beat_every), lambda: self._closed())
+        spare = SpareStore(self.engine, self.record.incarnation, min(0.5, beat_every), lambda: self._fitness.closed())
         self._hand_back = HandBack(spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log)
         heartbeat = self._heartbeat = HeartbeatThread(
             self.slot, beat_every, self._hand_back, self.on_beat, LiveProgress(self.slot, spare)
@@ -132,7 +131,7 @@ class Worker:
         runner = self._runner
         while not self._draining and runner.done < self.pool.max_jobs_per_worker:
             claims = self._exchange(self._want())
-            if not claims and not self._check.seen_closely(runner.done):
+            if not claims and not self._fitness.seen_closely(runner.done):
                 self._fitness.look(runner.done, closely=True)
             if not claims and not self._draining:
                 self.slot.state(State.IDLE)
@@ -177,7 +176,7 @@ class Worker:
         """Settle what is finished and claim more, besides the `gathered` ones. Waits while the database fails."""
         if not self._mark[0]:
             forked.end()
-        if self._closed():  # otherwise SQLite might write to what a handler has opened in place of its files
+        if self._fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         (settlements, runs), now = self._buffer.collect(), time()
         try:
@@ -237,7 +236,7 @@ class Worker:
             fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(began, now):
             fitness.request_recycle(RecycleReason.LARGE)
-        if self._check.due(runner.done, now):
+        if fitness.due(runner.done, now):
             fitness.look(runner.done)
 
     def _commit(self) -> None:
@@ -257,9 +256,7 @@ class Worker:
 
     def _set_up(self) -> None:
         self._store.register()
-        self._check = ProcessCheck()
-        self._closed = self._check.closed
-        self._fitness = Fitness(self._check, self.slot, self.news, self._log, self._leave_soon)
+        self._fitness = Fitness(self.slot, self.news, self._log, self._leave_soon)
         handler = self.handler or load(self.pool.handler)
         if self.pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
@@ -298,8 +295,7 @@ class Worker:
         ctx.close()
         failpoints.reach("set_up")
         check_memory(self.pool.max_memory)
-        self._check.set_up(self._wakeups.handlers, self._wakeups.descriptor)
-        self._fitness.set_up(handler)
+        self._fitness.set_up(handler, self._wakeups.handlers, self._wakeups.descriptor)
         self._wakeups.wait_to_be_watched()
         self.slot.state(State.IDLE)
         os.eventfd_write(self.news, 1)

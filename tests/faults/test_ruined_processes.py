@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor import Status
-from supervisor.worker.process_check import EXIT_RUINED
+from supervisor.worker.fitness import EXIT_RUINED
 from tests.faults.lone_worker import LoneWorker
 from tests.site_under_test import Site, wait_for
 
