@@ -294,7 +294,9 @@ class Supervisor:
             self._make_pools(settings)
         except Exception as error:  # not even a fault of the reader's own ends a running supervisor
             problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
-            self._refuse_reload(why, number, problems)
+            self._outcome.refused(why, number, time.time(), problems, self.settings.path)
+            self._next_tick = 0.0  # news for `status`
+            self._notifier.ready("the configuration could not be reloaded")
             return
         self.settings = settings
         configure(settings.log.format, settings.log.level, cast("TextIO", self._outlet))
@@ -304,11 +306,6 @@ class Supervisor:
         self._admin_process.open(settings)
         self._log.info("reloaded", why=why, pools=sorted(settings.pools))
         self._notifier.ready(f"{len(settings.pools)} pools")
-
-    def _refuse_reload(self, why: str, number: int | None, problems: list[str]) -> None:
-        self._outcome.refused(why, number, time.time(), problems, self.settings.path)
-        self._next_tick = 0.0  # news for `status`
-        self._notifier.ready("the configuration could not be reloaded")
 
     def _stop(self, why: str) -> None:
         """The first call lets running jobs finish; the second releases the remaining jobs immediately."""
