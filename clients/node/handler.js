@@ -53,6 +53,7 @@ async function serve(handler, { capabilities } = {}) {
       await target.setup?.(context(greeting, {}).ctx);
       say({ type: "hello", protocol: 1, ...(capabilities && { capabilities: [...capabilities] }) });
     } else if (message.type === "job") {
+      mayEnd = false;
       run(message); // not awaited: a cancel may come
     } else if (message.type === "cancel" && current?.id === message.id) {
       current.cancel();

@@ -33,6 +33,9 @@ class Queue {
   }
 
   enqueueMany(type, payloads, options) {
+    if (typeof payloads === "string" || typeof payloads?.[Symbol.iterator] !== "function") {
+      throw new InvalidJob("payloads", "they are not a list");
+    }
     const jobs = Array.from(payloads, (payload, index) =>
       newJob(type, payload, typeof options === "function" ? options(payload, index) : options),
     );

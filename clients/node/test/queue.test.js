@@ -58,7 +58,7 @@ test("many jobs are enqueued together, with options of their own", (t) => {
   assert.deepEqual(queue.enqueueMany("tag", []), []);
   db.exec("CREATE TRIGGER no BEFORE INSERT ON jobs WHEN NEW.payload = '3' BEGIN SELECT RAISE(ABORT, 'no 3'); END");
   assert.throws(() => queue.enqueueMany("tag", [1, 2, 3]), /no 3/);
-  assert.throws(() => queue.enqueueMany("tag", [1, NaN]), InvalidJob);
+  for (const wrong of [[1, NaN], "cat.jpg", {}, 5, null]) assert.throws(() => queue.enqueueMany("tag", wrong), InvalidJob);
   assert.equal(jobsIn(db.name).length, 2);
 });
 

@@ -26,9 +26,14 @@ class SqliteTransactionalInsert:
         self._place = place
         self._migrate = migrate
         self.used = False  # since a producer of this engine last wrote
+        self._made = False  # tables, in a transaction that may be rolled back
 
     def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool:
-        return schema.prepare(connection, self._place, create=create, migrate=self._migrate)
+        there = schema.prepare(connection, self._place, create=create, migrate=self._migrate)
+        if there and self._made and connection.in_transaction:
+            return False  # it may be the transaction that has made them
+        self._made = not there
+        return there
 
     def insert(self, connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
         self.used = True

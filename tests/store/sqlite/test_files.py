@@ -18,6 +18,7 @@ from typing import cast
 
 import pytest
 
+from supervisor import Queue
 from supervisor.domain.errors import Conflict, StoreBusy, StoreError
 from supervisor.domain.intake import new_job, payload_arrays, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
@@ -54,6 +55,14 @@ class TestTheCallersOwnTransaction:
             connection.commit()
 
         assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
+
+    def test_tables_made_in_a_transaction_that_is_rolled_back_are_made_again(self, tmp_path: Path) -> None:
+        queue = Queue(f"sqlite:///{tmp_path}/new.db")
+        with contextlib.closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            assert [queue.enqueue("tag", connection=connection) for _ in range(3)] == [1, 2, 3]
+            connection.execute("ROLLBACK")
+            assert queue.enqueue("tag", connection=connection) == 1
 
     def test_a_duplicate_returns_the_existing_id_whatever_the_callers_row_factory(
         self, desk: Desk, foreign: sqlite3.Connection
