@@ -10,7 +10,7 @@ try {
 } catch {
   // Older than 22.5.
 }
-const there = driver !== undefined && "isTransaction" in driver.DatabaseSync.prototype;
+const there = driver !== undefined && "isTransaction" in new driver.DatabaseSync(":memory:");
 
 test("a connection of node:sqlite does the same", { skip: !there && "no such node:sqlite here" }, async (t) => {
   const file = database(t);
