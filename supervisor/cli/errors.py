@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.cli.meant import meant
 from supervisor.cli.output import note
-from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, QueueError, StoreError
+from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, InvalidOption, QueueError, StoreError
 
 FAILED = 1
 USAGE = 2
@@ -23,6 +23,7 @@ TRACEBACK = "SUPERVISOR_TRACEBACK"
 # The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, USAGE),
+    (InvalidOption, USAGE),
     (StoreError, DATABASE),
     (Conflict, CONFLICT),
     (QueueError, FAILED),

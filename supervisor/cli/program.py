@@ -30,7 +30,7 @@ COMMANDS = {
     "reload": "steering",
     "purge": "upkeep",
     "migrate": "upkeep",
-    "adopt": "upkeep",
+    "adopt": "adoption",
     "backup": "upkeep",
     "restore": "upkeep",
     "jobs": "jobs",

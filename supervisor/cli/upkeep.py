@@ -1,13 +1,11 @@
-"""`purge`, `migrate`, `adopt`, `backup` and `restore`: maintenance of the database."""
+"""`purge`, `migrate`, `backup` and `restore`: maintenance of the database."""
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,9 +16,6 @@ from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
-
-if TYPE_CHECKING:
-    from supervisor.store.base import AdoptReport
 
 
 class Finished(enum.StrEnum):
@@ -75,59 +70,6 @@ def migrate(target: Target, as_json: AsJson = False) -> None:
     applied = engine.database.migrate()
     done = f"applied migrations {', '.join(map(str, applied))}" if applied else "up to date"
     result({"database": engine.url, "applied": applied}, f"{engine.url}: {done}", as_json=as_json)
-
-
-@on_target
-def adopt(
-    target: Target,
-    payload_column: Annotated[
-        str | None,
-        typer.Option("--payload-column", metavar="NAME", help="The column that holds the payload.", show_default=False),
-    ] = None,
-    statements: Annotated[
-        Path | None,
-        typer.Option(
-            "--statements",
-            metavar="FILE",
-            help="The application's SQL statements, tried on the adopted table; each must end its line with ;",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take over an existing jobs table.
-
-    Works in place and in one transaction, after a backup. Other columns, indexes and triggers are kept. If the
-    table cannot be taken over safely, the command fails and nothing is changed.
-    """
-    tried = () if statements is None else _statements(statements)
-    report = target.engine().database.adopt(payload_column=payload_column, statements=tried)
-    result(asdict(report) | {"backup": str(report.backup)}, *_adoption(report), as_json=as_json)
-
-
-def _statements(file: Path) -> list[str]:
-    from supervisor.store.migrate import statements
-
-    try:
-        return [statement.strip() for statement in statements(file.read_text(encoding="utf-8"))]
-    except UnicodeDecodeError:
-        raise wrong_usage(f"{file}: not UTF-8 text") from None
-    except OSError as error:
-        raise wrong_usage(f"{file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise wrong_usage(f"{file}: {error}") from None
-
-
-def _adoption(report: AdoptReport) -> Iterator[str]:
-    yield f"{counted(report.rows, 'row')} adopted; backup: {report.backup}"
-    if report.recovered:
-        yield f"{report.recovered} that were running are pending again"
-    if report.extra_columns:
-        yield f"kept: {', '.join(report.extra_columns)}"
-    for note in report.notes:
-        yield f"note: {note}"
-    for change in report.needing_change:
-        yield f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}"
 
 
 @on_target

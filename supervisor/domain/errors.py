@@ -38,6 +38,10 @@ class StoreError(QueueError):
     """The database cannot be used; the message says why and what to do. Exit code 3 on the command line."""
 
 
+class NothingToAdopt(StoreError):
+    """The table is job-supervisor's already."""
+
+
 class StoreUnavailable(StoreError):
     """The database is unavailable now, for example because its disk is full or it is read-only."""
 
@@ -67,6 +71,10 @@ class ConfigError(QueueError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class InvalidOption(QueueError, ValueError):
+    """An option does not fit what it is meant for; nothing was changed. Exit code 2 on the command line."""
 
 
 class Retry(Exception):

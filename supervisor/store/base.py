@@ -29,6 +29,8 @@ from supervisor.store.concerns import Registry as Registry
 from supervisor.store.concerns import Schedules as Schedules
 from supervisor.store.concerns import SettleExpired as SettleExpired
 from supervisor.store.concerns import Statistics as Statistics
+from supervisor.store.values import AdoptedColumn as AdoptedColumn
+from supervisor.store.values import AdoptOptions as AdoptOptions
 from supervisor.store.values import AdoptReport as AdoptReport
 from supervisor.store.values import Anomalies as Anomalies
 from supervisor.store.values import ControlState as ControlState
@@ -298,8 +300,10 @@ class Database(Protocol):
     def pin(self) -> None:
         """From now on accept only the database that is there now: opening another one raises StoreGone."""
 
-    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
-        """Take over a hand-made `jobs` table; `statements` are the application's, to be tried on it."""
+    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
+        """Take over an application's table, or say what that would do. Raises InvalidOption, StoreError with all
+        reasons, or NothingToAdopt; then nothing is changed.
+        """
 
     def back_up(self, target: Path) -> None:
         """An online copy into a new file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,25 +159,65 @@ class TypeSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptOptions:
+    """How an application's table is to be understood; whatever is left out is proposed.
+
+    `renames` are {column: new name or meaning}, `statuses` {word: state}, `types` {old: new}. `statements` are the
+    application's, to be tried. `view` is the name of the view for statements in the old words.
+    """
+
+    table: str = "jobs"
+    renames: Mapping[str, str] = field(default_factory=dict)
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    statements: tuple[str, ...] = ()
+    view: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NeedsChange:
-    """A statement of an application that fails on its adopted table, and why."""
+    """A statement of an application that fails on its adopted table, or would mean something else, and why. It goes on
+    with the view `with_view` in place of the table, if that is given.
+    """
 
     statement: str
     reason: str
+    with_view: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedColumn:
+    """What becomes of a column: `kept_as` is where the application's values stand, `meaning` the column of a job that
+    takes them over, if any. `proposed`: no option said so.
+    """
+
+    column: str
+    kept_as: str
+    meaning: str | None
+    proposed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """The result of taking over a table. `recovered` are running rows put back; `extra_columns` are the
-    application's own; `needing_change` are statements tried that no longer work.
+    """The result of taking over a table, or of its rehearsal, which has no `backup`.
+
+    `recovered` are running rows put back; `extra_columns` are the application's own; `going_on` are statements tried
+    that work as they are, `needing_change` those that do not. `job_types` are the most frequent ones.
     """
 
     rows: int
     recovered: int
-    backup: Path
+    finished: int
+    backup: Path | None
     extra_columns: tuple[str, ...]
     notes: tuple[str, ...]
     needing_change: tuple[NeedsChange, ...]
+    columns: tuple[AdoptedColumn, ...]
+    statuses: Mapping[str, str]
+    types: Mapping[str, str]
+    job_types: tuple[str, ...]
+    view: str | None
+    going_on: tuple[str, ...]
 
 
 class Anomalies(NamedTuple):

@@ -45,10 +45,10 @@ def test_two_statements_of_one_name_are_refused(package: Path) -> None:
         loaded(package, "-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;")
 
 
-@pytest.mark.parametrize("filename", ["queries.sql", "adopt.sql"])
+@pytest.mark.parametrize("filename", ["queries.sql", "adopt/adopt.sql"])
 def test_every_shipped_statement_is_used(filename: str) -> None:
     queries = load("supervisor.store.sqlite", filename)
-    folder = Path(__file__).parents[2] / "supervisor" / "store" / "sqlite"
+    folder = (Path(__file__).parents[2] / "supervisor" / "store" / "sqlite" / filename).parent
     code = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
 
     unused = [

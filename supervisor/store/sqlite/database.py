@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import AdoptReport, RestoreReport
+from supervisor.store.base import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.damage import look_for_damage
@@ -48,10 +47,10 @@ class SqliteDatabase:
     def pin(self) -> None:
         self._place.pinned = self._place.identity()
 
-    def adopt(self, *, payload_column: str | None = None, statements: Sequence[str] = ()) -> AdoptReport:
-        from supervisor.store.sqlite.adopt import adopt  # rarely needed, and large
+    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
+        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
 
-        return adopt(self._place, payload_column=payload_column, tried=statements)
+        return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
 
     def back_up(self, target: Path) -> None:
         with closing(Connection(self._place, synchronous="NORMAL")) as connection:

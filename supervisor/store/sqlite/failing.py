@@ -24,6 +24,7 @@ OTHERS = {
     "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
     "PRAGMA journal_mode": "open",
 }
+STEPS = ("adopt",)  # statements that are made from an application's table
 # SQLite's code and message, and the driver's exception.
 KINDS: Mapping[str, Callable[[], sqlite3.Error]] = {
     "busy": lambda: made(sqlite3.OperationalError("database is locked"), sqlite3.SQLITE_BUSY),
@@ -55,7 +56,7 @@ def connection_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
 def places(statements: Mapping[str, str]) -> list[str]:
     """Every place that connections offer."""
     named = [f"{name}{when}" for name in statements for when in (".before", "", ".committed")]
-    return named + [f"{name}{when}" for name in OTHERS.values() for when in (".before", "")]
+    return named + [f"{name}{when}" for name in (*OTHERS.values(), *STEPS) for when in (".before", "")]
 
 
 class FailingConnection(sqlite3.Connection):

@@ -20,7 +20,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
-from supervisor.store.base import AdoptReport, JobSelector
+from supervisor.store.base import AdoptOptions, AdoptReport, JobSelector
 from tests.store.kit import Desk, python, until
 
 PLAIN = """CREATE TABLE jobs (
@@ -51,8 +51,8 @@ class App:
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         return self.db.execute(sql, parameters).fetchall()
 
-    def adopt(self, **options: Any) -> AdoptReport:
-        return open_engine(f"sqlite:///{self.path}").database.adopt(**options)
+    def adopt(self, *, rehearse: bool = False, **options: Any) -> AdoptReport:
+        return open_engine(f"sqlite:///{self.path}").database.adopt(AdoptOptions(**options), rehearse=rehearse)
 
     def refusal(self, **options: Any) -> str:
         before = "\n".join(self.db.iterdump()), sorted(p.name for p in self.path.parent.iterdir())
@@ -405,7 +405,7 @@ class TestOldStatements:
             "COMMIT",
         ]
 
-        report = app.adopt(statements=given)
+        report = app.adopt(statements=tuple(given))
 
         assert {change.statement: change.reason.split(":")[0] for change in report.needing_change} == {
             given[0]: "table jobs has 25 columns but 8 values were supplied",
@@ -414,18 +414,19 @@ class TestOldStatements:
         }
         assert app.run("SELECT count(*) FROM jobs") == [(10,)]
 
-    def test_a_payload_of_another_name_is_renamed_and_what_names_the_old_one_is_listed(self, app: App) -> None:
+    def test_a_payload_of_another_name_stays_and_is_kept_equal_to_ours(self, app: App) -> None:
         app.run(PLAIN.replace("payload", "data"))
         app.run("CREATE INDEX by_data ON jobs (data)")
         app.run("INSERT INTO jobs (type, data) VALUES ('tag', '[1]')")
 
-        report = app.adopt(payload_column="data")
+        report = app.adopt(renames={"data": "payload"})
 
-        assert app.run("SELECT payload FROM jobs") == [("[1]",)]
-        assert [change.reason for change in report.needing_change] == [
-            "table jobs has no column named data",
-            "no such column: data",
-        ]
+        assert report.needing_change == ()
+        app.run("INSERT INTO jobs (type, data) VALUES ('tag', '[2]')")
+        app.run("INSERT INTO jobs (type, payload) VALUES ('tag', '[3]')")
+        app.run("UPDATE jobs SET data = '[4]' WHERE id = 1")
+        app.run("UPDATE jobs SET payload = '[5]' WHERE id = 2")
+        assert app.run("SELECT data, payload FROM jobs") == [("[4]", "[4]"), ("[5]", "[5]"), ("[3]", "[3]")]
 
     def test_constraints_that_cannot_stay_are_named(self, app: App) -> None:
         app.run(
@@ -452,18 +453,25 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("sql", "reason"),
         [
-            (PLAIN.replace("id INTEGER", "id TEXT"), "it needs a column `id INTEGER PRIMARY KEY`"),
-            (PLAIN.replace("INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY DESC"), "it needs a column `id INTEGER"),
+            (PLAIN.replace("PRIMARY KEY", ""), "it needs a primary key of one column"),
+            (
+                PLAIN.replace("PRIMARY KEY", "").replace("\n)", ", PRIMARY KEY (id, type))"),
+                "a primary key of one column",
+            ),
             (PLAIN + " WITHOUT ROWID", "WITHOUT ROWID"),
-            (PLAIN.replace("payload", "data"), "name it with --payload-column"),
-            (PLAIN.replace("last_error", "locked_by"), "`locked_by` would be taken for a claim"),
-            (PLAIN.replace("status", "state"), "it has no column `status`"),
+            (PLAIN.replace("payload", "data").replace("last_error", "body"), "say so with --rename data=payload"),
+            (PLAIN.replace("payload", "content"), "say so with --rename OTHER=payload"),
+            (PLAIN.replace("status", "phase"), "it has no column `status`"),
+            (
+                PLAIN.replace("id INTEGER", "id TEXT") + "; CREATE TABLE r (job TEXT REFERENCES jobs (id))",
+                "r.job refers to its ids",
+            ),
             ("CREATE VIEW jobs AS SELECT 1 AS id", "no ordinary table"),
             ("CREATE TABLE other (id)", "there is no table `jobs`"),
             (PLAIN + "; CREATE INDEX jobs_unfinished ON jobs (type)", "index `jobs_unfinished` is needed"),
             (PLAIN + "; CREATE TABLE job_errors (x)", "table `job_errors` is needed"),
             (PLAIN + "; INSERT INTO jobs (type) VALUES ('tag!'), ('tag!'), ('a b')", "'tag!' (2 rows), 'a b' (1 row)"),
-            (PLAIN + "; INSERT INTO jobs (type, status) VALUES ('t', 'queued')", "'queued' (1 row)"),
+            (PLAIN + "; INSERT INTO jobs (type, status) VALUES ('t', 'odd')", "--status odd=pending"),
             (
                 PLAIN.replace("attempts", "priority") + "; INSERT INTO jobs (type, priority) VALUES ('t', 500)",
                 "`priority` holds what job-supervisor cannot take: 500 (1 row)",
@@ -537,7 +545,7 @@ def connect(*arguments, **options):
     return connection
 
 opened, sqlite3.connect = sqlite3.connect, connect
-open_engine(url).database.adopt()
+open_engine(url).database.adopt(AdoptOptions())
 print(seen)
 """
 
