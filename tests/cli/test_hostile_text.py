@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def harmless(text: str) -> None:
     for line in text.split("\n"):
         assert line.isprintable(), ascii(line)
         assert not line.startswith(FORGED), line
+
+
+@pytest.fixture(autouse=True)
+def _structlog_as_before() -> Iterator[None]:
+    yield
+    telemetry.unconfigure()
 
 
 @pytest.fixture
