@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         JobNotFound,
         QueueError,
         Retry,
+        Snooze,
         StoreError,
         WaitTimeout,
     )
     from supervisor.domain.job import Job, Status
+    from supervisor.tasks import Task, configure, task
     from supervisor.worker.context import Context
 
 __all__ = [
@@ -33,10 +35,14 @@ __all__ = [
     "Queue",
     "QueueError",
     "Retry",
+    "Snooze",
     "Status",
     "StoreError",
+    "Task",
     "WaitTimeout",
     "__version__",
+    "configure",
+    "task",
 ]
 
 __version__ = "0.1.0"
@@ -46,14 +52,19 @@ _HOMES = {
     "Job": "supervisor.domain.job",
     "Queue": "supervisor.client",
     "Status": "supervisor.domain.job",
+    "Task": "supervisor.tasks",
+    "configure": "supervisor.tasks",
+    "task": "supervisor.tasks",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # type checkers know each name; with this they would accept any other, too
 
-    value = getattr(importlib.import_module(_HOMES.get(name, "supervisor.domain.errors")), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(_HOMES.get(name, "supervisor.domain.errors")), name)
+        globals()[name] = value
+        return value

@@ -28,8 +28,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from supervisor import tasks
 from supervisor.client import Queue
 from supervisor.domain.job import Claim, Job
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import released
 from supervisor.engine import open_engine
@@ -37,6 +39,7 @@ from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, load
+from supervisor.worker.task_handler import TaskHandler
 
 __all__ = ["context", "run_due"]
 
@@ -48,7 +51,7 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 def run_due(
     queue: Queue | str,
-    handlers: Mapping[str, HandlerLike],
+    handlers: Mapping[str, HandlerLike] | None = None,
     *,
     now: float | datetime.datetime | None = None,
     limit: int | None = None,
@@ -58,10 +61,11 @@ def run_due(
 ) -> list[Job]:
     """Run the due jobs until there are none, in order of priority, and return them as they are afterwards.
 
-    `queue` is a Queue or a database's URL. `handlers` gives each type a function, a class or
-    "module:attribute"; other types are ignored. `now` (Unix seconds or an aware datetime) decides what
-    is due: `now=time.time() + 60` also runs jobs with a shorter delay. Jobs that handlers enqueue are run
-    too if they are due; `limit` is the maximum number of runs, for handlers that enqueue themselves forever.
+    `queue` is a Queue or a database's URL. `handlers` gives each type a task, a function, a class or
+    "module:attribute"; other types are ignored. Without it, the tasks of all modules imported so far are run.
+    `now` (Unix seconds or an aware datetime) decides what is due: `now=time.time() + 60` also runs jobs with a shorter
+    delay. Jobs that handlers enqueue are run too if they are due; `limit` is the maximum number of runs, for handlers
+    that enqueue themselves forever.
 
     A handler's exception is recorded in its job, as in a worker: check `status` and `last_error`. `retry` is
     the pool's policy. Raises HandlerError for a handler that cannot be used, KeyboardInterrupt at once.
@@ -70,7 +74,8 @@ def run_due(
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.database.migrate()
-    executors = _Executors(handlers, retry or RetryPolicy(), capabilities, options, engine)
+    handlers = tasks.registered if handlers is None else handlers
+    executors = _Executors(handlers, JobPolicy(retry or RetryPolicy()), capabilities, options, engine)
     claims = engine.claims()
     try:
         executors.set_up()
@@ -112,15 +117,12 @@ class _Executors:
     def __init__(
         self,
         handlers: Mapping[str, HandlerLike],
-        policy: RetryPolicy,
+        policy: JobPolicy,
         capabilities: tuple[str, ...],
         options: Mapping[str, Any],
         engine: Engine,
     ) -> None:
-        self._handlers = {
-            type_: load(target) if isinstance(target, str) else Handler(target, f"the handler of {type_}")
-            for type_, target in handlers.items()
-        }
+        self._handlers = {type_: _handler(type_, target) for type_, target in handlers.items()}
         epoch = engine.database.epoch()
         self._executors = {
             type_: Executor(handler, NoBoard(epoch, engine.meta), policy, capabilities=capabilities, options=options)
@@ -155,6 +157,13 @@ class _Executors:
                 raise
 
         return watched
+
+
+def _handler(type_: str, target: HandlerLike) -> Handler:
+    if isinstance(target, str):
+        return load(target)
+    name = f"the handler of {type_}"
+    return TaskHandler(name, {type_: target}) if isinstance(target, tasks.Task) else Handler(target, name)
 
 
 def _run_all(claims: Claims, executors: _Executors, wanted: JobSelector, at: float, limit: int | None) -> list[int]:

@@ -6,7 +6,7 @@ import importlib.util
 import ipaddress
 from pathlib import Path
 
-from supervisor.config.pools import Checked, checked
+from supervisor.config.checking import Checked, checked
 from supervisor.config.problems import Report
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.config.shape import AdminTable

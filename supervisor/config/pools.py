@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from supervisor.config import types
+from supervisor.config.checking import Checked, checked
 from supervisor.config.lines import Key as Way
-from supervisor.config.problems import Report, dotted, shown
+from supervisor.config.problems import Report, dotted
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
-from supervisor.config.values import Faults, Inner, Table
 from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
 
 _RANGE = ("min_workers", "max_workers")
-_EITHER = 'handler = "module:attribute" or command = ["program", "argument"]'
+_EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
 _AS_WRITTEN = (
     "jobs_per_worker",
     "scale_down_delay",
@@ -48,48 +49,6 @@ _AS_WRITTEN = (
     "retry_failed_every",
     "retry_failed_times",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The keys of one table: the valid ones with their values, and the names of the others."""
-
-    at: Way
-    values: Mapping[str, Any] = field(default_factory=dict)
-    faulty: frozenset[str] = frozenset()
-
-
-def checked(shape: type[Table], raw: object, at: Way, report: Report) -> Checked:
-    """Check one table against its shape, key by key: one problem leaves the other keys usable."""
-    if not isinstance(raw, dict):
-        report.add(at, f"must be a table, not {shown(raw)}")
-        return Checked(at)
-    values: dict[str, Any] = {}
-    faulty: set[str] = set()
-    for name, value in raw.items():
-        way = (*at, name)
-        key = shape.keys.get(name)
-        if key is None:
-            report.add_unknown(way, shape.keys)
-            faulty.add(name)
-            continue
-        try:
-            values[name] = key.check(value)
-        except Faults as error:
-            for rest, problem in error.found:
-                report.add((*way, *rest), problem)
-            faulty.add(name)
-        except ValueError as error:
-            report.add(way, str(error))
-            faulty.add(name)
-        else:
-            if isinstance(key, Inner):
-                inner = checked(key.shape, value, way, report)
-                values[name] = inner.values
-                if inner.faulty:
-                    del values[name]
-                    faulty.add(name)
-    return Checked(at, values, frozenset(faulty))
 
 
 class Layers(NamedTuple):
@@ -129,18 +88,26 @@ def _holds(values: Any, way: Way) -> bool:
     return True
 
 
-def build(raw: object, defaults: Checked, report: Report) -> dict[str, PoolSettings]:
-    """Every pool of `[pools]`. Problems are added to the report; the settings are valid only if it stays empty."""
+Pools = dict[str, PoolSettings]
+
+
+def build(raw: object, defaults: Checked, types: Mapping[str, Checked], folder: Path, report: Report) -> Pools:
+    """Every pool of `[pools]`, with what `[types]` says of its types. `folder` is searched first for tasks.
+
+    Problems are added to the report; the settings are valid only if it stays empty.
+    """
     if not isinstance(raw, dict) or not raw:
         report.add(("pools",), f"no pool is configured; add a table [pools.NAME] with {_EITHER}")
         return {}
     pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
     for table in (defaults, *(pool.own for pool in pools)):
         _check_one_way(table, report)
-    settings = {pool.name: _pool(pool, report) for pool in pools}
+    settings = {pool.name: _pool(pool, types, folder, report) for pool in pools}
     for pool in pools:
         _check_batches(pool, report)
-    comparable = [pool.name for pool in pools if not pool.faulty("types", "handler", "command", "capabilities")]
+    comparable = [
+        pool.name for pool in pools if not pool.faulty("types", "handler", "tasks", "command", "capabilities")
+    ]
     _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], report)
     return settings
 
@@ -157,10 +124,11 @@ def _own(name: str, raw: object, report: Report) -> Checked:
         report.add_unknown((*at, key), PoolTable.keys, f'a pool of that name is [pools."{name}.{key}"]')
     table = {key: value for key, value in raw.items() if key not in inner}
     # With nothing but such a table inside, this is not a pool that could lack a handler.
-    if "handler" not in table and not table.get("command") and (table or not inner):
+    named = [key for key in ("handler", "tasks", "command") if table.get(key) or (key == "handler" and key in table)]
+    if not named and (table or not inner):
         report.add((*at, "handler"), f"is missing; write {_EITHER}")
-    if "handler" in table and table.get("command"):
-        report.add((*at, "command"), "write either handler or command, not both")
+    if len(named) > 1:
+        report.add((*at, named[-1]), f"write either {named[0]} or {named[-1]}, not both")
     return checked(PoolTable, table, at, report)
 
 
@@ -171,18 +139,23 @@ def _check_one_way(table: Checked, report: Report) -> None:
 
 
 def _check_batches(pool: Layers, report: Report) -> None:
-    if pool.own.values.get("command") and pool.get("batch_size") > 1:
-        at = pool.at(("batch_size",))
-        report.add(at, "a program is given one job at a time; batches need a handler with handle_batch")
+    for key, what in (("command", "a program"), ("tasks", "a task")):
+        if pool.own.values.get(key) and pool.get("batch_size") > 1:
+            at = pool.at(("batch_size",))
+            report.add(at, f"{what} is given one job at a time; batches need a handler with handle_batch")
 
 
-def _pool(pool: Layers, report: Report) -> PoolSettings:
+def _pool(pool: Layers, tables: Mapping[str, Checked], folder: Path, report: Report) -> PoolSettings:
     low, high = _workers(pool, report)
     _check_image(pool, report)
+    retry, tasks = _retry(pool, report), pool.own.values.get("tasks", [])
+    declared = types.declared(pool.name, tasks, pool.own.values.get("types"), folder, report) if tasks else {}
+    names = tuple(declared) or tuple(pool.own.values.get("types", (pool.name,)))
     return PoolSettings(
         name=pool.name,
-        types=tuple(pool.own.values.get("types", (pool.name,))),
-        handler=pool.own.values.get("handler", ""),
+        types=names,
+        by_type=types.settings(names, tables, declared, pool.get("timeout"), retry, report),
+        handler=",".join(tasks) or pool.own.values.get("handler", ""),
         command=tuple(pool.own.values.get("command", ())),
         min_workers=low,
         max_workers=high,
@@ -191,7 +164,7 @@ def _pool(pool: Layers, report: Report) -> PoolSettings:
         cpu_affinity=tuple(pool.get("cpu_affinity")),
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
-        retry=_retry(pool, report),
+        retry=retry,
         **{key: pool.get(key) for key in _AS_WRITTEN},
     )
 
@@ -250,6 +223,7 @@ def _retry(pool: Layers, report: Report) -> RetryPolicy:
         base=table.base,
         max=table.max,
         jitter=table.jitter,
+        give_up_on=tuple(pool.get("give_up_on")),
     )
 
 

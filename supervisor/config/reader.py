@@ -8,9 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config import admin, cores
+from supervisor.config import admin, cores, types
 from supervisor.config import database as addresses
-from supervisor.config.pools import Checked, build, checked
+from supervisor.config.checking import Checked, checked
+from supervisor.config.pools import build
 from supervisor.config.problems import Report, shown
 from supervisor.config.programs import report_missing
 from supervisor.config.schedules import schedules
@@ -56,7 +57,7 @@ def survey(path: Path, database: str | None) -> Survey:
     folder = path.absolute().parent
     override: list[str] = []
     url = _database(raw, folder, report) if database is None else _override(database, override)
-    pools, retention, log = _tables(raw, report)
+    pools, retention, log = _tables(raw, folder, report)
     planned = schedules(raw.get("schedules", []), report)
     interface = admin.admin(raw.get("admin"), folder, report)
     settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, interface)
@@ -94,10 +95,14 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError([f"{path}:{line}: this is not valid TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
 
 
-def _tables(raw: dict[str, Any], report: Report) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
+def _tables(
+    raw: dict[str, Any], folder: Path, report: Report
+) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
     for key in [key for key in raw if key not in TOP]:
         report.add_unknown((key,), TOP)
-    pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), report)
+    by_type = types.tables(raw.get("types", {}), report)
+    pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), by_type, folder, report)
+    types.report_untaken(by_type, pools.values(), report)
     retention = RetentionTable(checked(RetentionTable, raw.get("retention", {}), ("retention",), report).values)
     log = LogTable(checked(LogTable, raw.get("log", {}), ("log",), report).values)
     return pools, RetentionSettings(retention.done, retention.failed), LogSettings(log.format, log.level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.config.pools import checked
+from supervisor.config.checking import checked
 from supervisor.config.problems import Report, shown
 from supervisor.config.settings import Settings
 from supervisor.config.shape import ScheduleTable

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
 
@@ -58,12 +59,21 @@ class AdminSettings(NamedTuple):
         return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
 
 
+class TypeSettings(NamedTuple):
+    """What differs for the jobs of one type from the others of its pool."""
+
+    timeout: float
+    retry: RetryPolicy
+    priority: int  # of jobs that are enqueued without one, by programs that read the configuration
+
+
 class PoolSettings(NamedTuple):
     """One pool: its workers, the jobs they may take, and their time limits."""
 
     name: str
     types: tuple[str, ...]
-    handler: str  # module:attribute; empty for a pool with a command
+    by_type: Mapping[str, TypeSettings]  # for the types that differ
+    handler: str  # module:attribute; of a pool with tasks: their modules with commas; empty for a pool with a command
     command: tuple[str, ...]  # a program and its arguments; empty for a pool with a handler
     min_workers: int  # 0: the pool may have no worker until a job comes
     max_workers: int
@@ -96,6 +106,20 @@ class PoolSettings(NamedTuple):
     retry_failed_every: float  # seconds after which a failed job becomes pending again automatically; 0: never
     retry_failed_times: int  # at most this often per job
     options: Mapping[str, Any]  # the handler's own, never inspected here
+
+    def timeout_of(self, type: str) -> float:
+        return self.by_type[type].timeout if type in self.by_type else self.timeout
+
+    @property
+    def timeouts(self) -> list[float]:
+        """Every time limit that a run in this pool may have."""
+        return [self.timeout, *(settings.timeout for settings in self.by_type.values())]
+
+    @property
+    def policy(self) -> JobPolicy:
+        """What happens to the pool's jobs when their worker cannot settle them."""
+        by_type = {type_: settings.retry for type_, settings in self.by_type.items()}
+        return JobPolicy(self.retry, self.max_crashes, self.recover, self.lock_time, by_type)
 
     @property
     def preloads(self) -> bool:

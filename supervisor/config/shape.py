@@ -16,7 +16,7 @@ from supervisor.config.problems import shown
 from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, checked_type, encode
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import is_number
 
@@ -31,6 +31,7 @@ FOR_EVER = "forever"
 _Listed = TypeVar("_Listed")
 
 _POOL_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
@@ -75,6 +76,18 @@ def _memory(value: object) -> int:
 def _handler(value: str) -> str:
     if not _HANDLER.fullmatch(value):
         raise ValueError(f'{value!r} is not a handler; write module:attribute, like "jobs:greet"')
+    return value
+
+
+def _module(value: str) -> str:
+    if not _MODULE.fullmatch(value):
+        raise ValueError(f'{value!r} is not a module; write it like "jobs" or "mail.jobs"')
+    return value
+
+
+def _exception(value: str) -> str:
+    if not _MODULE.fullmatch(value):
+        raise ValueError(f'{value!r} is not the name of an exception; write it like "ValueError" or "requests.Timeout"')
     return value
 
 
@@ -244,6 +257,7 @@ class PoolTable(Table):
 
     types = Key[list[str]](listed(text(_type), _distinct, _some), [])
     handler = Key(text(_handler), "")
+    tasks = Key[list[str]](listed(text(_module), _distinct), [])
     command = Key[list[str]](listed(text(_argument), _command), [])
     workers = Key(number_of_workers, 2)  # pools.py computes the sizes, because there are two ways to write them
     min_workers = Key(whole(0, MOST_WORKERS), 1)
@@ -274,13 +288,24 @@ class PoolTable(Table):
     env = Key[dict[str, str]](named(_variable, text(_variable_value)), {})
     recover = Key[Any](one_of("pending", "failed"), "pending")
     retry = Inner(RetryTable)
+    give_up_on = Key[list[str]](listed(text(_exception), _distinct), [])
     retry_failed_every = Key(duration, 0.0)
     retry_failed_times = Key(whole(1, MAX_ATTEMPTS), 3)
     options = Key[dict[str, Any]](named(text(), anything), {})
 
 
-NAMING = frozenset({"types", "handler", "command"})
+NAMING = frozenset({"types", "handler", "tasks", "command"})
 """Keys that identify a pool, and so cannot have a default."""
+
+
+class TypeTable(Table):
+    """`[types.NAME]`, and the options of `@task`: what may differ between the types of a pool."""
+
+    timeout = Key[float | None](wait, None)
+    retry = Inner(RetryTable)
+    max_attempts = Key[int | None](whole(1, MAX_ATTEMPTS), None)
+    give_up_on = Key[list[str]](listed(text(_exception), _distinct), [])
+    priority = Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)
 
 
 class ScheduleTable(Table):
@@ -316,10 +341,11 @@ class LogTable(Table):
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
-TOP = ("database", "defaults", "pools", "schedules", "retention", "admin", "log")
+TOP = ("database", "defaults", "pools", "types", "schedules", "retention", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
+    **dict.fromkeys(TypeTable.keys, "[types.NAME]"),
     **dict.fromkeys(RetryTable.keys, "retry = { … }"),
     **dict.fromkeys(PoolTable.keys, "[pools.NAME]"),
     **dict.fromkeys(PoolTable.keys.keys() - NAMING, "[pools.NAME] or [defaults]"),

@@ -98,6 +98,16 @@ class Fail(Exception):
         super().__init__(reason)
 
 
+class Snooze(Exception):
+    """Raised by a handler: run this job again after `delay`, "30s" or seconds. The attempt does not count."""
+
+    def __init__(self, delay: str | float) -> None:
+        from supervisor.domain.duration import seconds
+
+        self.delay = seconds(delay)
+        super().__init__(f"snoozed for {human(self.delay)}")
+
+
 class ContextClosed(RuntimeError):
     """A handler's context was used while it belongs to no run: after the run's end, outside of a job, or in a
     process that the handler has forked.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from supervisor.domain.job import Claim
 from supervisor.domain.retry import RetryPolicy
@@ -23,6 +24,10 @@ class JobPolicy:
     max_crashes: int = 3
     recover: Literal["pending", "failed"] = "pending"
     lock_time: float = 60.0
+    retry_by_type: Mapping[str, RetryPolicy] = field(default_factory=dict)
+
+    def retry_of(self, type: str) -> RetryPolicy:
+        return self.retry_by_type.get(type, self.retry)
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -33,13 +38,20 @@ class JobPolicy:
         try:
             fields = json.loads(text)
             return cls(
-                RetryPolicy(**fields["retry"]),
+                _retry(fields["retry"]),
                 int(fields["max_crashes"]),
                 fields["recover"],
-                float(fields.get("lock_time", 60.0)),  # missing in the row of an older program's worker
+                # Missing in the rows of older programs' workers:
+                float(fields.get("lock_time", 60.0)),
+                {type_: _retry(retry) for type_, retry in fields.get("retry_by_type", {}).items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
+
+
+def _retry(fields: dict[str, Any]) -> RetryPolicy:
+    policy = RetryPolicy(**fields)
+    return replace(policy, give_up_on=tuple(policy.give_up_on))
 
 
 def settle_held(
@@ -76,9 +88,9 @@ def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: 
 
 def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, chance: float) -> Settlement:
     if charge == "crash":
-        return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
+        return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
     if charge == "attempt":
-        return failed(claim, failure, policy.retry, chance=chance)
+        return failed(claim, failure, policy.retry_of(claim.type), chance=chance)
     if charge == "cancel":
         return cancelled(claim, usage=_known(failure))
     return released(claim, usage=_known(failure))
@@ -102,7 +114,7 @@ def settle_interrupted(
     failure = Failure("interrupted", "its supervisor died while the job was running")
     if policy.recover == "failed":
         return [
-            failed(claim, failure, policy.retry, chance=chance, permanent=True)
+            failed(claim, failure, policy.retry_of(claim.type), chance=chance, permanent=True)
             if begun == (claim.job_id, claim.token) or batch > 1
             else released(claim)
             for claim in held
@@ -114,6 +126,8 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
     """The settlement for a claim whose lock has expired. A foreign claim may not have counted an attempt."""
     if owner == "foreign":
         failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
-        return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)._replace(attempts=0)
+        return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)._replace(
+            attempts=0
+        )
     failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
-    return crashed(claim, failure, policy.retry, policy.max_crashes, chance=chance)
+    return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)

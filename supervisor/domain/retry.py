@@ -10,13 +10,17 @@ Backoff = Literal["exponential", "linear", "fixed"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How many attempts a job gets and how long it waits in between. `base` and `max` are seconds."""
+    """How many attempts a job gets and how long it waits in between. `base` and `max` are seconds.
+
+    `give_up_on` are names of exceptions after which another attempt is pointless.
+    """
 
     max_attempts: int = 5
     backoff: Backoff = "exponential"
     base: float = 2.0
     max: float = 600.0
     jitter: float = 0.1
+    give_up_on: tuple[str, ...] = ()
 
     def delay(self, failures: int, chance: float) -> float:
         """Seconds to wait after the given number of failures (1 = the first).
@@ -32,6 +36,13 @@ class RetryPolicy:
         else:
             delay = self.base
         return min(delay, self.max) * (1 + self.jitter * (2 * chance - 1))
+
+    def gives_up_on(self, error: type[BaseException]) -> bool:
+        """Whether this exception, or one that it is derived from, is listed, with or without its module."""
+        return bool(self.give_up_on) and any(
+            cls.__qualname__ in self.give_up_on or f"{cls.__module__}.{cls.__qualname__}" in self.give_up_on
+            for cls in error.__mro__
+        )
 
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""

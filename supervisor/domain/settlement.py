@@ -92,6 +92,11 @@ def released(claim: Claim, *, usage: Usage | None = None) -> Settlement:
     return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage, claim=claim)
 
 
+def snoozed(claim: Claim, delay: float, *, started_at: float | None = None) -> Settlement:
+    """The handler asked to run it later. The attempt does not count."""
+    return released(claim)._replace(delay=min(delay, LONGEST_DELAY), started_at=started_at)
+
+
 def suspected(claim: Claim, batch: int, *, usage: Usage | None = None) -> Settlement:
     """A job of a batch that failed or killed its worker. It is unknown which job was the cause, so none is charged,
     and half as many run together next time.

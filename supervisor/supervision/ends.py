@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from supervisor.domain.policy import JobPolicy
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, explain
@@ -104,16 +103,23 @@ class Ends:
             tail=b"" if worker.output is None else worker.output.drain(now),
             peak_memory=worker.peak_memory,
             out_of_memory=self._oom.struck,
-            timeout=settings.timeout,
+            timeout=round(slot.deadline - slot.started, 3) if slot.deadline else settings.timeout,
             ran=now - slot.started if slot.job else None,
             cautious=worker.cautious,
             suspects=frozenset(pool.failures.suspicion.jobs),
         )
         ended = explain(slot, known)
         (job, token), number = ended.run, worker.number
-        policy = JobPolicy(settings.retry, settings.max_crashes, settings.recover, settings.lock_time).encode()
         report = DeathReport(
-            worker.incarnation, worker.name, ended.charge, job, token, policy, ended.failure, number, ended.batch
+            worker.incarnation,
+            worker.name,
+            ended.charge,
+            job,
+            token,
+            settings.policy.encode(),
+            ended.failure,
+            number,
+            ended.batch,
         )
         self.maintainer.report(report)
         self._forget(worker)

@@ -87,7 +87,7 @@ class LockHolder:
                 worker.kill(exit_reason.HELD_EARLIER)
             else:
                 worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
-        elif slot.job and not over and now - hold.since > worker.settings.timeout + _BEYOND:
+        elif slot.job and not over and now - hold.since > max(worker.settings.timeouts) + _BEYOND:
             # A run before it whose outcome is not committed may have begun it, too.
             unsure = slot.unsettled and slot.started > hold.free
             worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)

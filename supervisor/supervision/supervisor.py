@@ -236,7 +236,7 @@ class Supervisor:
 
     def _tick(self) -> float:
         """Seconds between two ticks: short enough for the shortest time limit and for systemd's watchdog."""
-        shortest = min((pool.settings.timeout for pool in self._pools.values()), default=TICK * 4)
+        shortest = min((min(pool.settings.timeouts) for pool in self._pools.values()), default=TICK * 4)
         return min(max(0.05, shortest / 4), TICK, self._notifier.interval or TICK)
 
     def _rescale(self) -> None:

@@ -24,7 +24,7 @@ def main() -> int:
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
-    prepare(spec.template, board)
+    prepare(spec.template, board, spec.engine.url)
     failpoints.become("worker")
     return work(spec, board)
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
-from supervisor.domain.policy import JobPolicy
 from supervisor.domain.text import shortened
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import (
@@ -94,7 +93,7 @@ class Template:
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
-        prepare(self._spec, self._board)
+        prepare(self._spec, self._board, self._engine.url)
         # Set here, so that not every worker has to import the module for it.
         _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         ours = kernel.open_descriptors()
@@ -197,12 +196,13 @@ class Template:
             self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
 
 
-def prepare(spec: TemplateSpec, board: Scoreboard) -> None:
-    """Set the pool's environment, and the configuration's folder first on sys.path."""
+def prepare(spec: TemplateSpec, board: Scoreboard, url: str) -> None:
+    """Set the pool's environment, with the database's URL, and the configuration's folder first on sys.path."""
     belonging.mark(board.path)
     pool = spec.any_pool
     if pool.preloads:
         limit_threads(pool, spec.threads[pool.name])
+    os.environ["SUPERVISOR_DATABASE"] = url
     os.environ.update(pool.env)
     folder = str(spec.folder)
     if sys.path[:1] != [folder]:
@@ -212,10 +212,9 @@ def prepare(spec: TemplateSpec, board: Scoreboard) -> None:
 def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:
     import time
 
-    policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time)
     pid = os.getpid()
     started = kernel.start_ticks(pid)
-    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, policy.encode(), time.time(), started)
+    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, pool.policy.encode(), time.time(), started)
 
 
 class WorkerSpec(NamedTuple):

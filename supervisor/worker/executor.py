@@ -14,10 +14,10 @@ from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
 from supervisor.domain.duration import human
-from supervisor.domain.errors import Fail, InvalidJob, Retry
+from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import (
     MAX_MESSAGE,
     MAX_TEXT,
@@ -29,36 +29,36 @@ from supervisor.domain.settlement import (
     done,
     failed,
     released,
+    snoozed,
     suspected,
 )
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler, Handler
-from supervisor.worker.outcomes import Crashed, NotBegun, Reported
+from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
 
 
 @dataclass(eq=False)
 class Executor:
-    """A handler and what it needs. `timeout` is seconds, for messages only; `exhausted` is called when a handler has
-    reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that other jobs have
-    left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of it. `log` names
-    pool and worker.
+    """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
+    a handler has reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that
+    other jobs have left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of
+    it. `log` names pool and worker.
     """
 
     handler: AnyHandler
     board: Board
-    policy: RetryPolicy
+    policy: JobPolicy
     _: KW_ONLY
     capabilities: tuple[str, ...] = ()
     options: Mapping[str, Any]
     device: str | None = None
-    timeout: float = 0.0
+    timeout: Callable[[str], float] = lambda type: 0.0
     timed_out: Callable[[Claim], bool] = lambda claim: False
     exhausted: Callable[[], None] = lambda: None
     out_of_files: Callable[[BaseException], bool] = lambda error: False
-    max_crashes: int = 3
     recorder: Recorder = field(default_factory=Recorder)
     mark: Mark = ALWAYS
     log: Any = None
@@ -114,7 +114,7 @@ class Executor:
             try:
                 payloads.append(_decoded(claim.payload))
                 taken.append(claim)
-            except _BadPayload as error:
+            except BadPayload as error:
                 settlements.append(self._unsuccessful(claim, error, started_at))
         if taken:
             settlements += self._run_together(taken, payloads, started_at)
@@ -194,21 +194,23 @@ class Executor:
         except BaseException as worse:
             # An exception may be anything: its class, its message and its attributes are the handler's code.
             failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
-            return failed(claim, failure, self.policy, chance=random(), started_at=started_at)
+            return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
     def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
             return self._interrupted(claim, error, started_at)
         if isinstance(error, NotBegun):
             return released(claim)
+        if isinstance(error, Snooze):
+            return snoozed(claim, error.delay, started_at=started_at)
         if isinstance(error, Crashed):
             failure = error.failure._replace(duration=time() - started_at)
-            return crashed(claim, failure, self.policy, self.max_crashes, chance=random())
+            return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self._make_room(error)
         elif self.out_of_files(error):
             return released(claim)
-        kind = _kind(error)
+        kind, policy = _kind(error), self.policy.retry_of(claim.type)
         message, stack = _described(error)
         return failed(
             claim,
@@ -219,9 +221,9 @@ class Executor:
                 stderr=error.stderr if isinstance(error, Reported) else None,
                 duration=time() - started_at,
             ),
-            self.policy,
+            policy,
             chance=random(),
-            permanent=kind in ("permanent", "payload", "result"),
+            permanent=kind in ("permanent", "payload", "result") or policy.gives_up_on(type(error)),
             after=_after(error),
             started_at=started_at,
         )
@@ -235,15 +237,11 @@ class Executor:
         """The job was cancelled or has exceeded its time limit, and the handler has stopped."""
         if not self.timed_out(claim):
             return cancelled(claim, started_at=started_at)
-        message = f"over its time limit of {human(self.timeout)}"
+        message = f"over its time limit of {human(self.timeout(claim.type))}"
         failure = Failure(
             "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=time() - started_at
         )
-        return failed(claim, failure, self.policy, chance=random(), started_at=started_at)
-
-
-class _BadPayload(Exception):
-    """The row holds invalid JSON: another program wrote it, and another attempt cannot help."""
+        return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
 
 def _decoded(payload: str | bytes) -> Any:
@@ -251,13 +249,13 @@ def _decoded(payload: str | bytes) -> Any:
         try:
             payload = payload.decode()
         except UnicodeDecodeError:
-            raise _BadPayload("the payload is not valid UTF-8") from None
+            raise BadPayload("the payload is not valid UTF-8") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise _BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
+        raise BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
     try:
         return loads(payload)
     except (ValueError, RecursionError) as error:
-        raise _BadPayload(f"the payload is not valid JSON: {error}") from None
+        raise BadPayload(f"the payload is not valid JSON: {error}") from None
 
 
 def _kind(error: BaseException) -> str:
@@ -265,7 +263,7 @@ def _kind(error: BaseException) -> str:
         return "permanent"
     if isinstance(error, Retry):
         return "retry"
-    if isinstance(error, _BadPayload):
+    if isinstance(error, BadPayload):
         return "payload"
     if isinstance(error, Reported):
         return error.kind
@@ -302,7 +300,7 @@ def _name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, (Fail, Retry, Reported, _BadPayload)):
+    if isinstance(error, (Fail, Retry, Reported, BadPayload)):
         return "".join((str(error),))  # a plain str, also from a subclass of str
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
@@ -311,7 +309,7 @@ def _message(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> str | None:
-    if isinstance(error, (Fail, _BadPayload)):
+    if isinstance(error, (Fail, BadPayload)):
         return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback

@@ -7,6 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 from supervisor.worker.context import Context
@@ -58,6 +59,8 @@ class Handler:
             except Exception as error:
                 raise HandlerError(f"{name}: making an instance failed: {error!r}") from error
             self._handle, self._handle_batch = _methods(target, name)
+        elif type(target).__module__ == "supervisor.tasks":
+            raise HandlerError(f"{name}: it is a task; write tasks = [{name.partition(':')[0]!r}] instead of handler")
         elif callable(target):
             self._handle, self._handle_batch = target, None
         else:
@@ -156,20 +159,16 @@ class Handler:
 
 
 def load(name: str, *, batches: bool = False) -> Handler:
-    """Import the module and find the attribute. Raises HandlerError with one sentence; with `batches` also if it
-    cannot handle several jobs at a time.
+    """Import the module and find the attribute. A name without an attribute lists modules with tasks.
+
+    Raises HandlerError with one sentence; with `batches` also if it cannot handle several jobs at a time.
     """
     module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise HandlerError(f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})") from error
-        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}{_place(error)}") from error
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}{_place(error)}"
-        raise HandlerError(f"{name}: importing it failed: {why}") from error
-    target = module
+    if not attribute:
+        from supervisor.worker import task_handler  # imported here: only pools with tasks need it
+
+        return task_handler.load(name)
+    target: Any = import_module(module_name, name)
     for part in attribute.split("."):
         try:
             target = getattr(target, part)
@@ -179,6 +178,19 @@ def load(name: str, *, batches: bool = False) -> Handler:
     if batches:
         handler.insist_on_batches()
     return handler
+
+
+def import_module(module_name: str, name: str) -> ModuleType:
+    """Raises HandlerError with one sentence about `name`."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise HandlerError(f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})") from error
+        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}{_place(error)}") from error
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}{_place(error)}"
+        raise HandlerError(f"{name}: importing it failed: {why}") from error
 
 
 def _looked_in(missing: str) -> str:

@@ -1,4 +1,4 @@
-"""How a run can end when the handler is a program: what its bridge raises for the executor to settle."""
+"""How a run can end besides the exceptions of a handler: what the executor settles in a way of its own."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class Crashed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class BadPayload(Exception):
+    """The row holds what no run can use, for example invalid JSON: another attempt cannot help."""
 
 
 class NotBegun(Exception):

@@ -49,6 +49,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._most = self.pool.batch_size
         self._timeout = self.pool.timeout
+        self._timeouts = {type_: settings.timeout for type_, settings in self.pool.by_type.items()}
         self._handler = self.executor.handler
         self._limits: Mapping[int, int] = {}
         self._running: Claim | None = None
@@ -120,7 +121,8 @@ class Runner:
         claim, started, work = claims[0], monotonic(), self.slot.work
         work.forget_progress()
         doubtful = self.fitness.leftovers.new(started)
-        work.begin(claim.job_id, claim.token, started, started + self._timeout, _len(claims), doubtful=doubtful)
+        deadline = started + self._timeouts.get(claim.type, self._timeout)
+        work.begin(claim.job_id, claim.token, started, deadline, _len(claims), doubtful=doubtful)
         self.heartbeat.job(started)
         self._running = claim
 

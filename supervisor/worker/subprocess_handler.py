@@ -164,7 +164,7 @@ class SubprocessHandler:
         raise NotBegun
 
     def _hand_over(self, payload: Any, ctx: Context) -> None:
-        timeout = self._pool.timeout
+        timeout = self._pool.timeout_of(ctx.type)
         try:
             line = self._link.conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
         except ValueError as error:

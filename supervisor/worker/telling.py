@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange
 from supervisor.telemetry.job_events import JobEvents
 
 
 class Telling:
-    """Called after each commit. `retry` is the pool's policy; `log` names pool and worker."""
+    """Called after each commit. `policy` is the pool's; `log` names pool and worker."""
 
-    def __init__(self, retry: RetryPolicy, log: Any) -> None:
-        self._retry = retry
+    def __init__(self, policy: JobPolicy, log: Any) -> None:
+        self._policy = policy
         self._log = log
         self._events = JobEvents(log)
 
@@ -28,7 +28,9 @@ class Telling:
             claim = settlement.claim
             if settlement.failure is None or claim is None or claim.job_id in exchange.lost:
                 continue
-            self._events.settled(settlement, max_attempts=self._retry.attempts_for(claim.max_attempts))
+            self._events.settled(
+                settlement, max_attempts=self._policy.retry_of(claim.type).attempts_for(claim.max_attempts)
+            )
         self._events.tell_rest()
 
     def rest(self) -> None:

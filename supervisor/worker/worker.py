@@ -74,7 +74,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._counter = Counter(self.row, self.pool.types)
         self._log = events(pool=self.pool.name, worker=self.record.name)
-        self._tell = Telling(self.pool.retry, self._log)
+        self._tell = Telling(self.pool.policy, self._log)
         self._pace = Pace(self.pool.prefetch)
         self._growth = MemoryWatch(self.pool.max_memory)
         self._buffer = ClaimBuffer()
@@ -263,16 +263,15 @@ class Worker:
         self._executor = Executor(
             handler,
             SlotBoard(self.slot, self.recorder, self._mark, self.engine, self._heartbeat.progress_reported),
-            self.pool.retry,
+            self.pool.policy,
             capabilities=self.pool.capabilities,
             options=self.pool.options,
             device=self.device,
-            timeout=self.pool.timeout,
+            timeout=self.pool.timeout_of,
             timed_out=lambda claim: self.slot.requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._fitness.out_of_memory,
             out_of_files=lambda error: self._fitness.out_of_files(error, self._runner.done),
             mark=self._mark,
-            max_crashes=self.pool.max_crashes,
             recorder=self.recorder,
             log=self._log,
         )

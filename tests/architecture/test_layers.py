@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "helper": set(),  # it runs in interpreters that have none of the others
     "config": {"domain"},
     "store": {"domain", "system"},
-    "worker": {"config", "domain", "store.base", "system", "telemetry"},
+    "worker": {"config", "domain", "store.base", "system", "tasks", "telemetry"},
     "maintenance": {"domain", "store.base", "system", "telemetry"},
     "template": {"config", "domain", "engine", "store.base", "system", "telemetry", "worker"},
     "supervision": {
@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "engine": {"domain", "store.base", "store.sqlite"},
     "client": {"domain", "engine", "store.base"},
+    "tasks": {"client", "config", "domain"},
 }
 BELOW = {*ALLOWED, "store.base", "store.migrate"} - {"store"}
 # What is not listed belongs to the application: it may use all of the above and its like, never the command

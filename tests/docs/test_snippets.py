@@ -27,6 +27,15 @@ from tests.clients.node import INSTALLED, link_packages
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
 
 PATIENCE = 30.0  # seconds for one block
+TASKS = """
+from supervisor import task
+
+@task
+def resize(): ...
+
+@task("pictures.describe")
+def describe(): ...
+"""
 OF_EXTRAS = {"numpy", "onnx", "onnxruntime"}
 GO_PATH = Path("/usr/share/gocode")  # Debian's, with golang-github-mattn-go-sqlite3-dev
 PROGRAMS = {
@@ -235,6 +244,9 @@ def test_python_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_configurations_load(block: Block, tmp_path: Path) -> None:
+    for module in ("jobs", "shop/tasks"):
+        (tmp_path / module).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{module}.py").write_text(TASKS)
     (tmp_path / "supervisor.toml").write_text(block.text)
     assert load(tmp_path / "supervisor.toml").pools
 

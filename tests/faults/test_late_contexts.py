@@ -10,6 +10,7 @@ import pytest
 from supervisor import Status
 from supervisor.domain.errors import ContextClosed
 from supervisor.domain.job import Claim
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.context import BatchContext, Context, NoBoard
@@ -82,7 +83,7 @@ def claim() -> Claim:
 
 
 def executor(handle: Callable[..., object]) -> Executor:
-    return Executor(Handler(handle, "handle"), NoBoard(), RetryPolicy(jitter=0), options={})
+    return Executor(Handler(handle, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
 
 
 @pytest.mark.fault(51)
@@ -127,7 +128,7 @@ def test_the_contexts_of_a_batch_end_with_it() -> None:
             ctx.jobs[0].enqueue("next")
             return [1] * len(payloads)
 
-    [first, second] = Executor(Handler(Batch, "batch"), NoBoard(), RetryPolicy(), options={}).run_batch(
+    [first, second] = Executor(Handler(Batch, "batch"), NoBoard(), JobPolicy(), options={}).run_batch(
         [claim(), claim()._replace(job_id=2)]
     )
     assert (len(first.children), len(second.children)) == (1, 0)

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.job import Claim
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
@@ -38,7 +38,7 @@ class Pair:
         self.executor = Executor(
             self.bridge,
             self.board,
-            RetryPolicy(),
+            JobPolicy(),
             capabilities=self.pool.capabilities,
             options=self.pool.options,
             timed_out=lambda claim: True,

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.environment import HELPER, of_program
@@ -144,7 +144,7 @@ def test_started_by_hand_it_says_how_it_is_to_be_started() -> None:
 
 def in_process(handler: str, payload: str) -> Settlement:
     loaded = load(handler)
-    executor = Executor(loaded, NoBoard(), RetryPolicy(), options={})
+    executor = Executor(loaded, NoBoard(), JobPolicy(), options={})
     try:
         return executor.run(Claim(1, 1, "tag", payload, 1, None, 0))
     finally:

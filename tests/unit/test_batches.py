@@ -10,6 +10,7 @@ import pytest
 
 from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.supervision.termination import KILL_GRACE, Step, TerminationLadder
@@ -26,7 +27,7 @@ def claims(*payloads: str) -> list[Claim]:
 
 def run(handle_batch: Callable[[Any, list[Any], BatchContext], Any], *payloads: str) -> list[Settlement]:
     handler = type("Batch", (), {"handle_batch": handle_batch})
-    executor = Executor(Handler(handler, "batch"), NoBoard(), RetryPolicy(jitter=0), options={})
+    executor = Executor(Handler(handler, "batch"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
     return executor.run_batch(claims(*payloads))
 
 
@@ -146,7 +147,7 @@ class Plain:
 @pytest.mark.parametrize("target", [Async, Plain])
 def test_a_handler_for_batches_serves_single_jobs_too(target: type) -> None:
     handler = Handler(target, "batch")
-    executor = Executor(handler, NoBoard(), RetryPolicy(), options={})
+    executor = Executor(handler, NoBoard(), JobPolicy(), options={})
 
     assert [executor.run(claim).status for claim in claims()] == [Status.DONE, Status.PENDING, Status.DONE]
     assert [s.status for s in executor.run_batch(claims())] == [Status.DONE, Status.PENDING, Status.DONE]

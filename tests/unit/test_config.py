@@ -102,6 +102,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
             "tag": PoolSettings(
                 name="tag",
                 types=("tag",),
+                by_type={},
                 handler="handlers.tag:Tagger",
                 command=(),
                 min_workers=2,

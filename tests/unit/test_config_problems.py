@@ -12,7 +12,7 @@ from supervisor.domain.errors import ConfigError
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
 X = '[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\n'
-EITHER = 'handler = "module:attribute" or command = ["program", "argument"]'
+EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
 NO_POOL = f"no pool is configured; add a table [pools.NAME] with {EITHER}"
 
 

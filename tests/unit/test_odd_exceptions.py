@@ -9,6 +9,7 @@ import pytest
 
 from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
+from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Settlement
 from supervisor.worker.context import NoBoard
@@ -20,7 +21,7 @@ def outcome(raised: Callable[[], BaseException]) -> Settlement:
     def handle(payload: object, ctx: object) -> None:
         raise raised()
 
-    executor = Executor(Handler(handle, "handle"), NoBoard(), RetryPolicy(jitter=0), options={})
+    executor = Executor(Handler(handle, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
     return executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
 
 
@@ -157,7 +158,9 @@ def nested() -> list[Any]:
     "result", [Odd(a=1), Growing(a=1), circle(), nested(), "\ud800", float("nan"), {1, 2}, "x" * (2 << 20)]
 )
 def test_any_result_that_is_none_is_a_failure_of_its_job(result: Any) -> None:
-    executor = Executor(Handler(lambda payload, ctx: result, "handle"), NoBoard(), RetryPolicy(jitter=0), options={})
+    executor = Executor(
+        Handler(lambda payload, ctx: result, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={}
+    )
     settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
     assert settlement.failure is not None
     assert len(settlement.failure.message) <= MAX_MESSAGE

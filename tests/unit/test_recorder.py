@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Claim
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.system import meter
 from supervisor.system.meter import Meter
 from supervisor.worker.context import Context, NoBoard
@@ -95,7 +95,7 @@ def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went
 
     recorder = Recorder()
     recorder.hand(time.monotonic())
-    executor = Executor(Handler(slow, "slow"), NoBoard(), RetryPolicy(), options={}, recorder=recorder)
+    executor = Executor(Handler(slow, "slow"), NoBoard(), JobPolicy(), options={}, recorder=recorder)
     before = time.time()
     usage = executor.run(Claim(1, 1, "slow", "{}", 1, None, 0)).usage
 
@@ -109,7 +109,7 @@ def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went
 WORKER = """
 import os, subprocess, sys, time
 from supervisor.domain.job import Claim
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.policy import JobPolicy
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
@@ -124,7 +124,7 @@ recorder = Recorder()
 recorder.attach()
 todo = []
 handler = Handler(lambda payload, ctx: todo.pop()(), "whatever is to do")
-executor = Executor(handler, NoBoard(), RetryPolicy(), options={}, recorder=recorder)
+executor = Executor(handler, NoBoard(), JobPolicy(), options={}, recorder=recorder)
 
 def run(work):
     todo.append(work)

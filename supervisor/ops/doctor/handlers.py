@@ -96,20 +96,20 @@ def _try(pool: PoolSettings, folder: Path) -> Faults:
             )
         except subprocess.TimeoutExpired:
             limit = human(pool.startup_timeout)
-            return _of_handler(f"importing {pool.handler} did not end within startup_timeout, {limit}")
+            return _of_handler(pool, f"importing {pool.handler} did not end within startup_timeout, {limit}")
         answer.seek(0)
         output.seek(0)
         try:
             said = json.loads(answer.read())
         except ValueError:
-            return _of_handler(_died(pool.handler, ran.returncode, output.read()))
+            return _of_handler(pool, _died(pool.handler, ran.returncode, output.read()))
     if said["options"]:
         return [(("options", *key), text) for key, text in said["options"]]
-    return _of_handler(said["problem"]) if said["problem"] else []
+    return _of_handler(pool, said["problem"]) if said["problem"] else []
 
 
-def _of_handler(problem: str) -> Faults:
-    return [(("handler",), problem)]
+def _of_handler(pool: PoolSettings, problem: str) -> Faults:
+    return [(("handler" if ":" in pool.handler else "tasks",), problem)]
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,149 @@
+"""The tasks of modules, found by reading their source: the supervisor must know their types, and imports no handler."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import checked_type
+
+
+class Declared(NamedTuple):
+    """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator."""
+
+    type: str
+    function: str
+    where: str
+    options: Mapping[str, Any]
+
+
+class Unreadable(ValueError):
+    """The tasks of a module cannot be found out. The message is one sentence."""
+
+
+def of_module(module: str, folder: Path) -> list[Declared]:
+    """The tasks of a module, or of all modules of a package, without importing them; `folder` is searched first.
+
+    Raises Unreadable.
+    """
+    return [task for file in files(module, folder) for task in _of_file(file)]
+
+
+def files(module: str, folder: Path) -> list[Path]:
+    """The source file of a module; for a package, of all modules in it. Raises Unreadable."""
+    path: Sequence[str] | None = [str(folder), *(entry for entry in sys.path if entry)]
+    spec = None
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            raise Unreadable(f"there is no module {name!r} (looked in {folder} first)")
+        path = list(spec.submodule_search_locations or ())
+    assert spec is not None
+    if path:
+        found = sorted(file for entry in path for file in Path(entry).rglob("*.py"))
+        return [file for file in found if "__pycache__" not in file.parts]
+    if not spec.origin or not spec.origin.endswith(".py"):
+        raise Unreadable(f"the module {module!r} has no source file; list its types and use handler instead")
+    return [Path(spec.origin)]
+
+
+def modules(module: str, folder: Path) -> list[str]:
+    """The names of the modules that `of_module` reads: what a worker has to import. Raises Unreadable."""
+    found = files(module, folder)
+    root = next((file.parent for file in found if file.name == "__init__.py"), None)
+    if len(found) == 1 and root is None:
+        return [module]
+    base = min((file.parent for file in found), key=lambda folder: len(folder.parts))
+    names = []
+    for file in found:
+        inner = file.relative_to(base).with_suffix("").parts
+        names.append(".".join((module, *(inner[:-1] if inner[-1] == "__init__" else inner))))
+    return names
+
+
+def _of_file(file: Path) -> Iterator[Declared]:
+    shown = os.path.relpath(file) if file.is_relative_to(Path.cwd()) else str(file)
+    try:
+        tree = ast.parse(file.read_bytes(), shown)
+    except SyntaxError as error:
+        raise Unreadable(f"{shown}:{error.lineno}: {error.msg}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{shown}: it cannot be read: {error}") from None
+    names = _Names(tree)
+    for function in _functions(tree):
+        for decorator in function.decorator_list:
+            call = decorator if isinstance(decorator, ast.Call) else None
+            if names.is_task(call.func if call else decorator):
+                yield _declared(function, call, f"{shown}:{function.lineno}")
+
+
+def _declared(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call | None, where: str) -> Declared:
+    type_: Any = None
+    options = {}
+    if call is not None:
+        if call.args:
+            type_ = _literal(call.args[0], "the type", where)
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                raise Unreadable(f"{where}: @task(**…) cannot be read; write the options one by one")
+            options[keyword.arg] = _literal(keyword.value, keyword.arg, where)
+    try:
+        found = checked_type(function.name if type_ is None else type_)
+    except InvalidJob as error:
+        raise Unreadable(f"{where}: {error.problem}") from None
+    return Declared(found, function.name, where, {name: v for name, v in options.items() if v is not None})
+
+
+def _literal(node: ast.expr, what: str, where: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        raise Unreadable(
+            f"{where}: {what} of @task must be a literal, because it is read without importing the module"
+        ) from None
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Those of the module and of its classes, also inside `if` and `try`; not those inside functions."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node
+            elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
+                waiting.append(node)
+
+
+class _Names:
+    """Under which names a module knows `supervisor.task`."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._functions: set[str] = set()
+        self._modules: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in ("supervisor", "supervisor.tasks"):
+                self._functions |= _aliases(node.names, "task")
+            elif isinstance(node, ast.Import):
+                self._modules |= _aliases(node.names, "supervisor")
+
+    def is_task(self, decorator: ast.expr) -> bool:
+        if isinstance(decorator, ast.Name):
+            return decorator.id in self._functions
+        return (
+            isinstance(decorator, ast.Attribute)
+            and decorator.attr == "task"
+            and isinstance(decorator.value, ast.Name)
+            and decorator.value.id in self._modules
+        )
+
+
+def _aliases(names: Iterable[ast.alias], wanted: str) -> set[str]:
+    return {alias.asname or alias.name for alias in names if alias.name == wanted}

@@ -1,0 +1,266 @@
+"""`@task`: a function whose calls can be enqueued as jobs, with the parameters of the function.
+
+    from supervisor import task
+
+    @task
+    def resize(path: str, width: int = 800) -> dict: ...
+
+    resize("cat.jpg")                            # calls the function
+    resize.enqueue("cat.jpg", width=400)         # enqueues a job of type "resize"
+
+Importing this module needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from supervisor.domain.errors import QueueError
+from supervisor.domain.intake import checked_type
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from supervisor import Context
+    from supervisor.client import Queue
+    from supervisor.tasks.parameters import Parameters
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+VARIABLE = "SUPERVISOR_DATABASE"
+_CONFIGURATION = "supervisor.toml"
+
+
+class Task(Generic[P, R]):
+    """A function and the type of its jobs. Calling it calls the function.
+
+    `type` is the type of its jobs, `function` the function itself, `declared` the options of the decorator.
+    """
+
+    def __init__(self, function: Callable[..., Any], type: str, declared: Mapping[str, Any]) -> None:
+        self.function = function
+        self.type = type
+        self.declared = declared
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Enqueue a call with these arguments, and return the job's id.
+
+        The arguments are checked against the signature. Raises InvalidJob, with nothing written, if they do not fit or
+        cannot be converted to JSON; StoreError if the database cannot be used.
+        """
+        return self.options().enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """The same in asynchronous programs: the event loop is not blocked."""
+        return await self.options().aenqueue(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        priority: int | None = None,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+        connection: sqlite3.Connection | None = None,
+        queue: Queue | None = None,
+    ) -> Call[P]:
+        """How the next call is enqueued; the options are those of `Queue.enqueue`.
+
+        With `queue`, the job goes into its database instead of the default one.
+        """
+        options: dict[str, Any] = {
+            "priority": self.declared.get("priority", 0) if priority is None else priority,
+            "delay": delay,
+            "at": at,
+            "requires": requires,
+            "max_attempts": max_attempts,
+            "unique_key": unique_key,
+            "meta": meta,
+        }
+        if connection is not None:
+            options["connection"] = connection
+        return Call(self, options, queue)
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
+        return self.parameters.payload(args, kwargs)
+
+    @functools.cached_property
+    def parameters(self) -> Parameters:
+        """The function's parameters. Raises TypeError if a payload cannot hold them."""
+        from supervisor.tasks.parameters import Parameters
+
+        return Parameters(self.function, self.type)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Task[P, R]:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<task {self.type!r}: {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class Call(Generic[P]):
+    """A task with options, ready to be enqueued."""
+
+    __slots__ = ("_options", "_queue", "_task")
+
+    def __init__(self, task: Task[P, Any], options: dict[str, Any], queue: Queue | None) -> None:
+        self._task = task
+        self._options = options
+        self._queue = queue
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
+        payload = self._task.payload(*args, **kwargs)
+        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """The same in asynchronous programs."""
+        import asyncio
+
+        payload = self._task.payload(*args, **kwargs)
+        enqueue = (self._queue or default_queue()).enqueue
+        return await asyncio.to_thread(enqueue, self._task.type, payload, **self._options)
+
+
+@overload
+def task(function: Callable[Concatenate[Context, P], R], /) -> _TaskWithContext[P, R]: ...
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    type: str | None = None,
+    /,
+    *,
+    max_attempts: int | None = None,
+    timeout: str | None = None,
+    priority: int | None = None,
+    retry: Mapping[str, Any] | None = None,
+    give_up_on: Iterable[str] | None = None,
+) -> _Decorator: ...
+def task(target: Any = None, /, **declared: Any) -> Any:
+    """Make a function's calls jobs: `@task`, or `@task("images.resize", timeout="30s")`.
+
+    The type of the jobs is the function's name, or the first argument. The other options apply to the jobs of this
+    type, whatever pool runs them, and `[types.NAME]` in the configuration overrides them: `max_attempts`, `timeout`
+    ("30s"), `priority`, `retry` (a mapping as in the configuration) and `give_up_on` (names of exceptions). All must be
+    literals, since the supervisor reads them without importing the module.
+
+    A parameter annotated as `Context` receives the run's context and is not part of the payload. Type checkers know
+    that only if it is the first parameter, or has a default value.
+    """
+    if callable(target):
+        return _register(target, None, {})
+    if target is not None and not isinstance(target, str):
+        raise TypeError(f"@task: the type must be a text, not {target!r}")
+    unknown = set(declared) - DECLARED
+    if unknown:
+        raise TypeError(f"@task: {min(unknown)!r} is not an option; there are {', '.join(sorted(DECLARED))}")
+    given = {name: value for name, value in declared.items() if value is not None}
+    return functools.partial(_register, type=target, declared=given)
+
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _TaskWithContext(Task[P, R]):
+        """Whose function takes the context first: a call must give one, and a job has its own."""
+
+        def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> R: ...  # type: ignore[override]
+
+    class _Decorator(Protocol):
+        @overload
+        def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> _TaskWithContext[P, R]: ...
+        @overload
+        def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+DECLARED = frozenset({"max_attempts", "timeout", "priority", "retry", "give_up_on"})
+"""The options of the decorator, which are also the keys of `[types.NAME]`."""
+
+registered: dict[str, Task[..., Any]] = {}
+"""Every task that has been defined in this process, by its type."""
+
+
+def _register(function: Callable[..., Any], type: str | None, declared: Mapping[str, Any]) -> Task[..., Any]:
+    new: Task[..., Any] = Task(function, checked_type(type or function.__name__), declared)
+    old = registered.get(new.type)
+    if old is not None and _place(old) != _place(new):  # a module that is imported again defines it again
+        raise ValueError(
+            f"{_place(new)}: the type {new.type!r} belongs to {_place(old)} already; "
+            f'give one of them another, like @task("{new.function.__module__}.{new.function.__name__}")'
+        )
+    registered[new.type] = new
+    return new
+
+
+def _place(task: Task[..., Any]) -> str:
+    return f"{task.function.__module__}.{task.function.__qualname__}"
+
+
+# The default queue
+
+_guard = threading.RLock()
+_url: str | None = None
+_queues: dict[str, Queue] = {}
+
+
+def configure(url: str) -> None:
+    """Set the database into which tasks are enqueued, like "sqlite:///app.db".
+
+    Without it that is $SUPERVISOR_DATABASE, which workers have in their environment, else the database of the nearest
+    supervisor.toml, in the current folder or above it.
+    """
+    global _url
+    from supervisor.client import Queue
+
+    with _guard:
+        _queues.setdefault(url, Queue(url))
+        _url = url
+
+
+def default_queue() -> Queue:
+    """The queue into which tasks are enqueued. Raises QueueError if nothing names a database."""
+    from supervisor.client import Queue
+
+    with _guard:
+        url = _url or os.environ.get(VARIABLE) or _configured()
+        if url not in _queues:
+            _queues[url] = Queue(url)
+        return _queues[url]
+
+
+def _configured() -> str:
+    import tomllib
+
+    from supervisor.config.database import DEFAULT, absolute
+
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        file = folder / _CONFIGURATION
+        try:
+            found = tomllib.loads(file.read_text("utf-8-sig")).get("database", DEFAULT)
+            return absolute(found, folder)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise QueueError(f"{file}: the database's address cannot be read: {error}") from None
+    raise QueueError(
+        f"no database for tasks: call supervisor.configure(url), set ${VARIABLE}, "
+        f"or run this in a folder with a {_CONFIGURATION}"
+    )

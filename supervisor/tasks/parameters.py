@@ -1,0 +1,234 @@
+"""The parameters of a task's function: from the arguments of a call to a payload, and back.
+
+JSON's own types are checked here. For the others, such as dates, UUIDs, enums, dataclasses and models, pydantic
+converts; it is imported only if a task has such a parameter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, Union, get_args, get_origin
+
+from supervisor.domain.errors import InvalidJob
+
+_CONTEXTS = ("Context", "BatchContext")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NOTHING = inspect.Parameter.empty
+_WORDS: Mapping[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+    list: "a list",
+    dict: "an object",
+}
+
+
+class Mismatch(ValueError):
+    """A value does not fit a parameter. The message says which one, and what it must be."""
+
+
+class Parameters:
+    """`name` is the type of the jobs, for messages. Raises TypeError for parameters that a payload cannot hold."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        signature = inspect.signature(function)
+        resolved = partial(_resolved, function, name)
+        context = context_of(function)
+        self._context = context.name if context is not None else None
+        self._converters: dict[str, Converter] = {}
+        self._others = False  # whether it takes any other keyword
+        kept = []
+        for parameter in signature.parameters.values():
+            if parameter.name == self._context:
+                continue
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                self._others = True
+            elif parameter.kind in _NAMED:
+                self._converters[parameter.name] = converter(
+                    resolved(parameter.annotation), f"{name}: {parameter.name}"
+                )
+            else:
+                raise TypeError(f"{name}: {parameter}: the parameters of a task are stored by their names")
+            kept.append(parameter)
+        self._signature = signature.replace(parameters=kept, return_annotation=_NOTHING)
+        self._required = {p.name for p in kept if p.default is _NOTHING and p.kind is not inspect.Parameter.VAR_KEYWORD}
+        self._result = converter(resolved(signature.return_annotation), f"{name}: the result")
+
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The payload for a call with these arguments. Raises InvalidJob."""
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidJob("payload", f"{self._name}: {error}") from None
+        payload: dict[str, Any] = {}
+        try:
+            for name, value in given.items():
+                if name in self._converters:
+                    payload[name] = self._converters[name].stored(value)
+                else:
+                    payload |= value  # of **kwargs
+        except Mismatch as error:
+            raise InvalidJob("payload", str(error)) from None
+        return payload
+
+    def arguments(self, payload: Any, ctx: Any) -> dict[str, Any]:
+        """The arguments for a payload. Raises Mismatch, for example if the signature has changed since."""
+        if not isinstance(payload, dict):
+            raise Mismatch(f"{self._name}: the payload is not an object with the task's parameters")
+        missing = self._required - payload.keys()
+        if missing:
+            raise Mismatch(f"{self._name}: the parameter {min(missing)!r} is missing in the payload")
+        arguments: dict[str, Any] = {}
+        for name, value in payload.items():
+            if name in self._converters:
+                arguments[name] = self._converters[name].loaded(value)
+            elif self._others and name != self._context:
+                arguments[name] = value
+            else:
+                raise Mismatch(f"{self._name}: the task has no parameter {name!r}")
+        if self._context is not None:
+            arguments[self._context] = ctx
+        return arguments
+
+    def result(self, value: Any) -> Any:
+        """What the function has returned, as JSON can hold it. Values that need no conversion are not checked."""
+        return value if isinstance(self._result, Checked) else self._result.stored(value)
+
+
+def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
+    """An annotation that is written as a string, or stands in a module with `from __future__ import annotations`."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, inspect.unwrap(function).__globals__)  # noqa: S307 - the author's own annotation
+    except Exception as error:
+        raise TypeError(f"{name}: the annotation {annotation!r} cannot be resolved: {error}") from None
+
+
+def context_of(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter that receives the run's context: the first that is annotated so, or named `ctx`."""
+    for parameter in inspect.signature(function).parameters.values():
+        if _is_context(parameter):
+            return parameter
+    return None
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    if annotation is _NOTHING:
+        return parameter.name == "ctx"
+    if isinstance(annotation, str):  # not evaluated: it may name what is imported for type checkers only
+        return re.search(r"\b(Batch)?Context\b", annotation) is not None
+    return any(
+        getattr(each, "__name__", "") in _CONTEXTS and getattr(each, "__module__", "") == "supervisor.worker.context"
+        for each in (annotation, *get_args(annotation))  # Context | None
+    )
+
+
+class Converter(typing.Protocol):
+    """Converts the values of one parameter. Both raise Mismatch."""
+
+    def stored(self, value: Any) -> Any: ...
+
+    def loaded(self, value: Any) -> Any: ...
+
+
+def converter(annotation: Any, name: str) -> Converter:
+    """The converter for an annotation; `name` is for messages. Raises TypeError for an unusable annotation."""
+    return Checked(annotation, name) if _is_plain(annotation) else Converted(annotation, name)
+
+
+class Checked:
+    """A parameter of JSON's own types: the value is checked and stays what it is."""
+
+    def __init__(self, annotation: Any, name: str) -> None:
+        self._annotation = annotation
+        self._name = name
+
+    def stored(self, value: Any) -> Any:
+        if not _fits(value, self._annotation):
+            raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {_shown(value)}")
+        return value
+
+    loaded = stored
+
+
+class Converted:
+    """A parameter of another type, which pydantic converts."""
+
+    def __init__(self, annotation: Any, name: str) -> None:
+        self._name = name
+        try:
+            from pydantic import TypeAdapter
+        except ImportError:
+            raise TypeError(f"{name}: this annotation needs the package pydantic: {annotation}") from None
+        try:
+            self._adapter = TypeAdapter(annotation)
+        except Exception as error:
+            raise TypeError(f"{name}: its annotation cannot be used: {str(error).splitlines()[0]}") from None
+
+    def stored(self, value: Any) -> Any:
+        return self._adapter.dump_python(self.loaded(value), mode="json", by_alias=True)
+
+    def loaded(self, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = "".join(f"[{part!r}]" for part in first["loc"])
+            raise Mismatch(f"{self._name}{place}: {first['msg']}, not {_shown(first['input'])}") from None
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether values of this type are the same in JSON."""
+    if annotation in (_NOTHING, Any, object, None) or annotation in _WORDS:
+        return True
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return all(isinstance(value, (str, int, bool, type(None))) for value in inner)
+    if origin is dict:
+        return inner[0] is str and _is_plain(inner[1])
+    return origin in (list, Union, types.UnionType) and all(map(_is_plain, inner))
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if annotation in (_NOTHING, Any, object):
+        return True
+    if annotation in _WORDS or annotation is None:
+        if annotation in (int, float) and isinstance(value, bool):
+            return False
+        return isinstance(value, (int, float) if annotation is float else annotation or type(None))
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return any(value == each and type(value) is type(each) for each in inner)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
+    return any(_fits(value, each) for each in inner)
+
+
+def _described(annotation: Any) -> str:
+    if annotation is None or annotation in _WORDS:
+        return _WORDS[annotation or type(None)]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_described, inner))
+    return str(annotation)
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

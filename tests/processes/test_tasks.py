@@ -1,0 +1,106 @@
+"""Tasks from the call to the result, through real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site, wait_for
+
+MakeSite = Callable[..., Site]
+
+HANDLERS = """
+import dataclasses, datetime, os, time
+from supervisor import Context, Fail, Snooze, task
+from ledger import record
+
+@dataclasses.dataclass
+class Picture:
+    path: str
+    taken: datetime.date
+
+@task
+def resize(path: str, width: int = 800) -> dict:
+    follow.options(unique_key=path).enqueue(Picture(path, datetime.date(2026, 1, 2)))
+    return {"path": path, "width": width}
+
+@task("pictures.follow")
+async def follow(picture: Picture, ctx: Context = None) -> Picture:
+    ctx.log.info("following", path=picture.path)
+    return dataclasses.replace(picture, path=picture.path + "!")
+
+@task
+def wait(ctx: Context, times: int) -> int:
+    record("wait", ctx)
+    if ctx.token <= times:
+        raise Snooze("50ms")
+    return ctx.attempt
+
+@task(timeout="500ms", max_attempts=1)
+def slow() -> None:
+    time.sleep(30)
+
+@task(max_attempts=1)
+def dies(ctx: Context) -> None:
+    if ctx.token == 1:
+        os._exit(3)
+    raise Fail("again")
+
+@task(give_up_on=["LookupError"])
+def lookup(name: str) -> None:
+    raise KeyError(name) if name == "key" else ValueError(name)
+"""
+POOL = """
+[pools.default]
+tasks = ["jobs"]
+workers = 2
+retry = { base = "5m" }
+[types.slow]
+timeout = "200ms"
+"""
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    site = make_site(POOL, HANDLERS)
+    site.start()
+    return site
+
+
+def test_a_task_runs_with_its_arguments_and_enqueues_another(site: Site) -> None:
+    job = site.done(site.queue.enqueue("resize", {"path": "cat.jpg"}))
+    assert job.result == {"path": "cat.jpg", "width": 800}
+    follow = wait_for(lambda: site.rows("SELECT id FROM jobs WHERE type = 'pictures.follow'"), "its successor")
+    assert site.done(follow[0][0]).result == {"path": "cat.jpg!", "taken": "2026-01-02"}
+
+
+def test_a_payload_that_does_not_fit_fails_at_once_and_names_the_parameter(site: Site) -> None:
+    for payload, message in (
+        ({"path": "a", "width": "wide"}, "resize: width must be a whole number, not 'wide'"),
+        ({"width": 1}, "resize: the parameter 'path' is missing in the payload"),
+        ({"path": "a", "height": 1}, "resize: the task has no parameter 'height'"),
+    ):
+        job = site.queue.wait(site.queue.enqueue("resize", payload), 20)
+        assert (job.status, job.attempts, job.last_error) == (Status.FAILED, 1, message)
+
+
+def test_a_snooze_spends_no_attempt(site: Site) -> None:
+    job = site.done(site.queue.enqueue("wait", {"times": 4}, max_attempts=1))
+    assert (job.result, job.attempts) == (1, 1)
+    assert len(site.runs("wait", job.id)) == 3
+
+
+def test_types_of_one_pool_have_their_own_limits_and_policies(site: Site) -> None:
+    slow = site.queue.wait(site.queue.enqueue("slow"), 20)
+    assert (slow.status, slow.attempts, slow.last_error) == (Status.FAILED, 1, "over its time limit of 200ms")
+    key = site.queue.wait(site.queue.enqueue("lookup", {"name": "key"}), 20)
+    assert (key.status, key.attempts) == (Status.FAILED, 1)
+    value = site.queue.enqueue("lookup", {"name": "value"})
+    wait_for(lambda: site.job(value).attempts == 1 and site.job(value).status is Status.PENDING, "its retry")
+
+
+def test_the_policy_of_a_type_holds_after_a_workers_death(site: Site) -> None:
+    dies = site.queue.wait(site.queue.enqueue("dies"), 20)
+    assert (dies.status, dies.crashes, dies.last_error) == (Status.FAILED, 1, "again")

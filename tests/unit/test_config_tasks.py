@@ -1,0 +1,172 @@
+"""`tasks = […]` and `[types.NAME]`: the types are found by reading the modules, which are never imported for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import PoolSettings, load
+from supervisor.config.tasks import of_module
+from supervisor.domain.errors import ConfigError
+from supervisor.domain.retry import RetryPolicy
+from supervisor.worker.loader import HandlerError
+from supervisor.worker.loader import load as load_handler
+
+JOBS = """
+raise RuntimeError("imported")
+from supervisor import task
+import supervisor as s
+
+@task
+def resize(path): ...
+
+@s.task("mail.send", timeout="30s", max_attempts=2, retry={"base": "1s"}, give_up_on=["KeyError"], priority=3)
+async def send(to): ...
+
+def plain(): ...
+
+if True:
+    class Group:
+        @task("grouped")
+        @staticmethod
+        def one(): ...
+
+def outer():
+    @task
+    def inner(): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.py").write_text(JOBS)
+    return tmp_path
+
+
+def pool(folder: Path, text: str) -> PoolSettings:
+    (folder / "supervisor.toml").write_text(f"[pools.default]\n{text}\n")
+    return load(folder / "supervisor.toml").pools["default"]
+
+
+def problems(folder: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        pool(folder, text)
+    return str(error.value)
+
+
+def test_the_types_of_a_pool_are_those_of_its_tasks(folder: Path) -> None:
+    found = pool(folder, 'tasks = ["jobs"]\ntimeout = "5m"\nretry = { jitter = 0.5 }')
+    assert set(found.types) == {"resize", "mail.send", "grouped"}
+    assert found.handler == "jobs"
+    assert set(found.by_type) == {"mail.send"}
+    send = found.by_type["mail.send"]
+    assert (send.timeout, send.priority) == (30.0, 3)
+    assert send.retry == RetryPolicy(2, base=1.0, jitter=0.5, give_up_on=("KeyError",))
+    assert found.timeout_of("resize") == 300.0
+    assert found.policy.retry_of("resize") == RetryPolicy(jitter=0.5)
+
+
+def test_the_configuration_comes_before_the_decorator(folder: Path) -> None:
+    found = pool(folder, 'tasks = ["jobs"]\n[types."mail.send"]\ntimeout = "1s"\n[types.resize]\nmax_attempts = 9')
+    assert (found.timeout_of("mail.send"), found.policy.retry_of("mail.send").max_attempts) == (1.0, 2)
+    assert found.policy.retry_of("resize").max_attempts == 9
+
+
+def test_types_differ_in_any_pool(folder: Path) -> None:
+    found = pool(
+        folder, 'handler = "jobs:plain"\ntypes = ["a", "b"]\ngive_up_on = ["ValueError"]\n[types.b]\ntimeout = "1s"'
+    )
+    assert (found.timeout_of("a"), found.timeout_of("b")) == (120.0, 1.0)
+    assert found.policy.retry_of("b").give_up_on == found.retry.give_up_on == ("ValueError",)
+
+
+def test_types_may_choose_among_the_tasks(folder: Path) -> None:
+    assert pool(folder, 'tasks = ["jobs"]\ntypes = ["resize"]').types == ("resize",)
+
+
+def test_a_package_means_all_its_modules(folder: Path) -> None:
+    for name in ("shop/__init__.py", "shop/mail/__init__.py", "shop/mail/send.py", "shop/tags.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f'from supervisor import task\n@task("{name}")\ndef one(): ...\n')
+    assert set(pool(folder, 'tasks = ["shop"]').types) == {
+        "shop/__init__.py",
+        "shop/mail/__init__.py",
+        "shop/mail/send.py",
+        "shop/tags.py",
+    }
+    assert set(pool(folder, 'tasks = ["shop.mail", "shop.tags"]').types) == {
+        "shop/mail/__init__.py",
+        "shop/mail/send.py",
+        "shop/tags.py",
+    }
+
+
+BAD = [
+    ('tasks = ["nothing"]', r"pools.default.tasks[0]: there is no module 'nothing' (looked in "),
+    ('tasks = ["jobs.py"]', "there is no module 'jobs.py'"),
+    ('tasks = ["job s"]', "'job s' is not a module"),
+    ('tasks = ["math"]', "the module 'math' has no source file"),
+    ('tasks = ["jobs"]\nhandler = "jobs:plain"', "write either handler or tasks, not both"),
+    ('tasks = ["jobs"]\ncommand = ["true"]', "write either tasks or command, not both"),
+    ('tasks = ["jobs"]\nbatch_size = 2', "a task is given one job at a time"),
+    ('tasks = ["jobs"]\ntypes = ["risize"]', "no task has the type 'risize'; did you mean resize?"),
+    ('tasks = ["jobs"]\n[types.risize]', "types.risize: no pool takes the type 'risize'; did you mean resize?"),
+    ('tasks = ["jobs"]\n[types.resize]\ntimeout = 5', "types.resize.timeout: 5 is not a duration"),
+    ('tasks = ["jobs"]\n[types.resize]\nworkers = 5', "types.resize.workers: unknown key; it belongs in"),
+    ('tasks = ["empty"]', "the module 'empty' defines no function with @task"),
+    ('tasks = ["broken"]', "broken.py:2: invalid syntax"),
+    ('tasks = ["named"]', "named.py:4: the type of @task must be a literal"),
+    ('tasks = ["wrong"]', "wrong.py:4: timeout: 5 is not a duration"),
+    ('tasks = ["twice"]', "the type 'a' is that of "),
+    ('tasks = ["jobs"]\n[types.resize]\nretry = { base = "1h" }', "types.resize.retry: the type 'resize': max is 10m"),
+    ("tasks = []", "default.handler: is missing"),
+    ('[types.resize]\n[defaults]\ntasks = ["jobs"]', "each pool has its own"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD)
+def test_what_is_wrong_is_told_with_its_place(folder: Path, text: str, sentence: str) -> None:
+    (folder / "empty.py").write_text("def task(): ...\n@task\ndef no(): ...\n")
+    (folder / "broken.py").write_text("\ndef (:\n")
+    (folder / "named.py").write_text("from supervisor import task\nNAME = 'a'\n@task(NAME)\ndef one(): ...\n")
+    (folder / "wrong.py").write_text("from supervisor import task\n\n@task(timeout=5)\ndef one(): ...\n")
+    (folder / "twice.py").write_text(
+        "from supervisor import task\n@task('a')\ndef one(): ...\n@task('a')\ndef two(): ...\n"
+    )
+    assert sentence in problems(folder, text)
+
+
+def test_a_module_is_found_without_importing_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "loud").mkdir()
+    (folder / "loud" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / "loud" / "jobs.py").write_text("from supervisor import task\n@task\ndef one(): ...\n")
+    assert [each.type for each in of_module("loud.jobs", folder)] == ["one"]
+    assert "loud" not in sys.modules
+
+
+LOADED = [
+    (
+        "hidden",
+        "task = __import__('supervisor').task\n@task('hidden.one')\ndef one(): ...\n",
+        "cannot be found by reading",
+    ),
+    (
+        "gone",
+        "from supervisor import task\nif False:\n    @task('gone.one')\n    def one(): ...\n",
+        "did not define the task",
+    ),
+    ("odd", "from supervisor import task\n@task('odd.one')\ndef one(*a): ...\n", "stored by their names"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), LOADED)
+def test_a_worker_compares_what_was_read_with_what_was_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerError, match=sentence):
+        load_handler(name)

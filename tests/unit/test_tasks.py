@@ -1,0 +1,295 @@
+"""`@task`: from a call to a payload and back, and the database into which tasks go."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import decimal
+import enum
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, Literal, NewType
+
+import pytest
+
+from supervisor import Context, InvalidJob, Queue, QueueError, configure, task, tasks
+from supervisor.tasks.parameters import Mismatch
+from supervisor.testing import context, run_due
+from supervisor.worker.loader import Handler, HandlerError
+
+UserId = NewType("UserId", int)
+
+
+class Opaque:
+    pass
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Picture:
+    path: Path
+    taken: datetime.date
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "registered", {})
+    monkeypatch.setattr(tasks, "_url", None)
+    monkeypatch.delenv(tasks.VARIABLE, raising=False)
+
+
+def test_it_is_just_the_function() -> None:
+    @task
+    def resize(path: str, width: int = 800) -> tuple[str, int]:
+        """Resizes."""
+        return path, width
+
+    assert resize("cat.jpg") == ("cat.jpg", 800)
+    assert (resize.__name__, resize.__doc__, resize.type) == ("resize", "Resizes.", "resize")
+    assert resize.payload("cat.jpg", width=3) == {"path": "cat.jpg", "width": 3}
+    assert resize.payload("cat.jpg") == {"path": "cat.jpg"}  # the default is that of the code that will run it
+
+
+def test_the_context_is_no_part_of_the_payload() -> None:
+    @task
+    def tag(ctx: Context, path: str) -> tuple[int, str]:
+        return ctx.job_id, path
+
+    @task
+    def note(text: str, ctx: Context | None = None) -> Any:
+        return ctx
+
+    assert tag(context(job_id=7), "cat.jpg") == (7, "cat.jpg")
+    assert note("x") is None
+    assert tag.payload("cat.jpg") == {"path": "cat.jpg"}
+    assert tag.parameters.arguments({"path": "cat.jpg"}, 1) == {"path": "cat.jpg", "ctx": 1}
+    assert note.parameters.arguments({"text": "x"}, 1) == {"text": "x", "ctx": 1}
+
+
+VALUES: list[tuple[Any, Any, Any]] = [
+    (str, "x", "x"),
+    (int, 10**30, 10**30),
+    (float, 1, 1),
+    (bool, True, True),
+    (int | None, None, None),
+    (Literal["a", 1], "a", "a"),
+    (list[int], [1], [1]),
+    (dict[str, list[str]], {"a": ["b"]}, {"a": ["b"]}),
+    (Any, {"a": [1.5, None]}, {"a": [1.5, None]}),
+    (UserId, UserId(3), 3),
+    (Colour, Colour.RED, "red"),
+    (Path, Path("/a b"), "/a b"),
+    (uuid.UUID, uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    (decimal.Decimal, decimal.Decimal("1.10"), "1.10"),
+    (datetime.date, datetime.date(2026, 1, 2), "2026-01-02"),
+    (tuple[int, str], (1, "a"), [1, "a"]),
+    (frozenset[int], frozenset({1}), [1]),
+    (Picture, Picture(Path("a"), datetime.date(2026, 1, 2)), {"path": "a", "taken": "2026-01-02"}),
+    (list[Picture], [Picture(Path("a"), datetime.date(2026, 1, 2))], [{"path": "a", "taken": "2026-01-02"}]),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "stored"), VALUES)
+def test_a_value_is_stored_as_json_and_comes_back(annotation: Any, value: Any, stored: Any) -> None:
+    def function(value: Any) -> Any:
+        return value
+
+    function.__annotations__ = {"value": annotation, "return": annotation}
+    each = task(function)
+    assert each.payload(value) == {"value": stored}
+    assert each.parameters.arguments({"value": stored}, None) == {"value": value}
+    assert each.parameters.result(value) == stored
+
+
+BAD: list[tuple[Any, Any, str]] = [
+    (str, 1, "f: value must be a text, not 1"),
+    (int, True, "f: value must be a whole number, not True"),
+    (int | None, "1", "f: value must be a whole number or null, not '1'"),
+    (Literal["a", 1], True, "f: value must be 'a' or 1, not True"),
+    (list[int], ["1"], r"f: value must be list\[int\], not \['1'\]"),
+    (uuid.UUID, "x", "f: value: Input should be a valid UUID"),
+    (Picture, {"path": "a"}, r"f: value\['taken'\]: Field required"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "sentence"), BAD)
+def test_what_does_not_fit_is_refused_on_both_sides(annotation: Any, value: Any, sentence: str) -> None:
+    def f(value: Any) -> None: ...
+
+    f.__annotations__ = {"value": annotation}
+    each = task(f)
+    with pytest.raises(InvalidJob, match=sentence):
+        each.payload(value)
+    with pytest.raises(Mismatch, match=sentence):
+        each.parameters.arguments({"value": value}, None)
+
+
+def test_the_arguments_must_fit_the_signature() -> None:
+    @task
+    def f(path: str, width: int = 800) -> None: ...
+
+    for args, kwargs in ((), {}), (("a",), {"pth": 1}), (("a", 1, 2), {}):
+        with pytest.raises(InvalidJob, match="f: "):
+            f.payload(*args, **kwargs)
+    for payload, sentence in (
+        ({"width": 1}, "f: the parameter 'path' is missing"),
+        ({"path": "a", "height": 1}, "f: the task has no parameter 'height'"),
+        ([], "f: the payload is not an object"),
+    ):
+        with pytest.raises(Mismatch, match=sentence):
+            f.parameters.arguments(payload, None)
+
+
+def test_other_keywords_are_taken_if_the_function_takes_them() -> None:
+    @task
+    def f(path: str, **others: Any) -> None: ...
+
+    assert f.payload("a", x=1) == {"path": "a", "x": 1}
+    assert f.parameters.arguments({"path": "a", "x": 1}, None) == {"path": "a", "x": 1}
+
+
+def test_parameters_that_a_payload_cannot_hold_are_refused() -> None:
+    @task
+    def several(*paths: str) -> None: ...
+
+    @task
+    def first(path: str, /) -> None: ...
+
+    @task
+    def odd(value: Opaque) -> None: ...
+
+    for each, sentence in (several, "stored by their names"), (first, "by their names"), (odd, "cannot be used"):
+        with pytest.raises(TypeError, match=sentence):
+            _ = each.parameters
+
+
+def test_only_the_context_may_be_imported_for_type_checkers_alone() -> None:
+    space: dict[str, Any] = {}
+    exec(
+        "from __future__ import annotations\n"
+        "def one(path: str, context: Context) -> None: ...\n"
+        "def two(path: Missing) -> str: return path\n",
+        space,
+    )
+    one, two = task(space["one"]), task(space["two"])
+    assert one.payload("a") == {"path": "a"}
+    assert one.parameters.arguments({"path": "a"}, 1) == {"path": "a", "context": 1}
+    with pytest.raises(TypeError, match="two: the annotation 'Missing' cannot be resolved: name 'Missing' is not"):
+        _ = two.parameters
+    assert two("a") == "a"  # it can still be called
+
+
+def test_a_type_belongs_to_one_function() -> None:
+    @task("mail")
+    def one() -> None: ...
+
+    with pytest.raises(ValueError, match=r"the type 'mail' belongs to .*one already"):
+
+        @task("mail")
+        def other() -> None: ...
+
+
+def test_unknown_options_of_the_decorator_are_refused() -> None:
+    with pytest.raises(TypeError, match="'retries' is not an option"):
+        task("a", retries=3)  # type: ignore[call-overload]
+    with pytest.raises(InvalidJob, match="is not a valid type"):
+        task("a b")(lambda: None)
+
+
+def test_a_task_is_enqueued_with_its_options(tmp_path: Path) -> None:
+    @task("images.resize", priority=5)
+    def resize(path: str) -> None: ...
+
+    configure(f"sqlite:///{tmp_path}/app.db")
+    queue = tasks.default_queue()
+    first = queue.job(resize.enqueue("cat.jpg"))
+    assert (first.type, first.payload, first.priority) == ("images.resize", {"path": "cat.jpg"}, 5)
+    second = queue.job(resize.options(priority=0, unique_key="k", max_attempts=2, meta={"a": 1}).enqueue("owl.jpg"))
+    assert (second.priority, second.unique_key, second.max_attempts, second.meta) == (0, "k", 2, {"a": 1})
+    assert resize.options(unique_key="k").enqueue("owl.jpg") == second.id
+    assert queue.job(asyncio.run(resize.aenqueue("dog.jpg"))).payload == {"path": "dog.jpg"}
+    other = Queue(f"sqlite:///{tmp_path}/other.db")
+    assert other.job(resize.options(queue=other).enqueue("cat.jpg")).id == 1
+
+
+class TestWhichDatabase:
+    def test_the_environment_names_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(tasks.VARIABLE, f"sqlite:///{tmp_path}/env.db")
+        assert tasks.default_queue().url == f"sqlite:///{tmp_path}/env.db"
+        configure(f"sqlite:///{tmp_path}/app.db")
+        assert tasks.default_queue().url == f"sqlite:///{tmp_path}/app.db"
+
+    def test_else_the_nearest_configuration(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        inner = tmp_path / "web" / "app"
+        inner.mkdir(parents=True)
+        monkeypatch.chdir(inner)
+        (tmp_path / "supervisor.toml").write_text('database = "sqlite:///data.db"\n')
+        assert tasks.default_queue().url == f"sqlite:///{tmp_path}/data.db"
+        (tmp_path / "web" / "supervisor.toml").write_text("")
+        assert tasks.default_queue().url == f"sqlite:///{tmp_path}/web/jobs.db"
+
+    @pytest.mark.parametrize("text", ["database = 5", "database", 'database = "mysql://x"', "[[database]]"])
+    def test_a_bad_one_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "supervisor.toml").write_text(text)
+        with pytest.raises(QueueError, match=r"supervisor\.toml: the database's address cannot be read"):
+            tasks.default_queue()
+
+    def test_without_any_the_ways_are_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(tasks, "_CONFIGURATION", "no-such-file.toml")
+        with pytest.raises(QueueError, match=r"call supervisor.configure\(url\), set \$SUPERVISOR_DATABASE"):
+            tasks.default_queue()
+
+
+def test_a_plain_task_needs_only_the_standard_library(tmp_path: Path) -> None:
+    code = """
+import sys
+from supervisor import task
+@task
+def resize(path: str, sizes: list[int] | None = None) -> dict: ...
+resize.enqueue("cat.jpg", sizes=[1])
+loaded = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
+print(sorted(name for name in loaded if not name.startswith("_")))
+"""
+    env = os.environ | {tasks.VARIABLE: f"sqlite:///{tmp_path}/app.db"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert ran.stdout.strip() == "['supervisor']"
+
+
+def test_due_tasks_run_in_tests(tmp_path: Path) -> None:
+    @task("double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    @task("later")
+    async def later(number: int) -> int:
+        await asyncio.sleep(0)
+        return number + 1
+
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    double.options(queue=queue).enqueue(4)
+    later.options(queue=queue).enqueue(4)
+    queue.enqueue("double", {"number": "x"})
+    assert [(job.status, job.result, job.last_error) for job in run_due(queue)] == [
+        ("done", 8, None),
+        ("done", 5, None),
+        ("failed", None, "double: number must be a whole number, not 'x'"),
+    ]
+    other = double.options(queue=queue).enqueue(1)
+    assert [job.id for job in run_due(queue, {"double": double})] == [other]
+
+
+def test_a_task_is_not_a_handler() -> None:
+    @task
+    def one() -> None: ...
+
+    with pytest.raises(HandlerError, match=r"jobs:one: it is a task; write tasks = \['jobs'\]"):
+        Handler(one, "jobs:one")
