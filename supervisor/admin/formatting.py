@@ -13,6 +13,7 @@ from supervisor.domain.text import text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value, to keep pages readable
+_BRIEF = 200  # characters of a value in a table
 _VARIABLE = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\S*[\d/\\]\S*|\n""")  # quoted, numbers, paths, addresses
 _UNITS = ((86_400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"))
 
@@ -112,6 +113,12 @@ def pretty(value: Any) -> str:
     """A payload or a result, indented; cut if it is too long for a page."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return cut(text)
+
+
+def brief(value: Any) -> str:
+    """A payload in one line of a table."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 1]}…"
 
 
 def cut(text: str) -> str:

@@ -83,7 +83,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     numbers = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent")
-    texts = ("pretty", "cut", "timing", "sentence")
+    texts = ("pretty", "brief", "cut", "timing", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
     environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, final)}
     environment.globals |= {

@@ -19,6 +19,7 @@ from supervisor.store.values import (
     JobSelector,
     Page,
     Planned,
+    Sort,
     SupervisorRecord,
     TypeSpeed,
     WorkerRecord,
@@ -194,6 +195,11 @@ class Jobs(Protocol):
 
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
         """Matching jobs, found in a bounded time; see `Page`."""
+
+    def arranged(self, which: Filter, *, by: Sort, descending: bool, before: int | None, limit: int) -> Page:
+        """The first matching jobs of another order. Only the latest 10,000 are put in order, and only as many as are
+        found in a bounded time; if there may be more, `next` is the id below which they are.
+        """
 
     def count(self, which: Filter, *, limit: int) -> int:
         """The number of matching jobs, counted up to `limit`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,8 +108,9 @@ class Planned:
 class Filter(NamedTuple):
     """Selects the jobs that match every condition; one that is empty or None matches all jobs.
 
-    `error` is a part of the last message, in any case; times are Unix seconds; `tags` all stand in the list "tags" of
-    the job's meta.
+    `error` is a part of the last message, in any case; `text` a part of that, of the payload or of the result, of which
+    only the first 64 Ki characters are read; times are Unix seconds; `tags` all stand in the list "tags" of the job's
+    meta.
     """
 
     statuses: tuple[Status, ...] = ()
@@ -120,6 +122,20 @@ class Filter(NamedTuple):
     finished_after: float | None = None
     finished_before: float | None = None
     tags: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    text: str = ""
+
+
+class Sort(enum.StrEnum):
+    """By what a list of jobs is sorted, and then by id. `changed`: when it ended, else began, else was created."""
+
+    ID = "id"
+    TYPE = "type"
+    STATUS = "status"
+    PRIORITY = "priority"
+    ATTEMPTS = "attempts"
+    DUE = "due"
+    CHANGED = "changed"
 
 
 class Page(NamedTuple):

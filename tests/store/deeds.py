@@ -25,6 +25,7 @@ from supervisor.store.base import (
     Operations,
     Planned,
     Producer,
+    Sort,
     SupervisorRecord,
 )
 from supervisor.store.sqlite import duties
@@ -239,6 +240,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "look at one": (lambda r: (r.jobs.attempts(13), r.jobs.runs(6), r.registry.worker_name("nobody")), True),
         "look at all": (
             lambda r: (
+                r.jobs.arranged(Filter(text="a"), by=Sort.CHANGED, descending=True, before=None, limit=9),
                 r.statistics.error_groups(0.0, 9),
                 r.history.minutes(0.0),
                 r.statistics.counts(),

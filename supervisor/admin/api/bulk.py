@@ -54,7 +54,7 @@ async def no_job() -> None:
 
 async def _change(what: commands.Change, state: AppState, request: models.BulkRequest) -> JSONResponse:
     try:
-        which = commands.meant(what, filter_of(request.filter))
+        which = commands.meant(what, filter_of(request.filter, state.settings))
     except ConfigError as error:
         return problem(422, error.problems[0], field="filter.status")
     if request.snapshot is not None:

@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse
 
 from supervisor.admin.api import models
 from supervisor.admin.api.documents import answer, document, summary
-from supervisor.admin.api.problems import changing, each_once, reading
+from supervisor.admin.api.problems import Hidden, changing, each_once, reading
 from supervisor.admin.state import TheState
+from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Status
@@ -26,7 +27,13 @@ JobId = Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's i
 NoBody = Annotated[models.Empty | None, Body()]
 
 
-def filter_of(which: models.JobFilter) -> Filter:
+def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
+    """Raises Hidden for a search in what may not be seen."""
+    if which.text and not settings.show_payloads:
+        raise Hidden(
+            "payloads are hidden, so `text` cannot be used; `error` can, or set show_payloads = true in [admin]"
+        )
+
     def seconds(moment: float | str | None) -> float | None:
         return None if moment is None else float(moment)
 
@@ -34,6 +41,8 @@ def filter_of(which: models.JobFilter) -> Filter:
         statuses=tuple(dict.fromkeys(which.status)),
         types=tuple(dict.fromkeys(which.type)),
         error=which.error,
+        text=which.text,
+        ids=tuple(which.id),
         unique_key=which.key,
         requires=which.requires,
         priority=which.priority,
@@ -44,16 +53,26 @@ def filter_of(which: models.JobFilter) -> Filter:
 
 
 @router.get(
-    "", response_model=models.JobPage, responses=reading(422), dependencies=[each_once("status", "type", "tag")]
+    "",
+    response_model=models.JobPage,
+    responses=reading(403, 422),
+    dependencies=[each_once("status", "type", "tag", "id")],
 )
 async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
-    """List jobs, newest first, one page at a time. All filters may be combined.
+    """List jobs, newest first, one page at a time, or the first ones of another order. All filters may be combined.
 
-    `status`, `type` and `tag` may be repeated.
+    `status`, `type`, `tag` and `id` may be repeated.
     """
+    which = filter_of(query, state.settings)
 
     def look(operations: Operations) -> tuple[Page, dict[int, Doing]]:
-        page = operations.jobs.page(filter_of(query), before=query.before, limit=query.limit)
+        if query.sort is None:
+            page = operations.jobs.page(which, before=query.before, limit=query.limit)
+        else:
+            descending = query.order == "desc"
+            page = operations.jobs.arranged(
+                which, by=query.sort, descending=descending, before=query.before, limit=query.limit
+            )
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)

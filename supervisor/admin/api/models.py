@@ -18,9 +18,11 @@ from supervisor.domain.duration import seconds
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
+from supervisor.store.base import Sort
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
+MOST_CHOSEN = 1000  # jobs that a filter names one by one
 LARGEST_DELAY = 5e10  # seconds; the due time stays in range even for a job of the year 3000
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -85,6 +87,7 @@ JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description=
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
+JobNumber = Annotated[int, Field(ge=1, le=2**62), BeforeValidator(_whole)]  # as the schema has it
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 
 
@@ -108,6 +111,13 @@ class JobFilter(Request):
     error: str = Field(
         default="", max_length=500, description="A part of the last error's message; case does not matter."
     )
+    text: str = Field(
+        default="",
+        max_length=500,
+        description="A part of the last error's message, of the payload or of the result (their first 64 Ki "
+        "characters); case does not matter. Needs `show_payloads` of `[admin]`.",
+    )
+    id: list[JobNumber] = Field(default_factory=list, max_length=MOST_CHOSEN, description="One of these jobs.")
     key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY, description="Its unique key.")
     requires: str | None = Field(
         default=None, max_length=100, description="A capability that it requires; empty: requires none."
@@ -129,6 +139,10 @@ class JobQuery(JobFilter):
         default=None, ge=1, le=LARGEST_ID, description="Continue below this id: the `next` of the previous page."
     )
     limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs.")
+    sort: Sort | None = Field(
+        default=None, description="Another order, of the latest 10,000 matching jobs (below `before`, if given)."
+    )
+    order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`.")
 
 
 class NewJob(Request):
@@ -241,7 +255,7 @@ class JobPage(BaseModel):
     jobs: list[JobSummary]
     next: int | None = Field(
         description="The `before` of the next page; null: this was the last one. A page may be short, even empty, and "
-        "still have a next one: each request reads a bounded number of rows."
+        "still have a next one: each request reads a bounded number of rows. With `sort`: older jobs were not sorted."
     )
 
 

@@ -23,8 +23,14 @@ from supervisor.ops.commands import UnknownPool, UnknownType
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
 
+
+class Hidden(QueueError):
+    """The request asks about payloads, which are not shown."""
+
+
 # The first match counts.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
+    (Hidden, 403),
     (InvalidJob, 422),
     (UnknownPool, 404),
     (UnknownType, 404),
@@ -52,7 +58,8 @@ class Problem(BaseModel):
 _MEANINGS = {
     400: "The body is not valid JSON.",
     401: "No token, or a wrong one.",
-    403: "The token is read-only, `X-Requested-With: supervisor` is missing, or another site sent the request.",
+    403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
+    "searches in payloads, which are hidden.",
     404: "Not found.",
     409: "The current state does not allow it.",
     413: "The body is too large.",

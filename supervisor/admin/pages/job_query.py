@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 
 from supervisor.domain.duration import seconds
 from supervisor.domain.job import Status
-from supervisor.store.base import Filter
+from supervisor.store.base import Filter, Sort
 
 FINISHED = {
     "15m": "in the last 15 min",
@@ -41,12 +41,28 @@ class JobQueryForm:
     priority: int | None = None
     finished: str = ""
     before: int | None = None
+    text: str = ""
+    sort: str = ""
     problems: tuple[str, ...] = ()
 
     @property
     def is_narrow(self) -> bool:
         """Whether it filters by anything other than the state."""
-        return replace(self, statuses=(), before=None) != JobQueryForm()
+        return replace(self, statuses=(), before=None, sort="") != JobQueryForm()
+
+    @property
+    def by(self) -> Sort | None:
+        """What the list is sorted by; None: the latest jobs first. `sort` with a minus sign is descending."""
+        return Sort(self.sort.removeprefix("-")) if self.sort else None
+
+    @property
+    def descending(self) -> bool:
+        return self.sort.startswith("-")
+
+    def sorted_by(self, name: str) -> str:
+        """The address of the list sorted by a column; the other way round if it is sorted by that already."""
+        first = name if name in (Sort.TYPE, Sort.STATUS) else f"-{name}"
+        return self.address(sort=first if self.sort != first else name if first != name else f"-{name}")
 
     def which(self, now: float) -> Filter:
         return Filter(statuses=self.statuses, types=self.types, unique_key=self.key or None, **self._common(now))
@@ -61,6 +77,7 @@ class JobQueryForm:
         after, before = self._times(now)
         return {
             "error": self.error,
+            "text": self.text,
             "requires": self.requires or None,
             "priority": self.priority,
             "finished_after": after,
@@ -70,7 +87,8 @@ class JobQueryForm:
     def address(self, **changes: Any) -> str:
         """The address of this list with some fields changed; the page is the first unless `before` is given."""
         new = replace(self, **({"before": None} | changes))
-        single = ((name, getattr(new, name)) for name in ("error", "key", "requires", "finished", "priority", "before"))
+        names = ("text", "error", "key", "requires", "finished", "priority", "sort", "before")
+        single = ((name, getattr(new, name)) for name in names)
         query = [
             *(("status", status.value) for status in new.statuses),
             *(("type", type_) for type_ in new.types),
@@ -86,7 +104,7 @@ class JobQueryForm:
         return now - seconds(self.finished), None
 
 
-def read(query: QueryParams) -> JobQueryForm:
+def read(query: QueryParams, *, show_payloads: bool) -> JobQueryForm:
     """Parse the query of an address. Unknown fields are ignored."""
     problems: list[str] = []
     return JobQueryForm(
@@ -100,6 +118,8 @@ def read(query: QueryParams) -> JobQueryForm:
         priority=_number(query, "priority", problems),
         finished=_finished(query.get("finished", ""), problems),
         before=_number(query, "before", problems),
+        text=_text(query.get("text", "").strip(), problems, show_payloads=show_payloads),
+        sort=_sort(query.get("sort", ""), problems),
         problems=tuple(problems),
     )
 
@@ -121,6 +141,19 @@ def _number(query: Mapping[str, str], name: str, problems: list[str]) -> int | N
     if text:
         problems.append(f"“{text}” is not a number, so it cannot be a {name}.")
     return None
+
+
+def _text(text: str, problems: list[str], *, show_payloads: bool) -> str:
+    if text and not show_payloads:
+        problems.append("Payloads and results are hidden, so they cannot be searched.")
+    return text
+
+
+def _sort(text: str, problems: list[str]) -> str:
+    if text and text.removeprefix("-") not in set(Sort):
+        problems.append(f"Jobs cannot be sorted by “{text}”; there are {', '.join(Sort)}.")
+        return ""
+    return text
 
 
 def _finished(text: str, problems: list[str]) -> str:

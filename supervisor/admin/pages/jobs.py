@@ -19,6 +19,11 @@ from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
+SORTED = 200  # jobs of another order, which has no further pages
+COLUMNS = {"id": "Job", "status": "State", "type": "Type", "attempts": "Attempts", "changed": "Last change"}
+ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
+# For selected jobs; the page's script puts their ids in place of 0, which no job has.
+EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
@@ -31,7 +36,7 @@ async def jobs(request: Request, state: TheState) -> Response:
     if wanted_id.isdecimal() and len(wanted_id) < 19:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
     shown = await state.watch.overview()
-    query = job_query.read(request.query_params)
+    query = job_query.read(request.query_params, show_payloads=state.settings.show_payloads)
     found = (
         Page([], None)
         if query.problems
@@ -45,7 +50,9 @@ async def jobs(request: Request, state: TheState) -> Response:
         page=Page([route.fitting(job, *KEPT) for job in found.jobs], found.next),
         wanted_id=wanted_id,
         bulk={} if query.problems else bulk(query, shown.time),
+        each=EACH,
         states=list(Status),
+        columns=COLUMNS,
         counts=counts(query, shown),
         finished=job_query.FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
@@ -54,6 +61,10 @@ async def jobs(request: Request, state: TheState) -> Response:
 
 def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
+    if query.by is not None:
+        return operations.jobs.arranged(
+            query.which(now), by=query.by, descending=query.descending, before=query.before, limit=SORTED
+        )
     found = operations.jobs.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
         if found.jobs or found.next is None:
@@ -64,16 +75,15 @@ def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> 
 
 def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
     """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
-    actions = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
     chosen = {
-        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in actions.items()
+        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in ALLOWED.items()
     }
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
 
 
 def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
     """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
-    if query.address(statuses=(), types=()) != "/jobs":
+    if query.address(statuses=(), types=(), sort="") != "/jobs":
         return None
     if not query.types:
         return shown.jobs

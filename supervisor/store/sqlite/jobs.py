@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.store.base import Filter, Page
+from supervisor.store.base import Filter, Page, Sort
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.rows import job_of
 
@@ -24,6 +24,7 @@ PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 _BATCH = 500  # ids from an index that are compared at once
 _STRETCH = 10_000  # rows of the table that are compared at once: about 3 ms
 _FEW = 20_000  # up to so many unfinished jobs are sorted; with more, the table is walked
+_ARRANGED = 10_000  # jobs that are sorted by anything but their ids
 _LAST = 2**63 - 1  # the greatest id
 
 _UNSUCCESSFUL = {Status.FAILED, Status.QUARANTINED}
@@ -64,6 +65,13 @@ class SqliteJobs:
         found, floor = self.some_ids(which, before=before, limit=limit, patience=PATIENCE)
         return Page(_jobs(self._connection, found), floor)
 
+    def arranged(self, which: Filter, *, by: Sort, descending: bool, before: int | None, limit: int) -> Page:
+        found, floor = self.some_ids(which, before=before, limit=_ARRANGED, patience=PATIENCE)
+        ids = [row[0] for row in self._connection.rows(QUERIES.arrange, {"ids": json.dumps(found), "by": by.value})]
+        wanted = (ids[::-1] if descending else ids)[:limit]
+        place = {job_id: index for index, job_id in enumerate(wanted)}
+        return Page(sorted(_jobs(self._connection, wanted), key=lambda job: place[job.id]), floor)
+
     def count(self, which: Filter, *, limit: int) -> int:
         total = 0
         for look in looks(self._connection, which, None):
@@ -95,7 +103,8 @@ class SqliteJobs:
 def looks(connection: Connection, which: Filter, before: int | None) -> Iterator[Look]:
     """Look after look, until all are found."""
     latest = _LAST if before is None else before - 1
-    indexed = _indexed(connection, which, latest)
+    chosen = sorted({job_id for job_id in which.ids if job_id <= latest}, reverse=True)
+    indexed = iter(chosen) if which.ids else _indexed(connection, which, latest)
     if indexed is None:
         return _walk(connection, which, latest)
     return _among(connection, which, indexed)
@@ -156,6 +165,7 @@ def _walk(connection: Connection, which: Filter, latest: int) -> Iterator[Look]:
     parameters = _parameters(which)
     rows = _BATCH  # mostly what is wanted is on top
     while True:
+        began = time.monotonic()
         row = connection.row(QUERIES.stretch, {"latest": latest, "rows": rows})
         floor, lowest = row if row is not None else (None, None)
         if floor is None:
@@ -166,7 +176,9 @@ def _walk(connection: Connection, which: Filter, latest: int) -> Iterator[Look]:
         yield Look([row[0] for row in matching], None if ended else floor)
         if ended:
             return
-        latest, rows = floor - 1, min(2 * rows, _STRETCH)
+        latest = floor - 1
+        if time.monotonic() - began < PATIENCE / 4:  # a text is looked for in payloads, which may be large
+            rows = min(2 * rows, _STRETCH)
 
 
 def _parameters(which: Filter) -> dict[str, Any]:
@@ -174,6 +186,7 @@ def _parameters(which: Filter) -> dict[str, Any]:
         "statuses": json.dumps([status.value for status in which.statuses]),
         "types": json.dumps(which.types),
         "error": which.error,
+        "text": which.text,
         "unique_key": which.unique_key,
         "requires": which.requires,
         "priority": which.priority,

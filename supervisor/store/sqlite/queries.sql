@@ -463,6 +463,8 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
   AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
+  AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
+       OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
@@ -481,6 +483,8 @@ WHERE id >= :floor AND id <= :latest
   AND (:statuses = '[]' OR status IN (SELECT value FROM json_each(:statuses)))
   AND (:types = '[]' OR type IN (SELECT value FROM json_each(:types)))
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
+  AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
+       OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
@@ -491,6 +495,13 @@ WHERE id >= :floor AND id <= :latest
          SELECT 1 FROM json_each(:tags) t
          WHERE t.value NOT IN (SELECT m.value FROM json_each(meta, '$.tags') m)) END))
 ORDER BY id DESC;
+
+-- name: arrange
+-- These jobs in another order; texts where numbers belong come last.
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+ORDER BY CASE :by WHEN 'type' THEN type WHEN 'status' THEN status WHEN 'priority' THEN priority
+                  WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
+                  WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
 
 -- name: stretch
 -- The lowest of the next :rows ids, going down, and the lowest of all.

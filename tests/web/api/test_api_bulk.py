@@ -50,6 +50,18 @@ def test_what_matches_is_retried_and_nothing_else(site: Site) -> None:
     assert [site.desk.status(job_id) for job_id in tag + mail] == [Status.PENDING] * 3 + [Status.FAILED] * 2
 
 
+def test_selected_jobs_are_changed_and_no_others(site: Site) -> None:
+    first, second, third = failed(site, 3)
+    waiting = site.desk.put("mail")
+
+    counted = site.post(f"{JOBS}/delete", {"filter": {"id": [first, third, waiting, 4711]}})
+    assert counted["matching"] == 2
+    answer = site.post(f"{JOBS}/delete", {"filter": {}, "snapshot": counted["snapshot"]})
+
+    assert answer["changed"] == 2
+    assert [row[0] for row in site.rows("SELECT id FROM jobs ORDER BY id")] == [second, waiting]
+
+
 def test_a_filter_may_say_everything_that_a_list_may(site: Site) -> None:
     job_id = site.desk.put(priority=3, requires="cpu", unique_key="k")
     site.desk.claim(capabilities="cpu")

@@ -88,6 +88,46 @@ def test_no_others_are_touched_than_were_confirmed(common: Site, kind: str, visi
     assert left not in jobs
 
 
+def test_selected_rows_are_acted_on_after_their_number_was_confirmed(common: Site, kind: str, visit: Visit) -> None:
+    jobs = failed(common, kind, 5)
+    visitor = visit(common)
+
+    page = visitor.open(f"/jobs?type={kind}")
+    page.get_by_label(f"Select job {jobs[0]}").check()
+    page.get_by_label(f"Select job {jobs[2]}").click(modifiers=["Shift"])
+    expect(page.locator("#chosen")).to_contain_text("3 jobs selected")
+    dialog = visitor.press("Retry…", within="#chosen")
+    expect(dialog.get_by_role("heading")).to_have_text("Retry 3 jobs?")
+    assert visitor.confirm("Retry") == "Returned 3 jobs to pending."
+    expect(page.locator("#chosen")).to_be_hidden()
+    page.get_by_role("button", name="Close this message").click()
+
+    page.get_by_label("Select all jobs of this page").check()
+    dialog = visitor.press("Delete…", within="#chosen")
+    expect(dialog.get_by_role("heading")).to_have_text("Delete 2 jobs?")
+    assert visitor.confirm("Delete") == "Deleted 2 jobs."
+    assert common.rows("SELECT id FROM jobs WHERE type = ? AND status = 'pending' ORDER BY id", kind) == [
+        (job,) for job in jobs[:3]
+    ]
+    assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(3,)]
+
+
+def test_a_selection_stays_while_the_list_changes(common: Site, kind: str, visit: Visit) -> None:
+    [job] = failed(common, kind)
+    visitor = visit(common)
+
+    page = visitor.open(f"/jobs?type={kind}")
+    visitor.live()
+    page.get_by_label(f"Select job {job}").check()
+    later = common.queue.enqueue(kind)
+    expect(page.locator(f"#job-{later}")).to_be_visible()
+
+    expect(page.get_by_label(f"Select job {job}")).to_be_checked()
+    expect(page.locator("#chosen")).to_contain_text("1 job selected")
+    page.get_by_role("button", name="Clear selection").click()
+    expect(page.locator("#chosen")).to_be_hidden()
+
+
 def test_a_deleted_job_leads_back_to_the_list_which_says_so(common: Site, kind: str, visit: Visit) -> None:
     [job] = failed(common, kind)
     visitor = visit(common)

@@ -77,7 +77,7 @@ handler = "jobs:work"
 min_workers = 1
 max_workers = 3
 """
-KINDS = [f"bad.{letter}" for letter in "abcdefghijkl"]
+KINDS = [f"bad.{letter}" for letter in "abcdefghijklmnopqrst"]
 """Types that always fail: one for each test, so that many can share an installation."""
 
 CHANGING_HANDLERS = """
