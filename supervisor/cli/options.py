@@ -156,13 +156,20 @@ def on_target(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def confirm(what: str, count: int, *, yes: bool) -> None:
-    """Ask for confirmation if `what` affects more than one job. Raises Stop if it is refused."""
-    if yes or count <= 1:
+    """Ask for confirmation if `what` affects more than one job."""
+    if count > 1:
+        ask(f"{what} {count} jobs", yes=yes)
+
+
+def ask(what: str, *, yes: bool) -> None:
+    """Ask for confirmation. Raises Exit if the answer is no, and Stop where nobody can be asked."""
+    if yes:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise wrong_usage(f"this would {what} {count} jobs", "add --yes to do it without confirmation")
-    if not typer.confirm(f"{what} {count} jobs?", err=True):
-        raise Stop("nothing was changed", code=FAILED)
+        raise wrong_usage(f"this would {what}", "add --yes to do it without confirmation")
+    if not typer.confirm(f"{what}?", err=True):
+        note("nothing was changed")
+        raise typer.Exit(FAILED)
 
 
 def warn_if_nobody_runs(operations: Operations) -> None:

@@ -29,7 +29,13 @@ def _lightened(params: list[Any]) -> list[Any]:
             param.process_value = partial(_value, param, param.process_value)
             if param.metavar is not None:  # it says what to write; Typer would add <str> or <list[int]>
                 param.display_type = _unnamed
+                if param.param_type_name == "argument":  # and write {TYPE} [[JSON]] in the usage
+                    param.get_usage_pieces = partial(_usage, param.metavar)
     return params
+
+
+def _usage(metavar: str, ctx: Any) -> list[str]:
+    return [metavar]
 
 
 def _unnamed(ctx: Any) -> str:

@@ -125,11 +125,11 @@ def reload(
         asked = commands.reload(operations, time.time())
         outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
     told = {str(pid): outcome for pid, outcome in outcomes.items()}
-    lines = []
-    for record in asked:
-        lines.append(f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}")
-        lines += [f"  {problem}" for problem in outcomes.get(record.pid, {}).get("problems", [])]
+    lines = [f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}" for record in asked]
     result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
+    for outcome in () if as_json else outcomes.values():
+        for problem in outcome["problems"]:
+            note(f"error: {problem}")
     if any(outcome["state"] != "accepted" for outcome in outcomes.values()):
         raise typer.Exit(1)
 

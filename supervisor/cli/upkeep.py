@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, OnlyType, Target, Yes, confirm, on_target
+from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
 from supervisor.cli.output import result
 from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
@@ -93,19 +93,23 @@ def backup(
 def restore(
     target: Target,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy made by `supervisor backup`.")],
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Replace the database with a backup.
 
     No process may be using the database. The copy is checked first; the old database is kept beside the new one.
+    Asks first if there is a database.
     """
     from supervisor.engine import open_engine
 
     if not file.is_file():
         raise wrong_usage(f"{file}: it is a folder, not a file" if file.is_dir() else f"{file}: no such file")
     engine = open_engine(target.url())
-    if engine.database.exists() and file.samefile(engine.url.partition("///")[2]):
-        raise wrong_usage(f"{file}: this is the database itself")
+    if engine.database.exists():
+        if file.samefile(engine.url.partition("///")[2]):
+            raise wrong_usage(f"{file}: this is the database itself")
+        ask(f"replace {engine.url} with {file}", yes=yes)
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
     texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}"]

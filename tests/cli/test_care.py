@@ -365,6 +365,20 @@ def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[
     assert "leaving" not in rows[1]
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("enqueue", "enqueue [OPTIONS] TYPE [JSON]"),
+        ("jobs retry", "jobs retry [OPTIONS] [ID]…"),
+        ("jobs cancel", "jobs cancel [OPTIONS] ID…"),
+        ("scale", "scale [OPTIONS] POOL N|auto"),
+        ("init", "init [OPTIONS] [FOLDER]"),
+    ],
+)
+def test_the_usage_is_what_one_types(cli: Run, words: str, usage: str) -> None:
+    assert cli(*words.split(), "--help").out.splitlines()[0] == f"Usage: supervisor {usage}"
+
+
 def test_version_and_help_answer_at_once(cli: Run) -> None:
     assert cli("--version").out.startswith("job-supervisor ")
     assert cli().out == cli("--help").out

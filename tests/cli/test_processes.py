@@ -85,6 +85,12 @@ def test_a_running_supervisor_obeys_within_a_second(project: Path, started: Star
     before = {worker["pid"] for worker in status(project)["workers"]}
     assert str(supervisor.pid) in command("reload", cwd=project).stdout
     wait_for(lambda: before.isdisjoint(worker["pid"] for worker in status(project)["workers"]))
+    (project / "jobs.py").write_text("import nowhere\n")
+    failed = command("reload", "--wait", cwd=project)
+    assert failed.returncode == 1
+    assert "could not load all of" in failed.stdout
+    assert "nowhere" not in failed.stdout
+    assert re.search(r"^error: greet: .*nowhere", failed.stderr, re.MULTILINE)
     (project / "supervisor.toml").write_text("[pools.greet]\nhandler = 3\n")
     refused = command("reload", "--database", "sqlite:///jobs.db", cwd=project)
     assert refused.returncode == 2

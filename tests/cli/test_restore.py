@@ -47,7 +47,7 @@ def beside(database: Path) -> list[str]:
 
 def test_the_copy_takes_the_place_and_the_database_before_is_kept(cli: Run, database: Path, copy: Path) -> None:
     database.chmod(0o640)
-    ran = cli("restore", "copy.db", "--json")
+    ran = cli("restore", "--yes", "copy.db", "--json")
 
     assert ran.code == 0, ran
     assert (jobs(database), ran.document["jobs"], database.stat().st_mode & 0o777) == (1, 1, 0o640)
@@ -60,7 +60,7 @@ def test_the_copy_takes_the_place_and_the_database_before_is_kept(cli: Run, data
 
 
 def test_it_says_what_it_did(cli: Run, database: Path, copy: Path) -> None:
-    first, second = cli("restore", "copy.db").out.splitlines()
+    first, second = cli("restore", "--yes", "copy.db").out.splitlines()
     assert first.endswith("jobs.db: 1 job of copy.db")
     assert "the old database: " in second
 
@@ -77,7 +77,7 @@ def test_the_log_of_the_database_before_never_meets_the_copy(cli: Run, database:
     subprocess.run([sys.executable, "-c", program], check=True)
     assert Path(f"{database}-wal").stat().st_size > 0
 
-    kept = Path(cli("restore", "copy.db", "--json").document["kept"])
+    kept = Path(cli("restore", "--yes", "copy.db", "--json").document["kept"])
 
     assert (jobs(database), jobs(kept)) == (1, 4)
     assert whole(database)
@@ -90,12 +90,12 @@ def test_it_is_refused_while_a_supervisor_lives(make_site: Callable[..., Site], 
     assert cli("backup", str(target), "-c", str(site.config)).code == 0
     process = site.start()
 
-    ran = cli("restore", str(target), "-c", str(site.config))
+    ran = cli("restore", "--yes", str(target), "-c", str(site.config))
 
     assert ran.code == 4
     assert f"supervisor {process.pid} is running" in ran.errors()[0]
     site.stop(process)
-    assert cli("restore", str(target), "-c", str(site.config)).code == 0
+    assert cli("restore", "--yes", str(target), "-c", str(site.config)).code == 0
 
 
 HOLD = """
@@ -115,17 +115,17 @@ def test_it_is_refused_while_anybody_has_the_file_open(
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        ran = cli("restore", "copy.db")
+        ran = cli("restore", "--yes", "copy.db")
         assert ran.code == 4
         assert f"open in process {other.pid} " in ran.errors()[0]
 
         # Somebody whom this user cannot see, as in another container.
         monkeypatch.setattr("supervisor.store.sqlite.restore._users", lambda _: [])
-        unseen = cli("restore", "copy.db")
+        unseen = cli("restore", "--yes", "copy.db")
         assert (unseen.code, jobs(database)) == (4, 3)
         assert "is open elsewhere" in unseen.errors()[0]
         other.communicate()
-    assert cli("restore", "copy.db").code == 0
+    assert cli("restore", "--yes", "copy.db").code == 0
 
 
 @pytest.mark.parametrize("what", ["damaged", "no database", "of another program", "too new", "missing", "itself"])
@@ -151,7 +151,7 @@ def test_a_copy_that_would_not_do_is_refused_and_nothing_changed(
     elif what == "missing":
         copy.unlink()
 
-    ran = cli("restore", "jobs.db" if what == "itself" else "copy.db")
+    ran = cli("restore", "--yes", "jobs.db" if what == "itself" else "copy.db")
 
     assert ran.code == (2 if what in ("missing", "itself") else 3), ran
     assert len(ran.errors()) == 1
@@ -159,14 +159,26 @@ def test_a_copy_that_would_not_do_is_refused_and_nothing_changed(
     assert not [name for name in beside(database) if "restore" in name]
 
 
+def test_a_database_is_not_replaced_without_being_asked(cli: Run, database: Path, copy: Path) -> None:
+    refused = cli("restore", "copy.db")
+
+    assert (refused.code, jobs(database)) == (2, 3)
+    assert refused.errors() == [f"this would replace sqlite:///{database} with copy.db"]
+    assert "--yes" in refused.err
+    database.unlink()
+    for end in ("-wal", "-shm"):
+        Path(f"{database}{end}").unlink(missing_ok=True)
+    assert cli("restore", "copy.db").code == 0
+
+
 def test_a_lost_or_damaged_database_can_be_replaced(cli: Run, database: Path, copy: Path) -> None:
     database.write_bytes(b"\xff" * 8192)
-    kept = Path(cli("restore", "copy.db", "--json").document["kept"])
+    kept = Path(cli("restore", "--yes", "copy.db", "--json").document["kept"])
     assert (jobs(database), kept.read_bytes()) == (1, b"\xff" * 8192)
 
     database.unlink()
     Path(f"{database}-wal").write_bytes(b"what a lost database left")
-    ran = cli("restore", "copy.db", "--json")
+    ran = cli("restore", "--yes", "copy.db", "--json")
     assert (ran.code, jobs(database), whole(database)) == (0, 1, True)
     assert database.stat().st_mode & 0o777 == 0o600
     assert Path(f"{ran.document['kept']}-wal").read_bytes() == b"what a lost database left"
@@ -177,12 +189,12 @@ def test_killed_in_the_middle_it_leaves_the_old_or_the_new_whole(
     cli: Run, database: Path, copy: Path, place: str, left: int
 ) -> None:
     failpoint = os.environ | {VARIABLE: f"restore.{place}=kill"}
-    ran = forkserver.run(["restore", "copy.db"], env=failpoint, cwd=database.parent)
+    ran = forkserver.run(["restore", "--yes", "copy.db"], env=failpoint, cwd=database.parent)
 
     assert ran.returncode == -9
     assert (jobs(database), whole(database)) == (left, True)
     assert cli("enqueue", "greet").code == 0
-    assert cli("restore", "copy.db").code == 0
+    assert cli("restore", "--yes", "copy.db").code == 0
     assert (jobs(database), whole(database)) == (1, True)
 
 
@@ -198,7 +210,7 @@ def test_what_ran_when_the_copy_was_made_runs_again(make_site: Callable[..., Sit
     process.wait()
     wait_for(lambda: not site.survivors(process))
 
-    assert cli("restore", str(target), "-c", str(site.config)).code == 0
+    assert cli("restore", "--yes", str(target), "-c", str(site.config)).code == 0
     site.start()
 
     with Queue(site.url) as queue:
