@@ -38,7 +38,7 @@ class StoreExecutor:
 
         def answered(operations: Callable[[], Operations]) -> Answer:
             found = operations()
-            found.check_identity()  # an open connection would still read a deleted file
+            found.check()  # an open connection would still read a deleted file
             return question(found)
 
         return await self._later(answered)

@@ -195,11 +195,10 @@ class Operations(Protocol):
     @property
     def statistics(self) -> Statistics: ...
 
-    def check_identity(self) -> None:
-        """Raises StoreGone if this is no longer the database that the URL names."""
-
-    def check_writable(self) -> None:
-        """Raises StoreError if the database cannot be written now; waits for as long as any writer would."""
+    def check(self, *, writable: bool = False) -> None:
+        """Raises StoreGone if this is no longer the database that the URL names; with `writable` also StoreError if it
+        cannot be written now, after waiting for as long as any writer would.
+        """
 
     def close(self) -> None: ...
 
@@ -250,8 +249,16 @@ class OwnerLock(Protocol):
     def release(self, *, registered: bool = True) -> None: ...
 
 
+class Writers(Protocol):
+    """Reports who holds the locks that writers need, without taking them. For a process that opens no database."""
+
+    def holder(self) -> Holder | None: ...
+
+    def database_holder(self) -> DatabaseHolder | None: ...
+
+
 class Ownership(Protocol):
-    """Which supervisors of this database are alive."""
+    """Which supervisors of this database are alive, and who holds its locks."""
 
     @property
     def machine_id(self) -> str: ...
@@ -264,13 +271,7 @@ class Ownership(Protocol):
     def holders(self) -> list[int]:
         """The pids of the live supervisors, even if the database itself is gone."""
 
-
-class Writers(Protocol):
-    """Reports who holds the locks that writers need, without taking them. For a process that opens no database."""
-
-    def holder(self) -> Holder | None: ...
-
-    def database_holder(self) -> DatabaseHolder | None: ...
+    def writers(self) -> Writers: ...
 
 
 class Database(Protocol):
@@ -327,8 +328,6 @@ class Engine(Protocol):
 
     @property
     def transactional(self) -> TransactionalInsert: ...
-
-    def writers(self) -> Writers: ...
 
     def meta(self, job_id: int) -> Any:
         """The `meta` of a job; None if it has none. Opens a connection of its own."""

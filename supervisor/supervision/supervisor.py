@@ -71,7 +71,7 @@ class Supervisor:
         slots = Slots(self.board)
         self._client = MaintainerClient(self.engine, self.board, slots, self._maintainer)
         self._admin_process = AdminProcess(self.serve_admin, self._admin)
-        self._health = DatabaseHealth(self.engine.writers(), self.owner, waits=self.burst is None)
+        self._health = DatabaseHealth(self.engine.ownership.writers(), self.owner, waits=self.burst is None)
         self._pools = Pools()
         self._templates = Templates(self.record.id, self.engine, self.board, self._reactor)
         self._outputs = Outputs(

@@ -266,7 +266,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "scale": (lambda r: r.controls.scale("tag", 4, NOW), True),
         "scale back": (lambda r: r.controls.scale("tag", None, NOW), True),
         "reload": (lambda r: r.controls.request_reload(NOW), False),
-        "writing": (lambda r: r.check_writable(), True),
+        "writing": (lambda r: r.check(writable=True), True),
     }
 
 

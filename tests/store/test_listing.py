@@ -277,7 +277,7 @@ def test_whoever_insists_on_writing_changes_nothing(desk: Desk) -> None:
     job_id = desk.put()
     before = desk.job(job_id)
 
-    desk.operations.check_writable()
+    desk.operations.check(writable=True)
 
     assert desk.job(job_id) == before
 

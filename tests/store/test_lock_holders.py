@@ -55,7 +55,7 @@ def hold(engine: Engine) -> Iterator[Hold]:
 )
 def test_whoever_keeps_others_from_writing_is_known(engine: Engine, hold: Hold, statements: tuple[str, ...]) -> None:
     engine.database.migrate()
-    watch = engine.writers()
+    watch = engine.ownership.writers()
     assert watch.database_holder() is None
     process = hold(*statements)
     found = watch.database_holder()
@@ -70,11 +70,11 @@ def test_whoever_keeps_others_from_writing_is_known(engine: Engine, hold: Hold, 
 def test_whoever_reads_keeps_nobody_from_writing(engine: Engine, hold: Hold) -> None:
     engine.database.migrate()
     hold("BEGIN", "SELECT * FROM jobs")
-    assert engine.writers().database_holder() is None
+    assert engine.ownership.writers().database_holder() is None
 
 
 def test_where_there_is_no_database_nobody_holds_it_and_nothing_is_made(engine: Engine) -> None:
-    watch = engine.writers()
+    watch = engine.ownership.writers()
     assert watch.database_holder() is None
     assert watch.holder() is None
     assert not engine.database.folder.exists()

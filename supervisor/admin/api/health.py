@@ -34,7 +34,7 @@ async def readyz(state: TheState) -> JSONResponse:
     """
     try:
         seen = await state.watch.overview()
-        await state.executor.ask(lambda operations: operations.check_writable())
+        await state.executor.ask(lambda operations: operations.check(writable=True))
     except StoreError as error:
         return _not_ready([str(error)])
     reasons = [finding.fact for finding in diagnose(seen) if finding.blocks]

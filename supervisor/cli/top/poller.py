@@ -107,7 +107,7 @@ class Poller:
         """Open the file that has the database's name now: an open file that was moved away can still be read."""
         if self._operations is not None:
             try:
-                self._operations.check_identity()
+                self._operations.check()
             except StoreGone:
                 self._forget()
         if self._operations is None:

@@ -54,7 +54,7 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
 
 def _held(engine: Engine) -> Iterator[Finding]:
     """Whether a process blocks all other writers. A normal transaction lasts milliseconds."""
-    writers = engine.writers()
+    writers = engine.ownership.writers()
     first, until = writers.database_holder(), time.monotonic() + _LONG_HOLD
     while first is not None and time.monotonic() < until:
         time.sleep(0.05)

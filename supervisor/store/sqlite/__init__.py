@@ -18,7 +18,6 @@ from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.owner import SqliteOwnership
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
-from supervisor.store.sqlite.writelock import WriterWatch
 
 __all__ = ["SqliteEngine"]
 
@@ -37,9 +36,6 @@ class SqliteEngine:
         self.database = SqliteDatabase(self._place)
         self.ownership = SqliteOwnership(self._place)
         self.transactional = SqliteTransactionalInsert(self._place, self.database.migrate)
-
-    def writers(self) -> WriterWatch:
-        return WriterWatch(self._place)
 
     def meta(self, job_id: int) -> Any:
         with closing(Connection(self._place, synchronous="NORMAL")) as connection:

@@ -29,10 +29,10 @@ class SqliteOperations:
         self.schedules = SqliteSchedules(lambda: connection)
         self.statistics = SqliteStatistics(connection)
 
-    def check_identity(self) -> None:
-        self._connection.insist_on_file()
-
-    def check_writable(self) -> None:
+    def check(self, *, writable: bool = False) -> None:
+        if not writable:
+            self._connection.insist_on_file()
+            return
         with self._connection.write():
             return
 

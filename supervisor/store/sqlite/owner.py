@@ -20,6 +20,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.base import SupervisorRecord
 from supervisor.store.sqlite.locks import holder_of
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import WriterWatch
 from supervisor.system import kernel
 
 _FRESH = 5.0  # seconds for a new file's owner to lock it and to register
@@ -79,6 +80,9 @@ class SqliteOwnership:
 
     def claim(self, supervisor: str) -> OwnerFile:
         return OwnerFile(self._place, supervisor)
+
+    def writers(self) -> WriterWatch:
+        return WriterWatch(self._place)
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
