@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from supervisor.domain.errors import JobNotFound, WaitTimeout
 from supervisor.domain.intake import new_job, payload_arrays
 from supervisor.domain.job import AlikeJobs, Job, NewJobs
+from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ class Queue:
     Safe to share between threads, and to use in a child after a fork (which opens a connection of its
     own). The database and its tables are created on first use unless `create` is false. When its file is
     replaced later, for example by a backup, the next use opens the new one; while it is missing, every use raises
-    StoreError. `close` it, use it in a `with` statement, or leave that to the garbage collector.
+    StoreError. `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
+    `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
+    def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
         self._engine = open_engine(url)
+        self._hooks = None if middleware is None else EnqueueHooks(load(middleware))
         self._create = create
         # Two, so that readers never wait for a writer that waits for SQLite's lock.
         self._writer, self._reader = _Seat(), _Seat()
@@ -104,6 +107,8 @@ class Queue:
 
     def insert(self, jobs: NewJobs, *, connection: sqlite3.Connection | None = None) -> list[int]:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
+        if hooks := hooks_of_process() if self._hooks is None else self._hooks:
+            jobs = hooks.applied(jobs)
         if connection is not None:
             return self._insert_into(connection, jobs)
         with self._writer.guard:
@@ -168,9 +173,9 @@ class Queue:
             if seat is not None:
                 seat.clear()
 
-    def __reduce__(self) -> tuple[type[Queue], tuple[str], dict[str, bool]]:
-        """Pickled as its URL, so that a queue can be passed to another process."""
-        return Queue, (self.url,), {"_create": self._create}
+    def __reduce__(self) -> tuple[type[Queue], tuple[str], dict[str, object]]:
+        """Pickled as its URL and its middleware, so that a queue can be passed to another process."""
+        return Queue, (self.url,), {"_create": self._create, "_hooks": self._hooks}
 
     def _store(self, seat: _Seat) -> Producer:
         """The seat's producer. The caller holds its guard."""

@@ -123,6 +123,8 @@ class _Executors:
         engine: Engine,
     ) -> None:
         self._handlers = {type_: _handler(type_, target) for type_, target in handlers.items()}
+        for handler in self._handlers.values():
+            handler.handle = self._watched(handler.handle)
         epoch = engine.database.epoch()
         self._executors = {
             type_: Executor(handler, NoBoard(epoch, engine.meta), policy, capabilities=capabilities, options=options)
@@ -130,8 +132,6 @@ class _Executors:
         }
         self._ready: list[str] = []
         self.interrupted: KeyboardInterrupt | None = None
-        for handler in self._handlers.values():
-            handler.handle = self._watched(handler.handle)
 
     def executor(self, type_: str) -> Executor:
         return self._executors[type_]

@@ -162,6 +162,7 @@ def _pool(pool: Layers, tables: Mapping[str, Checked], folder: Path, report: Rep
         capabilities=tuple(pool.get("capabilities")),
         gpus=tuple(pool.get("gpus")),
         cpu_affinity=tuple(pool.get("cpu_affinity")),
+        middleware=tuple(pool.get("middleware")),
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
         retry=retry,

@@ -105,6 +105,7 @@ class PoolSettings(NamedTuple):
     retry: RetryPolicy
     retry_failed_every: float  # seconds after which a failed job becomes pending again automatically; 0: never
     retry_failed_times: int  # at most this often per job
+    middleware: tuple[str, ...]  # module:attribute, the outermost first
     options: Mapping[str, Any]  # the handler's own, never inspected here
 
     def timeout_of(self, type: str) -> float:

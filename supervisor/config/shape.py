@@ -91,6 +91,12 @@ def _exception(value: str) -> str:
     return value
 
 
+def _middleware(value: str) -> str:
+    if not _HANDLER.fullmatch(value):
+        raise ValueError(f'{value!r} is not a middleware; write module:attribute, like "tracing:Tracing"')
+    return value
+
+
 def _argument(value: str) -> str:
     if "\0" in value:
         raise ValueError("a program's argument cannot contain a NUL character")
@@ -291,6 +297,7 @@ class PoolTable(Table):
     give_up_on = Key[list[str]](listed(text(_exception), _distinct), [])
     retry_failed_every = Key(duration, 0.0)
     retry_failed_times = Key(whole(1, MAX_ATTEMPTS), 3)
+    middleware = Key[list[str]](listed(text(_middleware), _distinct), [])
     options = Key[dict[str, Any]](named(text(), anything), {})
 
 

@@ -54,7 +54,7 @@ def new_job(
         scheduled_at=_scheduled_at(delay, at),
         max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         unique_key=_unique_key(unique_key),
-        meta=_meta(meta),
+        meta=meta_of(meta),
     )
 
 
@@ -152,8 +152,8 @@ def _requires(value: str | Iterable[str]) -> str:
     return text
 
 
-def _meta(value: object) -> str | None:
-    """JSON text of an object; None for an empty one."""
+def meta_of(value: object) -> str | None:
+    """JSON text of an object; None for an empty one. Raises InvalidJob."""
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):

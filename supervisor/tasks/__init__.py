@@ -220,8 +220,8 @@ _url: str | None = None
 _queues: dict[str, Queue] = {}
 
 
-def configure(url: str) -> None:
-    """Set the database into which tasks are enqueued, like "sqlite:///app.db".
+def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
+    """Set the database into which tasks are enqueued, like "sqlite:///app.db", and the middleware of its queue.
 
     Without it that is $SUPERVISOR_DATABASE, which workers have in their environment, else the database of the nearest
     supervisor.toml, in the current folder or above it.
@@ -230,7 +230,8 @@ def configure(url: str) -> None:
     from supervisor.client import Queue
 
     with _guard:
-        _queues.setdefault(url, Queue(url))
+        if url not in _queues or middleware is not None:
+            _queues[url] = Queue(url, middleware=middleware)
         _url = url
 
 

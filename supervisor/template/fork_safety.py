@@ -7,7 +7,9 @@ different place. So the image is checked before the first fork.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib
 import os
 import socket
 import stat
@@ -86,6 +88,9 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
         # What this pool lacks in the module is reported by its own workers: other pools share the image.
         if pool.preload_setup or pool.handler.partition(":")[0] not in sys.modules:
             raise
+    for name in pool.middleware:  # only imported here; what is wrong with it is reported by the workers
+        with contextlib.suppress(Exception):
+            importlib.import_module(name.partition(":")[0])
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
     if handler is None or not pool.preload_setup:
         return None

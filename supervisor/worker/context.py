@@ -12,6 +12,7 @@ from supervisor.domain.duration import human_size, seconds
 from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.intake import new_job
 from supervisor.domain.job import Claim, NewJob
+from supervisor.domain.middleware import hooks_of_process
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
 MAX_CHILDREN_BYTES = 64 << 20  # of all their payloads: they are inserted in one transaction
@@ -212,6 +213,8 @@ class Context:
             max_attempts=max_attempts,
             unique_key=unique_key,
         )
+        if hooks := hooks_of_process():
+            child = hooks.apply(child)
         if self._enqueued is None:
             self._enqueued = Enqueued()
         self._enqueued.add(child)

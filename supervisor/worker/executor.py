@@ -35,7 +35,8 @@ from supervisor.domain.settlement import (
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
-from supervisor.worker.loader import AnyHandler, Handler
+from supervisor.worker.loader import AnyHandler
+from supervisor.worker.middleware import WorkerMiddleware, own_traceback
 from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
 
@@ -61,10 +62,15 @@ class Executor:
     out_of_files: Callable[[BaseException], bool] = lambda error: False
     recorder: Recorder = field(default_factory=Recorder)
     mark: Mark = ALWAYS
+    middleware: WorkerMiddleware | None = None
     log: Any = None
 
     def __post_init__(self) -> None:
         self._run_log = self.recorder.run_log
+        self._handle, self._handle_batch = self.handler.handle, getattr(self.handler, "handle_batch", None)
+        if self.middleware is not None:
+            self._handle = self.middleware.around(self._handle)
+            self._handle_batch = self._handle_batch and self.middleware.around(self._handle_batch)
 
     def context(self, claim: Claim = NO_JOB) -> Context:
         return Context(
@@ -79,7 +85,7 @@ class Executor:
         run_log.run = claim
         try:
             payload = _decoded(claim.payload)
-            value = self.handler.handle(payload, ctx)
+            value = self._handle(payload, ctx)
             if not self.mark[0]:
                 forked.end()
             result = None if value is None else encode("result", value)
@@ -122,11 +128,11 @@ class Executor:
 
     def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
         contexts = [self.context(claim) for claim in claims]
-        assert isinstance(self.handler, Handler)  # a program is never given a batch
+        assert self._handle_batch is not None  # a program is never given a batch
         batch = BatchContext(self.board, contexts)
         self._run_log.run = claims[0]
         try:
-            values = self.handler.handle_batch(payloads, batch)
+            values = self._handle_batch(payloads, batch)
             if not self.mark[0]:
                 forked.end()
         except BaseException as error:
@@ -188,13 +194,17 @@ class Executor:
 
     def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         try:
-            return self._failure_of(claim, error, started_at)
+            settlement = self._failure_of(claim, error, started_at)
         except JobInterrupted:
             raise
         except BaseException as worse:
             # An exception may be anything: its class, its message and its attributes are the handler's code.
             failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
-            return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
+            retry = self.policy.retry_of(claim.type)
+            settlement = failed(claim, failure, retry, chance=random(), started_at=started_at)
+        if self.middleware is not None:
+            self.middleware.failed(settlement, error)
+        return settlement
 
     def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
@@ -313,6 +323,5 @@ def _stack(error: BaseException) -> str | None:
         return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback
-    # The frame that calls the handler is ours and does not help its author.
-    inner = error.__traceback__.tb_next if error.__traceback__ else None
-    return "".join(format_exception(type(error), error, inner))
+    # The frames that call the handler are ours and do not help its author.
+    return "".join(format_exception(type(error), error, own_traceback(error.__traceback__)))

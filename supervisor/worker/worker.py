@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
@@ -31,6 +32,7 @@ from supervisor.worker.heartbeat import HeartbeatThread
 from supervisor.worker.live_progress import LiveProgress
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.placement import check_memory
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.runner import Runner
@@ -106,7 +108,7 @@ class Worker:
         heartbeat.start()
         try:
             self._set_up()
-        except (HandlerError, StoreError, Ruined) as error:
+        except (HandlerError, middleware.MiddlewareError, StoreError, Ruined) as error:
             self._end_fork(error)
             if isinstance(error, StoreError) and self._draining:
                 self.slot.state(State.LEFT)  # told to exit while it waited for the database
@@ -260,6 +262,9 @@ class Worker:
         handler = self.handler or load(self.pool.handler)
         if self.pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
+        info = middleware.WorkerInfo(self.pool.name, self.record.name, self._log)
+        loaded = middleware.load(self.pool.middleware)
+        self._middleware = WorkerMiddleware(loaded, info, self._mark) if loaded else None
         self._executor = Executor(
             handler,
             SlotBoard(self.slot, self.recorder, self._mark, self.engine, self._heartbeat.progress_reported),
@@ -273,6 +278,7 @@ class Worker:
             out_of_files=lambda error: self._fitness.out_of_files(error, self._runner.done),
             mark=self._mark,
             recorder=self.recorder,
+            middleware=self._middleware,
             log=self._log,
         )
         self.handler = handler
@@ -289,6 +295,8 @@ class Worker:
         self._interrupt = self._runner.interrupt
         failpoints.reach("set_up.before")
         ctx = self._executor.context()
+        if self._middleware is not None:
+            self._middleware.set_up()
         handler.setup(ctx)
         self._end_fork()
         ctx.close()
@@ -322,4 +330,6 @@ class Worker:
         except BaseException as error:
             self._end_fork(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
+        if self._middleware is not None:
+            self._middleware.tear_down()
         self._store.close()

@@ -59,7 +59,8 @@ BELOW = {*ALLOWED, "store.base", "store.migrate"} - {"store"}
 TOP = {"cli": {"__main__"}, "__main__": set[str](), "admin": {"app"}}
 # Nothing that a worker's or the supervisor's image need not carry, and nothing that makes a fork unsafe.
 HEAVY = {
-    "fastapi", "jinja2", "numpy", "onnx", "onnxruntime", "prometheus_client", "pydantic", "rich", "starlette",
+    "fastapi", "jinja2", "numpy", "onnx", "onnxruntime", "opentelemetry", "prometheus_client", "pydantic", "rich",
+    "sentry_sdk", "starlette",
     "torch", "transformers", "typer", "uvicorn",
 }  # fmt: skip
 SQL = re.compile(

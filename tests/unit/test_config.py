@@ -135,6 +135,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 retry=RetryPolicy(5, "exponential", 2.0, 600.0, 0.1),
                 retry_failed_every=0.0,
                 retry_failed_times=3,
+                middleware=(),
                 options={},
             )
         },

@@ -21,7 +21,7 @@ from supervisor.domain.errors import ConfigError
 if TYPE_CHECKING:
     from supervisor.config.reader import Survey
 
-Faults = list[tuple[tuple[str, ...], str]]
+Faults = list[tuple[tuple[str | int, ...], str]]
 """Paths of keys in a pool's table, each with a problem."""
 
 _TAIL = 300  # characters of what a child wrote before it died
@@ -66,9 +66,9 @@ def broken_handlers(settings: Settings) -> dict[str, Faults]:
     tried: dict[str, Faults] = {}
     problems = {}
     for name, pool in settings.pools.items():
-        if not pool.handler:
+        if not pool.handler and not pool.middleware:
             continue  # a program, or reported as missing or malformed already
-        key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.options))
+        key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.options, pool.middleware))
         if key not in tried:
             tried[key] = _try(pool, settings.folder)
         if tried[key]:
@@ -77,15 +77,16 @@ def broken_handlers(settings: Settings) -> dict[str, Faults]:
 
 
 def _try(pool: PoolSettings, folder: Path) -> Faults:
-    """Import one handler as a worker would, and let it check the pool's options."""
+    """Import one handler and its middleware as a worker would, and let it check the pool's options."""
     # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as options:
         module, how = "supervisor.ops.doctor.probe", "batch" if pool.batch_size > 1 else "one"
+        name = pool.handler or "-"
         pickle.dump(dict(pool.options), options)
         options.seek(0)
         try:
             ran = subprocess.run(
-                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), pool.handler, how],
+                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), name, how, *pool.middleware],
                 env=_environment(pool.env),
                 pass_fds=(answer.fileno(),),
                 stdin=options,
@@ -103,9 +104,10 @@ def _try(pool: PoolSettings, folder: Path) -> Faults:
             said = json.loads(answer.read())
         except ValueError:
             return _of_handler(pool, _died(pool.handler, ran.returncode, output.read()))
+    faults: Faults = [(("middleware", index), text) for index, text in said["middleware"]]
     if said["options"]:
-        return [(("options", *key), text) for key, text in said["options"]]
-    return _of_handler(pool, said["problem"]) if said["problem"] else []
+        return [(("options", *key), text) for key, text in said["options"]] + faults
+    return (_of_handler(pool, said["problem"]) if said["problem"] else []) + faults
 
 
 def _of_handler(pool: PoolSettings, problem: str) -> Faults:

@@ -1,4 +1,7 @@
-"""The child process that checks one handler: `python -P -m supervisor.ops.doctor.probe FD FOLDER HANDLER one|batch`.
+"""The child process that checks one handler and its middleware.
+
+`python -P -m supervisor.ops.doctor.probe FD FOLDER HANDLER one|batch [MIDDLEWARE …]`; HANDLER is "-" for a pool with a
+command.
 
 The pool's options are pickled on standard input. The answer goes to a separate descriptor, because the handler's
 module may print anything.
@@ -13,20 +16,30 @@ import sys
 
 
 def main() -> int:
+    from supervisor.domain.middleware import MiddlewareError
+    from supervisor.domain.middleware import load as load_middleware
     from supervisor.worker.loader import HandlerError, load
 
     answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    middleware = sys.argv[5:]
     batches = sys.argv[4] == "batch"
     sys.path.insert(0, folder)
     table = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
     problem = ""
     options: list[tuple[list[str], str]] = []
     try:
-        load(handler, batches=batches).check_options(table)
+        if handler != "-":
+            load(handler, batches=batches).check_options(table)
     except HandlerError as error:
         problem = " ".join(str(error).split())
         options = [(list(key), text) for key, text in error.options]
-    os.write(answer, json.dumps({"problem": problem, "options": options}).encode())
+    broken: list[tuple[int, str]] = []
+    for index, name in enumerate(middleware):
+        try:
+            load_middleware([name])
+        except MiddlewareError as error:
+            broken.append((index, " ".join(str(error).split())))
+    os.write(answer, json.dumps({"problem": problem, "options": options, "middleware": broken}).encode())
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Integrations with other libraries, each loaded only by whoever names it."""

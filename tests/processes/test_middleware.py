@@ -1,0 +1,81 @@
+"""Middleware in real workers: when it is set up and torn down, and what a broken one costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from supervisor import Status
+from tests.site_under_test import HANDLERS, Site, wait_for
+
+MakeSite = Callable[..., Site]
+WORKING = (
+    HANDLERS
+    + """
+class Noting:
+    def __init__(self):
+        self.made_in = os.getpid()
+    def note(self, what):
+        with open("notes", "a") as file:
+            file.write(f"{what} {os.getpid()} {self.made_in == os.getpid()}\\n")
+    def setup(self, worker):
+        self.note(f"setup {worker.pool} {worker.name}")
+    def around_run(self, call, ctx):
+        self.note(f"run {ctx.job_id}")
+        return call()
+    def teardown(self, worker):
+        self.note("teardown")
+
+class Broken:
+    def around_run(self, call, ctx):
+        raise KeyError("mine")
+"""
+)
+
+
+def pool(middleware: str, more: str = "") -> str:
+    return f'[pools.noop]\nhandler = "jobs:noop"\nworkers = 1\nmiddleware = {middleware}\n{more}'
+
+
+def test_a_middleware_is_made_and_set_up_in_each_worker_and_torn_down_at_its_end(make_site: MakeSite) -> None:
+    site = make_site(pool('["jobs:Noting"]'), WORKING)
+    process = site.start()
+    job = site.queue.enqueue("noop")
+    site.done(job)
+    pid = site.workers("noop")[0].pid
+    site.stop(process)
+
+    assert (site.folder / "notes").read_text().splitlines() == [
+        f"setup noop noop-1 {pid} True",
+        f"run {job} {pid} True",
+        f"teardown {pid} True",
+    ]
+
+
+def test_a_broken_one_is_logged_and_the_jobs_are_done(make_site: MakeSite) -> None:
+    site = make_site(pool('["jobs:Broken"]'), WORKING)
+    site.start()
+    for job in [site.queue.enqueue("noop") for _ in range(20)]:
+        assert site.done(job).attempts == 1
+    event = wait_for(lambda: site.event("middleware_failed"))
+    assert (event["middleware"], event["hook"], event["error"]) == ("jobs:Broken", "around_run", "KeyError: 'mine'")
+    assert len([e for e in site.events() if e["event"] == "middleware_failed"]) == 1
+
+
+def test_one_that_cannot_be_imported_is_told_by_check_and_by_the_pool(make_site: MakeSite) -> None:
+    site = make_site(pool('["jobs:Noting", "nowhere:Thing"]', '[pools.other]\nhandler = "jobs:noop"\n'), WORKING)
+
+    ended = site.command("check", code=2)
+    assert "pools.noop.middleware[1]: nowhere:Thing: importing it failed: ModuleNotFoundError" in ended.stderr
+    site.start()
+    waiting, done = site.queue.enqueue("noop"), site.queue.enqueue("other")
+    site.done(done)
+    problem = "nowhere:Thing: importing it failed"
+    wait_for(lambda: problem in json.dumps(json.loads(site.command("status", "--json", code=None).stdout)))
+    assert site.job(waiting).status is Status.PENDING
+
+
+def test_middleware_around_a_program(make_site: MakeSite) -> None:
+    config = '[pools.noop]\ncommand = ["cat"]\nmiddleware = ["nowhere:Thing"]\n'
+    site = make_site(config, WORKING)
+    assert "pools.noop.middleware[0]: nowhere:Thing" in site.command("check", code=2).stderr
