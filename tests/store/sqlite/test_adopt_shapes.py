@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.errors import InvalidOption, NothingToAdopt
+from supervisor.domain.errors import InvalidOption, NothingToAdopt, StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
@@ -300,6 +300,77 @@ class TestOldStatements:
         app = application("course", 8)
         app.run("CREATE TRIGGER finished AFTER UPDATE ON jobs WHEN NEW.status = 'completed' BEGIN SELECT 1; END")
         assert any("trigger `finished` names 'completed'" in note for note in app.adopt().notes)
+
+    def test_the_applications_claims_and_ours_never_run_a_job_twice(self, application: Make) -> None:
+        app = application("monitoring", 400)
+        app.adopt()
+        due = {row[0] for row in app.run("SELECT id FROM jobs WHERE status = 'pending' AND scheduled_at < 2e9")}
+        claim = (
+            "UPDATE jobs SET status = 'processing' WHERE id = (SELECT id FROM jobs WHERE status = 'pending' "
+            "AND scheduled_for < '2100-01-01' ORDER BY id LIMIT 1) RETURNING id"
+        )
+        theirs: list[int] = []
+        ours: list[int] = []
+        with app.desk() as desk:
+            while True:
+                taken = app.run(claim)
+                claims = desk.claim(["tag", "caption", "nsfw", "my_job"], 2, now=2e9)
+                app.run("UPDATE jobs SET status = 'completed' WHERE id IN (SELECT id FROM jobs)")  # late, and of all
+                assert desk.settle(*(done(one, None) for one in claims), now=2e9) == []
+                theirs += [row[0] for row in taken]
+                ours += [one.job_id for one in claims]
+                if not taken and not claims:
+                    break
+        assert sorted([*theirs, *ours]) == sorted(set(theirs) | set(ours))
+        assert set(ours) <= due
+        assert theirs
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("written", "seconds"),
+        [
+            ("2024-05-01 10:00:00", 1714557600.0),
+            ("2024-05-01T10:00:00", 1714557600.0),
+            ("2024-05-01T10:00:00Z", 1714557600.0),
+            ("2024-05-01T10:00:00.250Z", 1714557600.25),
+            ("2024-05-01T12:00:00+02:00", 1714557600.0),
+            ("2024-05-01T12:00:00+0200", 1714557600.0),
+            ("2024-05-01T05:30:00.5-0430", 1714557600.5),
+            ("2024-05-01 10:00", 1714557600.0),
+            ("2024-05-01", 1714521600.0),
+            (1714557600, 1714557600.0),
+            (1714557600.5, 1714557600.5),
+            (1714557600500, 1714557600.5),
+            ("1714557600", 1714557600.0),
+            ("1714557600500", 1714557600.5),
+            ("", None),
+            (None, None),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["scheduled_for", "scheduled_at"])
+    @pytest.mark.parametrize("declared", ["TEXT", "DATETIME", ""])
+    def test_every_usual_form_is_read_and_the_original_kept(
+        self, application: Make, written: object, seconds: float | None, name: str, declared: str
+    ) -> None:
+        app = application("artifex", 0)
+        app.run(f"ALTER TABLE jobs ADD COLUMN {name} {declared}")
+        app.run(f"INSERT INTO jobs (type, {name}) VALUES ('tag', ?)", written)
+        [(stored,)] = app.run(f"SELECT {name} FROM jobs")
+        report = app.adopt()
+        [(read, at_once)] = app.run("SELECT scheduled_at, scheduled_at > 1.75e9 FROM jobs")
+        assert at_once if seconds is None else read == pytest.approx(seconds, abs=0.001)
+        kept = next(column.kept_as for column in report.columns if column.column == name)
+        if kept != "scheduled_at":  # plain seconds need no original
+            assert app.run(f"SELECT {kept} FROM jobs") == [(stored,)]
+
+    @pytest.mark.parametrize("written", ["soon", "2024-13-01", "9999-12-31", -5, b"x"])
+    def test_what_is_no_time_is_refused(self, application: Make, written: object) -> None:
+        app = application("artifex", 0)
+        app.run("ALTER TABLE jobs ADD COLUMN run_at")
+        app.run("INSERT INTO jobs (type, run_at) VALUES ('tag', ?)", written)
+        with pytest.raises(StoreError, match="`run_at` holds what job-supervisor cannot take"):
+            app.adopt()
 
 
 class TestOptions:
