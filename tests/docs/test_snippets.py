@@ -35,6 +35,9 @@ def resize(): ...
 
 @task("pictures.describe")
 def describe(): ...
+
+@task
+def nightly(): ...
 """
 OF_EXTRAS = {"numpy", "onnx", "onnxruntime"}
 GO_PATH = Path("/usr/share/gocode")  # Debian's, with golang-github-mattn-go-sqlite3-dev
