@@ -416,6 +416,13 @@ class TestOptions:
         assert any("'pending', 'retrying' become 'pending' alike" in note for note in report.notes)
         assert app.run("SELECT status FROM old_jobs WHERE id = 1") == [("pending",)]
 
+    def test_a_type_that_becomes_one_of_the_others_is_shown_as_that(self, application: Make) -> None:
+        app = application("monitoring", 8)
+        app.adopt(types={"tag": "caption", "nsfw": "unsafe"})
+        assert app.run("SELECT type, count(*) FROM old_jobs GROUP BY 1") == [
+            *(("MY_JOB_TYPE", 2), ("caption", 4), ("nsfw", 2)),
+        ]
+
     def test_a_column_of_our_name_with_another_meaning_can_be_kept_under_another(self, application: Make) -> None:
         app = application("course", 8)
         app.run("UPDATE jobs SET priority = 500")

@@ -26,6 +26,9 @@ SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC,
 -- name: found_types
 SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 21;
 
+-- name: has_type
+SELECT EXISTS (SELECT 1 FROM {table} WHERE {column} = :type);
+
 -- name: written_times
 -- Times that are no seconds: texts, or milliseconds.
 SELECT EXISTS (SELECT 1 FROM {table} WHERE typeof({column}) IN ('text', 'blob')

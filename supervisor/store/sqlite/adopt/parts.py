@@ -72,12 +72,13 @@ class Facts(NamedTuple):
 def assign(old: Old, ours: Definition, renames: Mapping[str, str], facts: Facts) -> list[Part]:
     """A Part for each old column. Raises InvalidOption for a wrong rename, StoreError for what is missing."""
     chosen = _chosen(old, ours, renames)
-    given = {name.lower() for name in renames.values()}
+    given = {name.lower(): new for name, new in renames.items()}
     names = {column.name.lower() for column in old.definition.columns} | {model.name for model in ours.columns}
+    names |= {name.lower() for name in renames.values()}
     parts: list[Part] = []
     for column in old.definition.columns:
         part = _part(column, old, ours, chosen, facts)
-        if part.name != part.old and part.name.lower() not in given:
+        if part.name not in (part.old, given.get(part.old.lower())):
             part = part._replace(name=_unused(part.name, names))
         names.add(part.name.lower())
         parts.append(part)
@@ -88,25 +89,15 @@ def assign(old: Old, ours: Definition, renames: Mapping[str, str], facts: Facts)
 
 
 def _chosen(old: Old, ours: Definition, renames: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-    """The new meaning or name of columns: by the options, else proposed. Keys are in lower case."""
-    columns = [column.name for column in old.definition.columns]
+    """The new meaning or name of columns, and whether it is only proposed. Keys are in lower case."""
     chosen: dict[str, tuple[str, bool]] = {}
     for name, new in renames.items():
-        column = old.definition.column(name)
-        if column is None:
-            raise InvalidOption(f"--rename {name}={new}: the table has no column `{name}`{like(name, columns)}")
-        other = old.definition.column(new)
-        if other is not None and other is not column and other.name.lower() not in map(str.lower, renames):
-            raise InvalidOption(f"--rename {name}={new}: the table has a column `{new}` already; rename that one, too")
-        if new.lower() in [taken for taken, _ in chosen.values()]:
-            raise InvalidOption(f"--rename {name}={new}: another column becomes `{new}` already")
-        if new.lower() in CLAIM:
-            raise InvalidOption(f"--rename {name}={new}: `{new}` holds the claims of job-supervisor's workers")
-        if column.name.lower() in old.generated and ours.column(new) is not None:
-            raise InvalidOption(f"--rename {name}={new}: `{name}` is a generated column")
-        if old.key == column.name and ours.column(new) is not None and new.lower() != "id":
-            raise InvalidOption(f"--rename {name}={new}: `{name}` is the primary key")
-        chosen[column.name.lower()] = (new.lower() if ours.column(new) else new, False)
+        problem = _unfit(old, ours, name, new, renames)
+        if new.lower() in [taken.lower() for taken, _ in chosen.values()]:
+            problem = f"another column becomes `{new}` already"
+        if problem:
+            raise InvalidOption(f"--rename {name}={new}: {problem}")
+        chosen[name.lower()] = (new.lower() if ours.column(new) else new, False)
     kept = {c.name.lower() for c in old.definition.columns if c.name.lower() not in chosen}
     have = {new for new, _ in chosen.values()} | kept
     for model, synonyms in SYNONYMS.items():
@@ -114,6 +105,23 @@ def _chosen(old: Old, ours: Definition, renames: Mapping[str, str]) -> dict[str,
         if model not in have and len(candidates) == 1:
             chosen[candidates[0]] = (model, True)
     return chosen
+
+
+def _unfit(old: Old, ours: Definition, name: str, new: str, renames: Mapping[str, str]) -> str | None:
+    """Why a column cannot become this."""
+    column, other, model = old.definition.column(name), old.definition.column(new), ours.column(new)
+    if column is None:
+        return f"the table has no column `{name}`{like(name, [each.name for each in old.definition.columns])}"
+    if other not in (None, column) and new.lower() not in map(str.lower, renames):
+        return f"the table has a column `{new}` already; rename that one, too"
+    if new.lower() in CLAIM:
+        return f"`{new}` holds the claims of job-supervisor's workers"
+    if model is not None and column.name.lower() in old.generated:
+        return f"`{name}` is a generated column"
+    if model is not None and (new.lower() == "id") != (column.name == old.key):
+        key = f"`{old.key}` is the primary key"
+        return f"{key}, and can only be the id" if column.name == old.key else f"{key}, and only that can be the id"
+    return None
 
 
 def _part(column: Column, old: Old, ours: Definition, chosen: Mapping[str, tuple[str, bool]], facts: Facts) -> Part:

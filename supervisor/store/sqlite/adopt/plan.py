@@ -113,6 +113,9 @@ def propose(raw: sqlite3.Connection, options: AdoptOptions) -> Plan:
     column = {part.ours: part.column for part in parts}
     found = _counted(raw, SQL.found_words, old, column["status"].name)
     words, reasons = understand(found, column["status"], old.definition.constraints, options.statuses, options.types)
+    kinds = SQL.has_type.format(column=quoted(column["type"].name), table=old.table)
+    used = (new for new in words.types.values() if raw.execute(kinds, {"type": new}).fetchone()[0])
+    words = words._replace(used=frozenset(used))
     counts = Counter[str]()
     for word, count in found:
         counts[words.statuses.get(word or "", "")] += count

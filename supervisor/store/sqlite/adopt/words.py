@@ -27,7 +27,7 @@ class Words(NamedTuple):
 
     statuses: dict[str, str]
     types: dict[str, str]
-    proposed: frozenset[str]  # states that no option named
+    used: frozenset[str] = frozenset()  # new types that are the application's already
 
     @property
     def foreign_statuses(self) -> dict[str, str]:
@@ -52,7 +52,8 @@ class Words(NamedTuple):
     def shown_types(self) -> dict[str, str]:
         shown: dict[str, str] = {}
         for word, new in self.foreign_types.items():
-            shown.setdefault(new, word)
+            if new not in self.used:
+                shown.setdefault(new, word)
         return shown
 
     def merged(self) -> list[tuple[str, list[str]]]:
@@ -75,15 +76,9 @@ def understand(
     `found` are the words in the rows with their numbers, the most frequent first; those in the column's
     DEFAULT and CHECK, and in constraints of the table about it, are taken from there.
     """
-    for word, status in statuses.items():
-        if status not in _OURS:
-            known = ", ".join(Status)
-            raise InvalidOption(f"--status {word}={status}: {status} is not one of {known}{like(status, Status)}")
-    for word, new in types.items():
-        if not TYPE.fullmatch(new):
-            raise InvalidOption(f"--type-map {word}={new}: a type is 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
+    _check(statuses, types)
     meanings: dict[str, str] = {}
-    proposed, reasons = set[str](), []
+    reasons = []
     clauses = [clause.text for kind in ("DEFAULT", "CHECK") if (clause := column.clause(kind))]
     about = [text for text in constraints if column.name.lower() in names(text)]
     declared = [word for text in (*clauses, *about) for word in _literals(text)]
@@ -94,14 +89,27 @@ def understand(
         meaning = statuses.get(word) or _PROPOSED.get(word.strip().lower().replace(" ", "_")) or _own(word)
         if meaning is not None:
             meanings[word] = meaning
-            if word not in statuses and word != meaning:
-                proposed.add(word)
         elif word in counts:
             reasons.append(
                 f"`{column.name}` holds what job-supervisor cannot take: {word!r} ({counted(counts[word], 'row')}); "
                 f"say what it means with --status {word}=pending"
             )
-    return Words(meanings, dict(types), frozenset(proposed)), reasons
+    return Words(meanings, dict(types)), reasons
+
+
+def _check(statuses: Mapping[str, str], types: Mapping[str, str]) -> None:
+    """Raises InvalidOption."""
+    for word, status in statuses.items():
+        if status not in _OURS:
+            known = ", ".join(Status)
+            raise InvalidOption(f"--status {word}={status}: {status} is not one of {known}{like(status, Status)}")
+        if word in _OURS and word != status:
+            raise InvalidOption(
+                f"--status {word}={status}: job-supervisor writes `{word}` itself, with its own meaning"
+            )
+    for word, new in types.items():
+        if not TYPE.fullmatch(new):
+            raise InvalidOption(f"--type-map {word}={new}: a type is 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
 
 
 def _own(word: str) -> str | None:
