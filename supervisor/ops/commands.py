@@ -73,6 +73,23 @@ def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
     return retried
 
 
+def rerun(operations: Operations, job_id: int, now: float, *, payload: str | None = None, done: bool = False) -> None:
+    """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded.
+
+    Raises JobNotFound, and Conflict if it was not changed.
+    """
+    job = operations.jobs.get(job_id)
+    if job is not None and job.status is Status.DONE:
+        if not done:
+            raise Conflict(f"job {job_id} has succeeded; only with `done` it runs again, and its result is deleted")
+    else:
+        check(operations, "retry", [job_id])
+    if not operations.actions.rerun(job_id, now, payload=payload, done=done):
+        raise Conflict(
+            f"job {job_id} was not retried: an unfinished job has the same unique key, or the state has just changed"
+        )
+
+
 def meant(change: Change, which: Filter) -> Filter:
     """The filter for a bulk change. Raises ConfigError for a state that does not allow the change.
 

@@ -220,6 +220,12 @@ class JobActions(Protocol):
         Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
         """
 
+    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
+        """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded.
+
+        Returns whether it was changed; see `retry`.
+        """
+
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its new status."""
 

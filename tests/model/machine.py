@@ -71,6 +71,15 @@ class StoreMachine(Processes):
         assert ground.desk.operations.actions.retry(ids, ground.now) == ground.table.retry(ids, ground.now)
         ground.meddled -= {job_id for job_id in ids if before.get(job_id) != ground.table.rows.get(job_id)}
 
+    @precondition(lambda self: self.rows(*FINISHED))
+    @rule(which=some, done=st.booleans())
+    def rerun(self, which: int, done: bool) -> None:
+        ground, job_id = self.ground, self.job(which, *FINISHED)
+        before = ground.table.rows.get(job_id)
+        changed = ground.desk.operations.actions.rerun(job_id, ground.now, payload=None, done=done)
+        assert changed == bool(ground.table.retry([job_id], ground.now, done=done))
+        ground.meddled -= {job_id} if before != ground.table.rows.get(job_id) else set()
+
     @rule(
         duty=st.sampled_from(["measure", "pause", "delete", "prune"]), which=some, age=st.sampled_from([0, 100, 1e10])
     )

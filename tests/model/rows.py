@@ -142,8 +142,9 @@ def cancelled(row: Row, now: float) -> Row | None:
     return None
 
 
-def retried(row: Row, now: float) -> Row | None:
-    if row.status not in (Status.FAILED, Status.QUARANTINED, Status.CANCELLED):
+def retried(row: Row, now: float, *, done: bool = False) -> Row | None:
+    allowed = (Status.FAILED, Status.QUARANTINED, Status.CANCELLED, *((Status.DONE,) if done else ()))
+    if row.status not in allowed:
         return None
     return row._replace(
         status=Status.PENDING,

@@ -166,11 +166,11 @@ class Table:
         self.put(after)
         return after.status
 
-    def retry(self, ids: Iterable[int], now: float) -> int:
+    def retry(self, ids: Iterable[int], now: float, *, done: bool = False) -> int:
         count = 0
         for job_id in ids:
             row = self.rows.get(job_id)
-            after = rows.retried(row, now) if row is not None else None
+            after = rows.retried(row, now, done=done) if row is not None else None
             if after is not None and self.unfinished_twin(after.type, after.unique_key) is None:
                 self.put(after)
                 count += 1

@@ -257,6 +257,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         ),
         "backlog": (lambda r: (r.backlog.by_type(NOW, 9)["mail"], r.backlog.requirements(NOW)), True),
         "retry": (lambda r: r.actions.retry([13, 14, 1], NOW), False),
+        "rerun": (lambda r: r.actions.rerun(13, NOW, payload='{"a": 2}', done=True), False),
         "cancel pending": (lambda r: r.actions.cancel(8, NOW), False),
         "cancel running": (lambda r: r.actions.cancel(1, NOW), True),
         "cancel all": (lambda r: r.actions.cancel_all([1, 8, 9], NOW), False),

@@ -89,6 +89,26 @@ class TestRetry:
         assert desk.operations.actions.retry([job_id], NOW) == 1
         assert desk.job(job_id).cancel_requested_at is None
 
+    def test_one_job_is_retried_with_another_payload(self, desk: Desk) -> None:
+        job_id = desk.put(payload='{"n": 1}')
+        desk.finish(job_id, Status.FAILED)
+
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload='{"n": 2}', done=False) is True
+
+        assert (desk.job(job_id).status, desk.job(job_id).payload) == (Status.PENDING, {"n": 2})
+        assert desk.one(now=NOW + 5).payload == '{"n": 2}'
+
+    def test_what_has_succeeded_runs_again_only_if_that_is_meant(self, desk: Desk) -> None:
+        job_id = desk.put(payload='{"n": 1}')
+        desk.finish(job_id)
+
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=False) is False
+        assert desk.status(job_id) is Status.DONE
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=True) is True
+
+        job = desk.job(job_id)
+        assert (job.status, job.payload, job.result, job.attempts) == (Status.PENDING, {"n": 1}, None, 0)
+
     def test_more_jobs_than_fit_into_one_transaction(self, desk: Desk) -> None:
         for _ in range(1100):
             desk.put()

@@ -15,7 +15,7 @@ from supervisor.admin.api.problems import Hidden, changing, each_once, reading
 from supervisor.admin.state import TheState
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import new_job
+from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Status
 from supervisor.ops import commands
 from supervisor.ops.status import Doing, everything, running
@@ -133,12 +133,16 @@ async def delete(state: TheState, job_id: JobId) -> JSONResponse:
 
 
 @router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
-async def retry(state: TheState, job_id: JobId, body: NoBody = None) -> JSONResponse:
-    """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset."""
+async def retry(state: TheState, job_id: JobId, body: Annotated[models.Retry | None, Body()] = None) -> JSONResponse:
+    """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset.
+
+    With `payload`, it runs with that; with `done`, a job that has succeeded runs again.
+    """
+    wanted = body or models.Retry()
+    payload = payload_of(wanted.payload) if "payload" in wanted.model_fields_set else None
 
     def act(operations: Operations) -> None:
-        commands.check(operations, "retry", [job_id])
-        commands.retry(operations, [job_id], time.time())
+        commands.rerun(operations, job_id, time.time(), payload=payload, done=wanted.done)
 
     await state.executor.ask(act)
     return answer({"id": job_id, "status": "pending"})

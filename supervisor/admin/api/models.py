@@ -99,6 +99,13 @@ class Empty(Request):
     """No fields; the body may be omitted."""
 
 
+class Retry(Request):
+    """How one job is retried; the body may be omitted."""
+
+    payload: Any = Field(default=None, description="Another payload, as for a new job; default: the payload it has.")
+    done: bool = Field(default=False, description="Even if it has succeeded: it runs again, and its result is deleted.")
+
+
 class JobFilter(Request):
     """Selects the jobs that match all given fields."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -21,10 +22,12 @@ from supervisor.store.base import Operations, Page
 PAGE = 50  # jobs on a page
 SORTED = 200  # jobs of another order, which has no further pages
 COLUMNS = {"id": "Job", "status": "State", "type": "Type", "attempts": "Attempts", "changed": "Last change"}
+RERUNNABLE = (*RETRIABLE, Status.DONE)
 ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
+MOST_EDITABLE = 90_000  # characters of a payload in a form
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
 router = route.router()
@@ -93,6 +96,34 @@ def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | N
     return {status.value: found[status.value] for status in Status}
 
 
+@router.get("/enqueue")
+async def enqueue(request: Request, state: TheState) -> HTMLResponse:
+    """The form for a new job: empty, a copy of the job `like`, or the payload of `retry` to be changed."""
+    asked = {name: request.query_params.get(name, "") for name in ("like", "retry")}
+    number = asked["retry"] or asked["like"]
+    like = None
+    if number:
+        if not number.isdecimal() or len(number) > 18:
+            return route.not_found(request)
+        like = (await state.executor.ask(lambda operations: everything(operations, int(number)))).job
+        if asked["retry"] and not (like.status in RERUNNABLE and state.settings.show_payloads):
+            return route.not_found(request, f"job {like.id} cannot be changed and retried now")
+    return await route.page(
+        request,
+        "enqueue.html",
+        like=None if like is None else route.fitting(like),
+        payload=_editable(like.payload if like is not None and state.settings.show_payloads else {}),
+        retried=bool(asked["retry"]),
+        type=request.query_params.get("type", "") if like is None else like.type,
+    )
+
+
+def _editable(payload: Any) -> str | None:
+    """A payload as JSON in lines; None if it is too long for a form."""
+    text = json.dumps(payload, indent=2, ensure_ascii=False)
+    return text if len(text) <= MOST_EDITABLE else None
+
+
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
     known = await state.executor.ask(lambda operations: everything(operations, job_id))
@@ -111,5 +142,6 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         steps=steps(found, tried[:MOST_ATTEMPTS]),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
         retriable=found.status in RETRIABLE,
+        rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )

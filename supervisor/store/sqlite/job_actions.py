@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
@@ -23,6 +24,10 @@ class SqliteJobActions:
     def retry(self, ids: Iterable[int], now: float) -> int:
         return self._each(QUERIES.retry, ids=ids, now=now, then=QUERIES.forget_second_chances)
 
+    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
+        more = {"payload": payload, "done": done}
+        return bool(self._each(QUERIES.rerun, ids=[job_id], now=now, then=QUERIES.forget_second_chances, more=more))
+
     def cancel(self, job_id: int, now: float) -> Status:
         with self._connection.write() as raw:
             if raw.execute(QUERIES.cancel_pending, {"id": job_id, "now": now}).rowcount:
@@ -40,12 +45,19 @@ class SqliteJobActions:
     def delete(self, ids: Iterable[int]) -> int:
         return self._each(QUERIES.delete_finished, ids=ids)
 
-    def _each(self, *queries: str, ids: Iterable[int], now: float = 0.0, then: str = "") -> int:
+    def _each(
+        self,
+        *queries: str,
+        ids: Iterable[int],
+        now: float = 0.0,
+        then: str = "",
+        more: Mapping[str, object] = MappingProxyType({}),
+    ) -> int:
         """For each job run the queries until one changes it, then `then` if one did. Returns how many were changed."""
         pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
 
         def change(raw: sqlite3.Connection, job_id: int) -> int:
-            parameters = {"id": job_id, "now": now}
+            parameters = {"id": job_id, "now": now, **more}
             if not any(raw.execute(query, parameters).rowcount for query in queries):
                 return 0
             if then:

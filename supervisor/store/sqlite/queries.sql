@@ -567,6 +567,15 @@ UPDATE OR IGNORE jobs SET
   updated_at = :now
 WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
 
+-- name: rerun
+-- A retry of one job by hand: with another payload, or although it has succeeded.
+UPDATE OR IGNORE jobs SET
+  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now, payload = coalesce(:payload, payload),
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
+  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
+  updated_at = :now
+WHERE id = :id AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done AND status = 'done'));
+
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
   cancel_requested_at = :now, claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END

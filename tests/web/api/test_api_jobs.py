@@ -403,3 +403,28 @@ def test_a_value_of_another_kind_is_refused_in_the_words_of_the_configuration(
     site: Site, path: str, body: Any, error: str
 ) -> None:
     assert site.post(path, body, 422)["error"] == error
+
+
+def test_a_job_is_retried_with_another_payload(make_site: Callable[..., Site]) -> None:
+    site = make_site(show_payloads=True)
+    job_id = site.desk.put(payload='{"n": 1}')
+    site.desk.finish(job_id, Status.FAILED)
+
+    refused = site.post(f"{JOBS}/{job_id}/retry", {"payload": "x" * (1 << 20)}, 422)
+    assert refused["field"] == "payload"
+    assert site.get(f"{JOBS}/{job_id}")["status"] == "failed"
+    assert site.post(f"{JOBS}/{job_id}/retry", {"payload": {"n": 2}}) == {"id": job_id, "status": "pending"}
+
+    job = site.get(f"{JOBS}/{job_id}")
+    assert (job["status"], job["payload"]) == ("pending", {"n": 2})
+
+
+def test_a_job_that_has_succeeded_runs_again_only_if_that_is_said(site: Site) -> None:
+    job_id = site.desk.put()
+    site.desk.finish(job_id)
+
+    assert "has succeeded" in site.post(f"{JOBS}/{job_id}/retry", status=409)["error"]
+    assert site.post(f"{JOBS}/{job_id}/retry", {"payload": {}}, 409)
+    assert site.get(f"{JOBS}/{job_id}")["status"] == "done"
+    assert site.post(f"{JOBS}/{job_id}/retry", {"done": True})["status"] == "pending"
+    assert "only a failed" in site.post(f"{JOBS}/{job_id}/retry", {"done": True}, 409)["error"]

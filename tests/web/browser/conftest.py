@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.site_under_test import Site
-from tests.web.browser.visitor import ADMIN, KINDS, Visitor, admin_url, changing, lively, log_in
+from tests.web.browser.visitor import ADMIN, KINDS, Visitor, admin_url, changing, lively, log_in, open_one
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
@@ -87,6 +87,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """An installation that tests share and change: each has a type, a pool or a job of its own."""
     yield from changing(tmp_path_factory.mktemp("changing"))
+
+
+@pytest.fixture(scope="package")
+def openly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The same, where payloads are shown."""
+    yield from open_one(tmp_path_factory.mktemp("openly"))
 
 
 @pytest.fixture(scope="package")

@@ -51,7 +51,7 @@
     };
     const labelled = (e) => e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"));
     check("a, button, summary", (e) => e.textContent.trim() || labelled(e), "no text");
-    check("input:not([type=hidden]), select", (e) => e.labels.length || labelled(e), "no label");
+    check("input:not([type=hidden]), select, textarea", (e) => e.labels.length || labelled(e), "no label");
     check("table", (e) => e.caption && e.caption.textContent.trim(), "no caption");
     check("th", (e) => e.hasAttribute("scope"), "no scope");
     check("nav, section, dialog, svg[role=img], progress", labelled, "no name");

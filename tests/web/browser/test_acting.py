@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -126,6 +128,94 @@ def test_a_selection_stays_while_the_list_changes(common: Site, kind: str, visit
     expect(page.locator("#chosen")).to_contain_text("1 job selected")
     page.get_by_role("button", name="Clear selection").click()
     expect(page.locator("#chosen")).to_be_hidden()
+
+
+def test_a_job_is_enqueued_by_a_form_that_checks_its_json(common: Site, kind: str, visit: Visit) -> None:
+    visitor = visit(common)
+
+    page = visitor.open("/jobs")
+    page.get_by_role("link", name="Enqueue…").click()
+    page.get_by_label("Type").fill(kind)
+    page.get_by_label("Payload").fill('{"n": 1,}')
+    expect(page.locator("#payload-told")).to_contain_text("not valid JSON")
+    page.get_by_role("button", name="Enqueue").click()
+    assert page.url.endswith("/enqueue")
+    page.get_by_label("Payload").fill('{"n": 12345678901234567890, "x": 1.0}')
+    expect(page.locator("#payload-told")).to_contain_text("Valid JSON, 37 bytes")
+    page.get_by_label("Priority").fill("7")
+    page.get_by_label("Delay").fill("2h")
+    page.get_by_label("Unique key").fill(f"{kind} once")
+    page.get_by_role("button", name="Enqueue").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+$"))
+
+    [(job, payload, priority, key, ahead)] = common.rows(
+        "SELECT id, payload, priority, unique_key, scheduled_at - created_at FROM jobs WHERE type = ?", kind
+    )
+    assert (payload, priority, key) == ('{"n":12345678901234567890,"x":1.0}', 7, f"{kind} once")
+    assert ahead == pytest.approx(7200, abs=5)
+    expect(page.locator("#said")).to_contain_text(f"Job {job} is enqueued.")
+
+    page.get_by_role("link", name="Clone…").click()
+    assert page.get_by_label("Priority").input_value() == "7"
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.locator("#said")).to_contain_text("Nothing was enqueued")
+    assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(1,)]
+
+
+def test_what_is_refused_is_said_in_the_form(common: Site, kind: str, visit: Visit) -> None:
+    visitor = visit(common)
+    page = visitor.open(f"/enqueue?type={kind}")
+
+    page.get_by_label("Payload").fill("[" * 70 + "]" * 70)
+    page.get_by_role("button", name="Enqueue").click()
+
+    expect(page.locator("#new-problem")).to_contain_text("nested deeper than 64 levels")
+    assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(0,)]
+    visitor.complaints = [complaint for complaint in visitor.complaints if "422" not in complaint]
+
+
+def test_a_job_is_cloned_and_retried_with_another_payload(openly: Site, visit: Visit) -> None:
+    job = openly.queue.enqueue("picky", {"text": "ä", "wrong": True}, priority=3, meta={"tags": ["x"]})
+    openly.queue.wait(job, timeout=20)
+    visitor = visit(openly)
+
+    page = visitor.open(f"/jobs/{job}")
+    page.get_by_role("link", name="Clone…").click()
+    assert json.loads(page.get_by_label("Payload").input_value()) == {"text": "ä", "wrong": True}
+    page.get_by_label("Payload").fill('{"text": "clone"}')
+    page.get_by_role("button", name="Enqueue").click()
+    page.wait_for_url(lambda url: not url.endswith("like=" + str(job)))
+    clone = int(page.url.rpartition("/")[2])
+    assert clone != job
+    cloned = openly.done(clone)
+    assert (cloned.payload, cloned.priority, cloned.meta) == ({"text": "clone"}, 3, {"tags": ["x"]})
+
+    page = visitor.open(f"/jobs/{job}")
+    page.get_by_role("link", name="Edit and retry…").click()
+    page.get_by_label("Payload").fill('{"text": "mended"}')
+    page.get_by_role("button", name="Retry with this payload").click()
+    page.wait_for_url(f"**/jobs/{job}")
+    expect(page.locator("#said")).to_contain_text(f"Job {job} is pending again.")
+    assert openly.done(job).payload == {"text": "mended"}
+
+
+def test_a_job_that_has_succeeded_runs_again_after_a_warning(openly: Site, visit: Visit) -> None:
+    job = openly.queue.enqueue("picky", {})
+    before = openly.done(job)
+    visitor = visit(openly)
+
+    page = visitor.open(f"/jobs/{job}")
+    expect(visitor.press("Run again…")).to_contain_text("It has succeeded once.")
+    assert visitor.confirm("Run again") == f"Job {job} is pending again."
+    wait_for(lambda: openly.job(job).completed_at not in (None, before.completed_at), "its second run")
+    assert openly.job(job).status == "done"
+
+    page.get_by_role("link", name="Edit and retry…").click()
+    expect(page.locator("#new")).to_contain_text("It has succeeded once")
+    page.get_by_label("Payload").fill('{"n": 2}')
+    page.get_by_role("button", name="Retry with this payload").click()
+    page.wait_for_url(f"**/jobs/{job}")
+    wait_for(lambda: openly.job(job).payload == {"n": 2} and openly.job(job).status == "done", "its third run")
 
 
 def test_a_deleted_job_leads_back_to_the_list_which_says_so(common: Site, kind: str, visit: Visit) -> None:

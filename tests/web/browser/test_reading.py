@@ -26,13 +26,14 @@ PAGES = [
     "/failures?since=30d",
     "/workers",
     "/schedules",
+    "/enqueue?type=good",
 ]
 
 
 def every_page(site: Site) -> list[str]:
     """The pages, with one of a job in each state that there is."""
     jobs = site.rows("SELECT min(id) FROM jobs GROUP BY status")
-    return PAGES + [f"/jobs/{job}" for (job,) in jobs]
+    return PAGES + [f"/jobs/{job}" for (job,) in jobs] + [f"/enqueue?like={jobs[0][0]}"]
 
 
 @pytest.mark.parametrize("width", [1280, 360])

@@ -158,6 +158,15 @@ def changing(folder: Path) -> Iterator[Site]:
         yield made
 
 
+def open_one(folder: Path) -> Iterator[Site]:
+    """An installation that shows payloads, for tests that change something of their own in it."""
+    pool = '[pools.picky]\nhandler = "jobs:picky"\nworkers = 1\nretry = { max_attempts = 1 }\n'
+    handler = 'def picky(payload, ctx):\n    if payload.get("wrong"):\n        raise ValueError("wrong")\n'
+    with site(folder, config(pool, "show_payloads = true"), handler) as made:
+        made.start()
+        yield made
+
+
 def expect(actual: Any) -> Any:
     """Playwright's, imported at last: whoever collects these tests without running them needs none of it."""
     from playwright.sync_api import expect as expected
