@@ -87,7 +87,7 @@ JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description=
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
-JobNumber = Annotated[int, Field(ge=1, le=2**62), BeforeValidator(_whole)]  # as the schema has it
+JobNumber = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 
 

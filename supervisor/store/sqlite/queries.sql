@@ -562,7 +562,7 @@ FROM job_runs WHERE job_id = :id ORDER BY token;
 -- Back to pending with its counters reset. OR IGNORE: a unique key may be taken by now.
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
-  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
+  claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
 WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
@@ -571,14 +571,15 @@ WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
 -- A retry of one job by hand: with another payload, or although it has succeeded.
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now, payload = coalesce(:payload, payload),
-  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
+  claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
 WHERE id = :id AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done AND status = 'done'));
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
-  cancel_requested_at = :now, claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
+  cancel_requested_at = :now,
+  claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END
 WHERE id = :id AND status = 'pending';
 
 -- name: request_cancel

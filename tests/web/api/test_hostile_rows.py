@@ -85,7 +85,7 @@ def test_no_address_of_a_page_is_bent_by_what_a_row_holds(odd: Site) -> None:
     pattern = re.compile(r'(?:data-url|href|action)="([^"]*)"')
     known = re.compile(
         r"/(api/admin/(jobs/\d+(/retry|/cancel)?|jobs/(retry|cancel|delete)|pools/[^/]+|types/.+)"
-        r"|jobs(/-?\d+)?|failures|workers|schedules|static/[\w.-]+|)"
+        r"|jobs(/-?\d+)?|enqueue|failures|workers|schedules|static/[\w.-]+|)"
     )
     for path in (*PAGES, "/jobs/1", "/%2F/evil.example", "//evil.example/x", "/\\evil.example"):
         text = odd.client.ask("GET", path, headers={"accept": "text/html"}).text
