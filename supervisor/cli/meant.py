@@ -17,13 +17,14 @@ _COMMANDS = {
     "supervisor check": "validate config",
     "supervisor jobs list": "list ls",
     "supervisor jobs show ID": "show",
-    "supervisor jobs show ID --log": "log logs tail",
+    "supervisor logs ID": "log tail output",
     "supervisor jobs retry ID": "retry requeue rerun",
     "supervisor jobs cancel ID": "cancel abort revoke",
     "supervisor jobs delete ID": "delete rm remove",
 }
 _OF_JOBS = {
     "supervisor jobs list": "ls ps",
+    "supervisor logs ID": "log logs tail output",
     "supervisor jobs cancel ID": "stop kill abort revoke",
     "supervisor enqueue TYPE [JSON]": "add push put submit send enqueue",
     "supervisor purge --older-than 7d": "purge clean prune",

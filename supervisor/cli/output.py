@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,21 @@ def document(value: Any) -> None:
     """Print one JSON document."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     write(json.dumps(json_safe(value), ensure_ascii=not unicode, allow_nan=False, indent=2) + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Print one JSON document in one line, where several follow each other."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    write(json.dumps(json_safe(value), ensure_ascii=not unicode, allow_nan=False) + "\n")
+
+
+def rest(seconds: float) -> None:
+    """Wait before more is printed. Raises ReaderGone if nobody reads it any more."""
+    gone = select.poll()
+    with suppress(OSError, ValueError):  # a stream that was replaced by the caller
+        gone.register(sys.stdout.fileno(), 0)  # only errors: the other end of a pipe was closed
+    if gone.poll(seconds * 1000):
+        raise ReaderGone
 
 
 def result(value: Any, *texts: str, as_json: bool) -> None:

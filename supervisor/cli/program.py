@@ -24,6 +24,7 @@ COMMANDS = {
     "enqueue": "enqueue",
     "status": "status",
     "top": "top.command",
+    "logs": "logs",
     "pause": "steering",
     "resume": "steering",
     "scale": "steering",

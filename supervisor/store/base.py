@@ -46,6 +46,7 @@ from supervisor.store.values import JobSelector as JobSelector
 from supervisor.store.values import NeedsChange as NeedsChange
 from supervisor.store.values import Page as Page
 from supervisor.store.values import Planned as Planned
+from supervisor.store.values import RecordedRun as RecordedRun
 from supervisor.store.values import RestoreReport as RestoreReport
 from supervisor.store.values import Sort as Sort
 from supervisor.store.values import SupervisorRecord as SupervisorRecord

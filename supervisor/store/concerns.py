@@ -19,6 +19,7 @@ from supervisor.store.values import (
     JobSelector,
     Page,
     Planned,
+    RecordedRun,
     Sort,
     SupervisorRecord,
     TypeSpeed,
@@ -187,6 +188,11 @@ class Jobs(Protocol):
 
     def runs(self, job_id: int) -> list[Run]:
         """Its recorded runs, in order."""
+
+    def latest_runs(self, after: int | None, limit: int) -> list[RecordedRun]:
+        """The latest recorded runs of all jobs, in the order in which they were recorded: those after the one with
+        this number, or any.
+        """
 
     def latest(
         self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.domain.job import Claim, Job, Status
+from supervisor.domain.job import Claim, Job, Run, Status
 
 
 class JobSelector(NamedTuple):
@@ -146,6 +146,15 @@ class Page(NamedTuple):
 
     jobs: list[Job]
     next: int | None
+
+
+class RecordedRun(NamedTuple):
+    """A run of any job. `number` grows with each recorded run; `error` is the latest error of the job."""
+
+    number: int
+    type: str
+    error: str | None
+    run: Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ of its own that is mapped by its worker alone.
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
 from supervisor.system.region import mapped
@@ -24,6 +25,7 @@ _WORDS = struct.Struct("=qqq")
 _RING_AT = _WORDS.size + HEAD_BYTES
 _BYTES = _WORDS.size + MOST_BYTES
 _REGION = 128 * 1024  # from one slot's to the next, a multiple of any page size
+_LEFT_OUT = re.compile(rb"^\[(\d+) bytes left out\]\n", re.MULTILINE)
 _REPLACED = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; with these, each byte is at most one character
 
 
@@ -100,14 +102,53 @@ def said(path: Path, slot: int, job: int, token: int) -> str | None:
     """The output of a run whose worker is dead; None if there was none, or it is unknown."""
     try:
         with path.open("rb") as file:
-            file.seek(slot * _REGION)
-            memory = memoryview(file.read(_BYTES))
+            memory, size = _region(file, slot, job, token)
     except OSError:
         return None
+    return _text(memory, size)
+
+
+def printed(path: Path, slot: int, job: int, token: int, since: int) -> tuple[bytes, int]:
+    """What a run that goes on has printed behind the first `since` bytes, and how many bytes it has printed in all.
+    A line says how much of it is lost. Raises OSError if the file cannot be read.
+    """
+    with path.open("rb") as file:
+        memory, size = _region(file, slot, job, token)
+        _, now = _region(file, slot, job, token)
+    if size <= since:
+        return b"", since
+    # What was written while we read may have replaced the oldest bytes.
+    oldest = max(HEAD_BYTES, max(size, now) - _RING_BYTES)
+    head = bytes(memory[_WORDS.size :][since : min(size, HEAD_BYTES)])
+    start = min(size, max(since, oldest))
+    ring = bytes(memory[_RING_AT:])
+    at, length = (start - HEAD_BYTES) % _RING_BYTES, max(0, size - start)
+    tail = (ring + ring)[at : at + length]
+    if missed := size - since - len(head) - length:
+        return b"%b%b[%d bytes left out]\n%b" % (head, b"" if head.endswith(b"\n") else b"\n", missed, tail), size
+    return head + tail, size
+
+
+def behind(log: str, since: int) -> str:
+    """What the stored log of a run has behind the first `since` bytes that the run printed."""
+    data = log.encode("utf-8", "replace")
+    found = _LEFT_OUT.search(data) if len(data) > MOST_BYTES // 2 else None
+    if found is None or since <= found.start():
+        return data[since:].decode("utf-8", "replace")
+    missing = found.start() + int(found[1]) - since
+    if missing > 0:
+        return f"[{missing} bytes left out]\n{data[found.end() :].decode('utf-8', 'replace')}"
+    return data[found.end() - missing :].decode("utf-8", "replace")
+
+
+def _region(file: BinaryIO, slot: int, job: int, token: int) -> tuple[memoryview, int]:
+    """A slot's memory, and how much of it belongs to this run."""
+    file.seek(slot * _REGION)
+    memory = memoryview(file.read(_BYTES))
     if len(memory) < _BYTES:
-        return None
+        return memory, 0
     of_job, of_token, size = _WORDS.unpack_from(memory)
-    return _text(memory, size) if (of_job, of_token) == (job, token) else None
+    return memory, size if (of_job, of_token) == (job, token) else 0
 
 
 def _text(memory: memoryview, size: int) -> str | None:

@@ -237,7 +237,15 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
             ),
             True,
         ),
-        "look at one": (lambda r: (r.jobs.attempts(13), r.jobs.runs(6), r.registry.worker_name("nobody")), True),
+        "look at one": (
+            lambda r: (
+                r.jobs.attempts(13),
+                r.jobs.runs(6),
+                r.jobs.latest_runs(None, 9),
+                r.registry.worker_name("nobody"),
+            ),
+            True,
+        ),
         "look at all": (
             lambda r: (
                 r.jobs.arranged(Filter(text="a"), by=Sort.CHANGED, descending=True, before=None, limit=9),

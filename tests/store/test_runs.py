@@ -44,6 +44,27 @@ class TestRows:
         logs = {job_id: [run.log for run in desk.operations.jobs.runs(job_id)] for job_id in jobs}
         assert logs == {job_id: [f"job {job_id}"] if job_id in spoken else [] for job_id in jobs}
 
+    def test_the_latest_runs_of_all_jobs_are_found_in_their_order(self, desk: Desk) -> None:
+        latest = desk.operations.jobs.latest_runs
+        assert latest(None, 5) == []
+        jobs = [desk.put() for _ in range(4)]
+        for claim in desk.claim(want=4):
+            desk.settle(done(claim, None, usage=Usage(NOW, log="words")))
+
+        found = latest(None, 3)
+        assert [recorded.run.job_id for recorded in found] == jobs[1:]
+        assert latest(found[0].number, 9) == found[1:]
+        assert latest(found[-1].number, 9) == []
+        desk.operations.actions.delete(jobs[2:])
+        again = desk.put()  # whose run may have the number of a deleted one
+        desk.settle(done(desk.one(), None, usage=Usage(NOW, log="words")))
+        desk.operations.actions.delete([again])
+        last = desk.put()
+        assert latest(found[-1].number, 9) == []
+        desk.settle(done(desk.one(), None, usage=Usage(NOW, log="words")))
+        desk.put()
+        assert [recorded.run.job_id for recorded in latest(found[0].number, 9)] == [last]
+
     def test_each_attempt_has_a_run_of_its_own(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5)._replace(usage=USED))

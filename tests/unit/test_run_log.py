@@ -7,14 +7,15 @@ import logging
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.system.run_log import HEAD_BYTES, MOST_BYTES, RunLog, said, shared, tee
+from supervisor.system.run_log import HEAD_BYTES, MOST_BYTES, RunLog, behind, printed, said, shared, tee
 
 LEFT_OUT = re.compile(r"^\[(\d+) bytes left out\]$", re.MULTILINE)
 
@@ -186,3 +187,53 @@ def test_what_a_dead_process_had_said_can_still_be_read(tmp_path: Path) -> None:
 def test_where_there_is_no_room_for_it_nothing_is_shared(tmp_path: Path) -> None:
     assert shared(tmp_path / "nowhere" / "tapes", 1) is None
     assert said(tmp_path / "nowhere" / "tapes", 1, 8, 2) is None
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.booleans())
+def test_who_follows_a_run_hears_everything_once(steps: list[int], ends: bool) -> None:
+    """Each step prints so many lines of up to a kilobyte; the reader looks after it, and finds the rest recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "run-logs")
+        run_log = RunLog(shared(file, 3))
+        run_log.run = (7, 1)
+        lines: list[str] = []
+        heard, end = b"", 0
+        for number, step in enumerate(steps):
+            for _ in range(step):
+                lines.append(f"{len(lines)} é {'x' * (len(lines) * 37 % 1000)}")
+                run_log.line(lines[-1])
+            if number % 3 or not ends:
+                data, end = printed(file, 3, 7, 1, end)
+                heard += data
+        heard += behind(run_log.text() or "", end).encode()
+
+    assert heard.decode().splitlines() == lines
+
+
+def test_who_follows_too_slowly_is_told_how_much_is_missing(tmp_path: Path) -> None:
+    run_log = RunLog(shared(tmp_path / "run-logs", 1))
+    run_log.run = (7, 1)
+    first = b"first line\n"
+    run_log.add(first)
+    data, end = printed(tmp_path / "run-logs", 1, 7, 1, 0)
+    assert (data, end) == (first, len(first))
+    for number in range(20_000):
+        run_log.line(f"line {number}")
+    total = run_log.size
+    recorded = run_log.text() or ""
+
+    later, end = printed(tmp_path / "run-logs", 1, 7, 1, len(first))
+
+    assert end == total
+    for text in (later.decode(), behind(recorded, len(first))):
+        head, left_out, tail = LEFT_OUT.split(text)
+        assert head.startswith("line 0\n")
+        assert tail.endswith("line 19999\n")
+        assert abs(len(first) + len(head) + int(left_out) + len(tail) - 1 - total) <= 1
+    in_the_gap = behind(recorded, total // 2)
+    assert LEFT_OUT.match(in_the_gap)
+    assert behind(recorded, total - 11) == "line 19999\n"
+    assert behind(recorded, total) == ""
+    assert printed(tmp_path / "run-logs", 1, 7, 2, 0) == (b"", 0)
+    assert printed(tmp_path / "run-logs", 2, 7, 1, 0) == (b"", 0)

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.store.base import Filter, Page, Sort
+from supervisor.domain.job import Attempt, Job, Run, Status, shown
+from supervisor.store.base import Filter, Page, RecordedRun, Sort
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.rows import job_of
 
@@ -53,6 +53,14 @@ class SqliteJobs:
 
     def runs(self, job_id: int) -> list[Run]:
         return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
+
+    def latest_runs(self, after: int | None, limit: int) -> list[RecordedRun]:
+        last = self._connection.row(QUERIES.latest_run)
+        known = 0 if last is None or last[0] is None else last[0]
+        # Numbers are given again after a deletion of the latest run, and by VACUUM.
+        after = -1 if after is None else min(after, known)
+        rows = self._connection.rows(QUERIES.latest_runs, {"after": after, "limit": limit})
+        return [RecordedRun(row[0], shown(row[11]), row[12], Run(*row[1:11])) for row in reversed(rows)]
 
     def latest(
         self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()

@@ -558,6 +558,16 @@ FROM job_errors WHERE job_id = :id ORDER BY id;
 SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
 FROM job_runs WHERE job_id = :id ORDER BY token;
 
+-- name: latest_runs
+-- Rows are numbered as they are written.
+SELECT r.rowid, r.job_id, r.token, r.attempt, r.outcome, r.worker, r.started_at, r.duration, r.cpu_time, r.peak_memory, r.log,
+       j.type, j.last_error
+FROM job_runs r JOIN jobs j ON j.id = r.job_id
+WHERE r.rowid > :after ORDER BY r.rowid DESC LIMIT :limit;
+
+-- name: latest_run
+SELECT max(rowid) FROM job_runs;
+
 -- name: retry
 -- Back to pending with its counters reset. OR IGNORE: a unique key may be taken by now.
 UPDATE OR IGNORE jobs SET

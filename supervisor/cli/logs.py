@@ -1,0 +1,165 @@
+"""`logs`: what jobs print, live or as it was recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from supervisor.cli.errors import FAILED
+from supervisor.cli.options import AsJson, Target, as_job_id, on_target
+from supervisor.cli.output import document, json_line, line, lines, note, rest, show
+from supervisor.domain.job import Job, Status
+from supervisor.domain.text import final, shortened
+
+if TYPE_CHECKING:
+    from supervisor.ops.run_logs import LogReader, Part
+    from supervisor.store.base import Operations
+
+_EVERY = 0.1  # seconds between two looks
+_NOTES_EVERY = 1.0  # seconds between two looks at why nothing is printed
+_UNSEEN = "only the user of the workers sees what running jobs print; it is recorded when a run ends"
+_LINES = 100  # without a job
+_ERROR = 300  # characters of an error in one line
+
+
+@on_target
+def logs(
+    target: Target,
+    job_id: Annotated[int | None, typer.Argument(metavar="[JOB]", parser=as_job_id, show_default=False)] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print what is new until the job ends; without one, until Ctrl-C.")
+    ] = False,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--lines",
+            "-n",
+            metavar="N",
+            min=0,
+            max=100_000,
+            help="Begin with the last N lines. Default: all of a job, 100 of all jobs.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what jobs print.
+
+    With a job, the logs and errors of its runs in order; with -f, the exit code is 1 if it does not succeed. Without
+    one, the latest lines of all jobs. The events of the supervisor itself are where it writes them: under systemd, in
+    the journal. --json prints one document, with -f one in each line.
+    """
+    from supervisor.ops.run_logs import MOST_RUNS, LogReader, where_events_are
+
+    with closing(target.engine().operations()) as operations:
+        most = _LINES if number is None and job_id is None else number
+        reader = LogReader(operations, job_id, MOST_RUNS if most is None else max(1, min(most, MOST_RUNS)))
+        parts, job = reader.look(last=not follow)
+        parts = _last(parts, most)
+        events = where_events_are(operations) if job_id is None else []
+        if as_json and not follow:
+            runs = [part._asdict() for part in parts]
+            document({"job": job_id, "status": job and job.status, "runs": runs, "events": events})
+            return
+        if not as_json:
+            for where in events:
+                note(f"note: events of {where}")
+        printer = _Printer(alone=job_id is not None, as_json=as_json)
+        printer.print(parts)
+        if follow:
+            _follow(operations, reader, printer, job)
+        elif job is not None and not parts and most != 0:
+            note(f"job {job.id} is {job.status}; nothing that it printed is known")
+        if reader.unseen and not follow:
+            note(f"note: {_UNSEEN}")
+
+
+def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: Job | None) -> None:
+    """Until the job has ended; without one, until the user or the reader of the output ends it."""
+    from supervisor.ops.commands import why_waiting
+
+    known: set[str] = set()
+    next_note = 0.0
+    while job is None or not job.status.finished:
+        if time.monotonic() >= next_note:
+            next_note = time.monotonic() + _NOTES_EVERY
+            why = "" if job is None else why_waiting(operations, job, time.time())
+            news = {
+                "too much was printed at once; some runs are left out" if reader.skipped else "",
+                _UNSEEN if reader.unseen else "",
+                f"job {job.id} waits: {why}" if job is not None and why else "",
+            } - {"", *known}
+            known |= news
+            for text in news:
+                note(f"note: {text}")
+        rest(_EVERY)
+        parts, job = reader.look()
+        printer.print(parts)
+    if job.status is not Status.DONE:
+        raise typer.Exit(FAILED)
+
+
+def _last(parts: list[Part], most: int | None) -> list[Part]:
+    """The parts, with no more than that many lines in all."""
+    if most is None:
+        return parts
+    kept: list[Part] = []
+    for part in reversed(parts):
+        if most <= 0:
+            break
+        most -= part.outcome not in (None, "done")  # which is a line of its own
+        said = part.text.splitlines(keepends=True)[-most:] if most else []
+        kept.append(part._replace(text="".join(said)))
+        most -= len(said)
+    return kept[::-1]
+
+
+class _Printer:
+    """Prints parts: those of one job below a heading for each run, others with type and id before each line."""
+
+    def __init__(self, *, alone: bool, as_json: bool) -> None:
+        self._alone = alone
+        self._as_json = as_json
+        self._token = 0
+
+    def print(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if self._as_json:
+                json_line(part._asdict())
+            elif self._alone:
+                self._below_heading(part)
+            else:
+                for text in _told(part):
+                    line(f"{part.type} {part.job} | {text}")
+
+    def _below_heading(self, part: Part) -> None:
+        from supervisor.cli import tables
+        from supervisor.cli.columns import heading
+
+        if part.token != self._token:
+            where = f" in {part.worker}" if part.worker else ""
+            show(heading(f"Attempt {part.attempt}, {tables.when(part.started_at)}{where}").lstrip("\n"))
+            self._token = part.token
+        if part.text:
+            lines(final(part.text))
+        if part.outcome is not None:
+            line(_ended(part))
+            if part.error:
+                lines((part.traceback or part.error).rstrip())
+
+
+def _told(part: Part) -> Iterator[str]:
+    if part.text:
+        yield from final(part.text).split("\n")
+    if part.outcome not in (None, "done"):
+        yield _ended(part) + (f": {shortened(part.error, _ERROR)}" if part.error else "")
+
+
+def _ended(part: Part) -> str:
+    from supervisor.cli.tables import span
+
+    return f"attempt {part.attempt} ended after {span(part.duration)}: {part.outcome}"

@@ -1,0 +1,186 @@
+"""What runs print: from the memory of the workers while they run, from the database afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from supervisor.domain.errors import JobNotFound
+from supervisor.domain.job import Attempt, Job, Run, Status, shown
+from supervisor.maintenance.slot_reader import PRESENT
+from supervisor.ops.posted import living, registered
+from supervisor.ops.timeline import trials
+from supervisor.store.base import Operations
+from supervisor.system import run_log
+
+MOST_RUNS = 200  # runs of all jobs that are read at once
+_LONGEST = 8192  # bytes of a line that are kept back until it ends
+_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
+
+
+class Running(NamedTuple):
+    """A run that goes on, and where its output is."""
+
+    job: int
+    token: int
+    worker: str
+    file: Path
+    slot: int
+
+
+class Part(NamedTuple):
+    """What is new of a run: what it printed, in whole lines, and how it ended, if it has. Times are Unix seconds."""
+
+    job: int
+    type: str
+    token: int
+    attempt: int
+    worker: str | None
+    started_at: float | None
+    text: str = ""
+    outcome: str | None = None
+    duration: float | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+
+def running(operations: Operations, job: int | None = None) -> Iterator[Running]:
+    """The runs that go on now, as far as this user can read the scoreboards."""
+    for _, _, board in registered(operations):
+        for number in range(1, 0 if board is None else board.highest + 1):
+            slot = board.slot(number).read() if board is not None else None
+            if slot is not None and slot.job and slot.state in PRESENT and job in (None, slot.job):
+                yield Running(slot.job, slot.token, slot.name, board.run_logs, number)  # type: ignore[union-attr]
+
+
+def end_of(operations: Operations, job_id: int) -> str | None:
+    """What the current or latest run of a job has printed, as far as it is kept; None if nothing is."""
+    for run in running(operations, job_id):
+        if text := run_log.said(run.file, run.slot, run.job, run.token):
+            return text
+    logged = [run.log for run in operations.jobs.runs(job_id) if run.log]
+    return logged[-1] if logged else None
+
+
+def where_events_are(operations: Operations) -> list[str]:
+    """Where the events of each running supervisor go, in words."""
+    return [f"supervisor {record.pid}: {_target(record.pid)}" for record in living(operations)]
+
+
+def _target(pid: int) -> str:
+    try:
+        unit = _UNIT.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"))
+        target = str(Path(f"/proc/{pid}/fd/2").readlink())
+    except OSError:
+        return "its standard error, which this user cannot see"
+    if unit is not None and target.startswith("socket:"):
+        return f"journalctl -u {unit[1]} -f"
+    return target if target.startswith("/") else "its standard error, which another program reads"
+
+
+@dataclass(slots=True)
+class _Live:
+    """How much of a run was reported; `pending` is the beginning of a line."""
+
+    part: Part
+    end: int = 0
+    pending: bytes = b""
+
+    @property
+    def reported(self) -> int:
+        return self.end - len(self.pending)
+
+
+class LogReader:
+    """Reports what runs print and how they end: of one job, or the latest runs of all. Each `look` has what is new.
+
+    Some output may be `unseen` until its run ends: that of another user's workers.
+    """
+
+    def __init__(self, operations: Operations, job: int | None = None, runs: int = MOST_RUNS) -> None:
+        self._operations = operations
+        self._job = job
+        self._runs = runs
+        self._after: int | None = None  # the latest run that was reported: its token, or its number
+        self._live: dict[tuple[int, int], _Live] = {}
+        self.unseen = False
+        self.skipped = False  # there were more runs than are read at once
+
+    def look(self, *, last: bool = False) -> tuple[list[Part], Job | None]:
+        """What is new, in order, and the job as it was before. Raises JobNotFound. With `last`, lines that have not
+        ended are reported too.
+        """
+        job = None
+        if self._job is not None:
+            job = self._operations.jobs.get(self._job)
+            if job is None:
+                raise JobNotFound(self._job)
+        # Runs that end while we look are found as ended the next time.
+        going_on = [] if job is not None and job.status.finished else list(running(self._operations, self._job))
+        parts = [*(self._ended() if job is None else self._ended_of(job))]
+        for run in going_on:
+            parts += self._printed(run, last)
+        kept = {(run.job, run.token) for run in going_on}  # another one is recorded later, or was short and silent
+        self._live = {key: live for key, live in self._live.items() if key in kept or live.end}
+        return parts, job
+
+    def _ended_of(self, job: Job) -> Iterator[Part]:
+        runs = self._operations.jobs.runs(job.id)
+        errors = self._operations.jobs.attempts(job.id)
+        known, self._after = self._after or 0, max([self._after or 0, *(run.token for run in runs)])
+        for trial in reversed(trials(runs, errors)):
+            if trial.run is not None and trial.run.token > known:
+                yield self._whole(trial.run, job.type, trial.error)
+
+    def _ended(self) -> Iterator[Part]:
+        first = self._after is None
+        found = self._operations.jobs.latest_runs(self._after, self._runs if first else MOST_RUNS)
+        self.skipped = self.skipped or (not first and len(found) == MOST_RUNS)
+        self._after = found[-1].number if found else (self._after or 0)
+        for recorded in found:
+            part = self._whole(recorded.run, recorded.type, None)
+            if part.text or part.outcome != "done":
+                failed = part.outcome not in ("done", "released", "cancelled")
+                yield part._replace(error=shown(recorded.error) or None if failed else None)
+
+    def _whole(self, run: Run, type_: str, error: Attempt | None) -> Part:
+        """A run that has ended, without what was reported of it."""
+        live = self._live.pop((run.job_id, run.token), None)
+        text = run.log or ""
+        return Part(
+            run.job_id,
+            type_,
+            run.token,
+            run.attempt,
+            run.worker,
+            run.started_at,
+            text if live is None else run_log.behind(text, live.reported),
+            run.outcome,
+            run.duration,
+            None if error is None else error.message,
+            None if error is None else error.traceback,
+        )
+
+    def _printed(self, run: Running, last: bool) -> Iterable[Part]:
+        live = self._live.get((run.job, run.token))
+        if live is None:
+            job = self._operations.jobs.get(run.job)
+            if job is None or job.status is not Status.RUNNING or job.claim_token != run.token:
+                return []
+            part = Part(run.job, job.type, run.token, max(1, job.attempts), run.worker, job.started_at)
+            live = self._live[run.job, run.token] = _Live(part)
+        try:
+            data, live.end = run_log.printed(run.file, run.slot, run.job, run.token, live.end)
+        except FileNotFoundError:
+            data = b""
+        except OSError:
+            self.unseen = True
+            return []
+        data = live.pending + data
+        cut = len(data) if last or len(data) > _LONGEST else 0
+        cut = max(cut, data.rfind(b"\n") + 1)
+        live.pending = data[cut:]
+        return [live.part._replace(text=data[:cut].decode("utf-8", "replace"))] if cut else []

@@ -1,0 +1,170 @@
+"""`supervisor logs`: what jobs print, live and recorded."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.site_under_test import Site, wait_for
+
+from .conftest import COMMAND, Run
+
+POOLS = '[pools.say]\nhandler = "jobs:say"\nworkers = 1\nretry = { max_attempts = 2, base = "10ms" }\n'
+HANDLERS = '''
+import os, time
+from ledger import record
+
+def say(payload, ctx):
+    """Prints a text for each file that appears."""
+    record("start", ctx)
+    for number in range(payload.get("times", 1)):
+        while payload.get("gate") and not os.path.exists(f"{payload['gate']}{number}"):
+            time.sleep(0.005)
+        print(payload["text"], number)
+    if payload.get("boom"):
+        raise ValueError("boom")
+'''
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Site:
+    site = make_site(POOLS, HANDLERS)
+    site.start()
+    return site
+
+
+@pytest.fixture
+def logs(site: Site) -> Callable[..., subprocess.Popen[str]]:
+    def start(*words: object) -> subprocess.Popen[str]:
+        command = [COMMAND, "logs", *map(str, words), "-c", str(site.config)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+Logs = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_a_running_job_is_followed_to_its_end(site: Site, logs: Logs) -> None:
+    gate = site.folder / "gate"
+    job = site.queue.enqueue("say", {"text": "line", "times": 3, "gate": str(gate)})
+    with logs("-f", job) as following:
+        assert following.stdout is not None
+        site.running_pid(job)
+        heard = []
+        for number in range(3):
+            Path(f"{gate}{number}").touch()
+            while f"  line {number}\n" not in heard:
+                heard.append(following.stdout.readline())
+                assert heard[-1], "it ended early"
+        rest = following.stdout.read()
+        assert following.wait(20) == 0
+
+    assert [text for text in heard if "line" in text] == [f"  line {number}\n" for number in range(3)]
+    assert heard[0].startswith("Attempt 1, ")
+    assert "in say-1" in heard[0]
+    assert "done" in rest
+    assert "line" not in rest
+
+
+def test_every_attempt_is_shown_with_its_error_and_the_exit_code_tells_of_the_end(site: Site, logs: Logs) -> None:
+    job = site.queue.enqueue("say", {"text": "words", "boom": True})
+    with logs("-f", job) as following:
+        out, err = following.communicate(timeout=30)
+
+    assert following.returncode == 1, err
+    assert [text for text in out.splitlines() if text.startswith("Attempt ")] == [
+        text for text in out.splitlines() if "Attempt 1" in text or "Attempt 2" in text
+    ]
+    assert out.count("  words 0\n") == 2
+    assert out.count("ValueError: boom") == 2
+    assert 'File "' in out
+    with logs(job) as recorded:
+        assert recorded.communicate(timeout=30)[0] == out
+    assert recorded.returncode == 0
+
+
+def test_the_lines_of_all_jobs_name_their_job(site: Site, cli: Run) -> None:
+    first = site.queue.enqueue("say", {"text": "one\x1b[31m", "times": 2})
+    second = site.queue.enqueue("say", {"text": "two", "boom": True})
+    site.queue.wait(first, timeout=20)
+    site.queue.wait(second, timeout=20)
+
+    shown = cli("logs", "-c", site.config)
+    lines = shown.out.splitlines()
+    assert lines[:3] == [f"say {first} | one\\x1b[31m 0", f"say {first} | one\\x1b[31m 1", f"say {second} | two 0"]
+    assert lines[-1].startswith(f"say {second} | attempt 2 ended after ")
+    assert lines[-1].endswith("exception: ValueError: boom")
+    assert shown.err.startswith("note: events of supervisor ")
+    assert cli("logs", "-c", site.config, "--lines", "1").out.splitlines() == lines[-1:]
+    assert cli("logs", "-c", site.config, "--lines", "0").out == ""
+
+    document = cli("logs", first, "-c", site.config, "--json").document
+    [run] = document["runs"]
+    assert (document["job"], document["status"]) == (first, "done")
+    assert (run["text"], run["outcome"]) == ("one\x1b[31m 0\none\x1b[31m 1\n", "done")
+    assert cli("logs", first, "-c", site.config, "-n", "1").out.splitlines()[1] == "  one\\x1b[31m 1"
+
+
+def test_all_jobs_are_followed_until_ctrl_c(site: Site, logs: Logs) -> None:
+    old = site.queue.enqueue("say", {"text": "old"})
+    site.queue.wait(old, timeout=20)
+    with logs("-f", "--json", "--lines", "1") as following:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["job"] == old
+        job = site.queue.enqueue("say", {"text": "new"})
+        told = [json.loads(following.stdout.readline())]
+        while told[-1]["outcome"] is None:
+            told.append(json.loads(following.stdout.readline()))
+        assert "".join(part["text"] for part in told) == "new 0\n"
+        assert {part["job"] for part in told} == {job}
+        following.send_signal(signal.SIGINT)
+        assert following.wait(20) == 130
+
+
+@pytest.mark.parametrize("words", [[], ["-f"]])
+def test_a_reader_that_goes_away_is_no_error(site: Site, logs: Logs, words: list[str]) -> None:
+    site.queue.wait(site.queue.enqueue("say", {"text": "words", "times": 50}), timeout=20)
+    with logs(*words) as following:
+        assert following.stdout is not None
+        following.stdout.readline()
+        following.stdout.close()
+        assert following.wait(20) == 0
+        assert following.stderr is not None
+        assert "rror" not in following.stderr.read()
+
+
+def test_a_job_that_waits_says_why(site: Site, logs: Logs, cli: Run) -> None:
+    assert cli("pause", "say", "-c", site.config).code == 0
+    job = site.queue.enqueue("say", {"text": "words"})
+    with logs("-f", job) as following:
+        assert following.stderr is not None
+        assert "its type is paused" in following.stderr.readline()
+        assert cli("resume", "say", "-c", site.config).code == 0
+        assert following.wait(20) == 0
+        assert "words 0" in following.stdout.read()  # type: ignore[union-attr]
+
+
+def test_what_a_living_run_prints_is_shown_without_following(site: Site, cli: Run) -> None:
+    gate = site.folder / "gate"
+    Path(f"{gate}0").touch()
+    job = site.queue.enqueue("say", {"text": "half", "times": 2, "gate": str(gate)})
+    site.running_pid(job)
+
+    wait_for(lambda: "  half 0\n" in cli("logs", job, "-c", site.config).out)
+
+    Path(f"{gate}1").touch()
+    site.queue.wait(job, timeout=20)
+
+
+def test_unknown_and_silent_jobs_are_one_line(site: Site, cli: Run) -> None:
+    ran = cli("logs", 999, "-c", site.config)
+    assert (ran.code, ran.errors()) == (1, ["no job has the id 999"])
+    job = site.queue.enqueue("nobody")
+    ran = cli("logs", job, "-c", site.config)
+    assert (ran.code, ran.out, ran.err) == (0, "", f"job {job} is pending; nothing that it printed is known\n")
