@@ -127,9 +127,10 @@ def test_all_jobs_are_followed_until_ctrl_c(site: Site, logs: Logs) -> None:
         assert following.wait(20) == 130
 
 
-@pytest.mark.parametrize("words", [[], ["-f"]])
-def test_a_reader_that_goes_away_is_no_error(site: Site, logs: Logs, words: list[str]) -> None:
-    site.queue.wait(site.queue.enqueue("say", {"text": "words", "times": 50}), timeout=20)
+@pytest.mark.parametrize(("words", "times"), [([], 50), (["-f"], 50), (["-f"], 1)])
+def test_a_reader_that_goes_away_is_no_error(site: Site, logs: Logs, words: list[str], times: int) -> None:
+    """Also while nothing is printed that could fail."""
+    site.queue.wait(site.queue.enqueue("say", {"text": "words", "times": times}), timeout=20)
     with logs(*words) as following:
         assert following.stdout is not None
         following.stdout.readline()
