@@ -25,7 +25,7 @@ PLACES = ["adopt.before", "adopt"]
 OTHERS = ["begin.before", "begin", "commit.before", "commit"]
 SOME = pytest.param("monitoring", 13, id="monitoring-some")  # it has the most triggers
 # Every statement of all five in `make long`.
-EACH = [SOME, *(pytest.param(name, 1, id=name, marks=pytest.mark.long) for name in SHAPES)]
+EACH = [SOME, *(pytest.param(name, 1, id=name, marks=[pytest.mark.long, pytest.mark.timeout(600)]) for name in SHAPES)]
 
 
 class Tables:

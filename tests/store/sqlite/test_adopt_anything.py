@@ -110,7 +110,10 @@ class Table:
         return cls(name, key.split()[0], column, words, [each[0] for each in cursor.description], cursor.fetchall())
 
 
-SOME = [pytest.param(range(15), id="some"), pytest.param(range(15, 300), id="many", marks=pytest.mark.long)]
+SOME = [
+    pytest.param(range(15), id="some"),
+    pytest.param(range(15, 150), id="many", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+]
 
 
 @pytest.mark.parametrize("seeds", SOME)
