@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supervisor.client import Queue
+    from supervisor.client.administration import JobPage
+    from supervisor.client.asynchronous import AsyncQueue
     from supervisor.domain.errors import (
+        Conflict,
         Fail,
         InvalidJob,
         JobNotFound,
@@ -22,16 +25,25 @@ if TYPE_CHECKING:
         StoreError,
         WaitTimeout,
     )
-    from supervisor.domain.job import Job, Status
+    from supervisor.domain.intake import Enqueue
+    from supervisor.domain.job import Job, JobEvent, Progress, Status
+    from supervisor.store.values import TABLES
     from supervisor.tasks import Task, configure, task
     from supervisor.worker.context import Context
 
 __all__ = [
+    "TABLES",
+    "AsyncQueue",
+    "Conflict",
     "Context",
+    "Enqueue",
     "Fail",
     "InvalidJob",
     "Job",
+    "JobEvent",
     "JobNotFound",
+    "JobPage",
+    "Progress",
     "Queue",
     "QueueError",
     "Retry",
@@ -48,9 +60,15 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncQueue": "supervisor.client.asynchronous",
     "Context": "supervisor.worker.context",
+    "Enqueue": "supervisor.domain.intake",
     "Job": "supervisor.domain.job",
+    "JobEvent": "supervisor.domain.job",
+    "JobPage": "supervisor.client.administration",
+    "Progress": "supervisor.domain.job",
     "Queue": "supervisor.client",
+    "TABLES": "supervisor.store.values",
     "Status": "supervisor.domain.job",
     "Task": "supervisor.tasks",
     "configure": "supervisor.tasks",

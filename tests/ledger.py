@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor import Queue
-from supervisor.domain.job import NewJob
+from supervisor.domain.job import NewJobs
 
 # The module `ledger` of a test's handlers.
 RECORDER = '''
@@ -121,7 +121,12 @@ class Remembering(Queue):
         super().__init__(url)
         self.acknowledged: set[int] = set()
 
-    def insert(self, jobs: list[NewJob], *, connection: sqlite3.Connection | None = None) -> list[int]:
+    def put(self, *args: Any, **options: Any) -> tuple[int, bool]:
+        job_id, new = super().put(*args, **options)
+        self.acknowledged.add(job_id)
+        return job_id, new
+
+    def insert(self, jobs: NewJobs, *, connection: object = None) -> list[int]:
         ids = super().insert(jobs, connection=connection)
         self.acknowledged.update(ids)
         return ids

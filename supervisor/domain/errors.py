@@ -19,10 +19,16 @@ class InvalidJob(QueueError, ValueError):
 
 
 class JobNotFound(QueueError, LookupError):
-    """No job has this id: it never existed, or retention has deleted it."""
+    """No job has this id: it never existed, or retention has deleted it.
 
-    def __init__(self, job_id: int) -> None:
-        super().__init__(f"no job has the id {job_id}")
+    `deleted`: it was there when somebody began to wait for it.
+    """
+
+    def __init__(self, job_id: int, *, deleted: bool = False) -> None:
+        super().__init__(
+            f"job {job_id} was deleted before it had finished" if deleted else f"no job has the id {job_id}"
+        )
+        self.deleted = deleted
         self.job_id = job_id
 
 

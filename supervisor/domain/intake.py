@@ -7,14 +7,15 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from itertools import islice
-from json import JSONEncoder
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from itertools import chain, islice
+from json import JSONEncoder, loads
+from typing import Any, final
 
 from supervisor.domain.capability import normalise
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.job import NewJob
+from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -27,6 +28,7 @@ MAX_META_BYTES = 16 << 10
 _AT_ONCE = 1000  # payloads
 
 # Created once and used by name: a handler that replaces json.dumps must not affect the jobs after it.
+_type = type  # where the name stands for an argument
 _dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
@@ -63,19 +65,56 @@ def payload_of(value: object) -> str:
     return encode("payload", {} if value is None else value)
 
 
-def payload_arrays(values: Iterable[object]) -> tuple[list[str], int]:
-    """Payloads as JSON arrays, for `AlikeJobs`, and their number. Raises InvalidJob.
+@final
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """One job for `Queue.enqueue_many`, with options of its own: what is None is as in the call."""
 
-    Encoding many at once is several times as fast as one by one.
-    """
-    arrays, count, rest = [], 0, iter(values)
+    payload: object = None
+    type: str | None = None
+    _: KW_ONLY
+    priority: int | None = None
+    delay: str | float | None = None
+    at: datetime.datetime | float | None = None
+    requires: str | Iterable[str] | None = None
+    max_attempts: int | None = None
+    unique_key: str | None = None
+    meta: Mapping[str, object] | None = None
+
+
+_OPTIONS = ("priority", "delay", "at", "requires", "max_attempts", "unique_key", "meta")
+
+
+def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
+    """Validate the jobs of an `enqueue_many`: payloads, and `Enqueue`s among them. Raises InvalidJob."""
+    job = new_job(type, **options)
+    arrays, count, rest = list[str](), 0, iter(values)
     while part := [{} if value is None else value for value in islice(rest, _AT_ONCE)]:
+        if job.meta is not None or Enqueue in map(_type, part):
+            texts = (text for array in arrays for text in _texts(array))
+            before = [job._replace(payload=text) for text in texts]
+            return [*before, *(_one(job, options, value) for value in chain(part, rest))]
         arrays.append(_array(part))
         count += len(part)
-    return arrays, count
+    return AlikeJobs(job, arrays, count)
+
+
+def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:
+    if not isinstance(value, Enqueue):
+        return job._replace(payload=payload_of(value))
+    own = {name: given for name in _OPTIONS if (given := getattr(value, name)) is not None}
+    others = {} if own.keys() & {"delay", "at"} else {name: options.get(name) for name in ("delay", "at")}
+    common = {name: given for name, given in options.items() if name not in ("delay", "at")}
+    return new_job(value.type or job.type, value.payload, **(common | others | own))
+
+
+def _texts(array: str) -> list[str]:
+    """The payloads in one of the arrays of `AlikeJobs`."""
+    return [value if isinstance(value, str) else _dumps(value) for value in loads(array)]
 
 
 def _array(values: list[object]) -> str:
+    """Payloads as a JSON array. Encoding many at once is several times as fast as one by one."""
     containers = sum(type(value) in (dict, list) for value in values)
     try:
         text = _dumps([value if type(value) in (dict, list) else payload_of(value) for value in values])
@@ -89,7 +128,7 @@ def _array(values: list[object]) -> str:
 
 def checked_type(value: object) -> str:
     if not isinstance(value, str) or not TYPE.fullmatch(value):
-        raise InvalidJob("type", f"{_short(value)} is not a valid type: 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
+        raise InvalidJob("type", f"{short(value)} is not a valid type: 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
     return value
 
 
@@ -132,7 +171,7 @@ def _deeper_than(value: Any, limit: int) -> bool:
 
 def _whole(field: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidJob(field, f"{_short(value)} is not a whole number from {low} to {high}")
+        raise InvalidJob(field, f"{short(value)} is not a whole number from {low} to {high}")
     return value
 
 
@@ -140,12 +179,10 @@ def _requires(value: str | Iterable[str]) -> str:
     try:
         words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
     except TypeError:
-        raise InvalidJob("requires", f"{_short(value)} is not a list of capabilities") from None
+        raise InvalidJob("requires", f"{short(value)} is not a list of capabilities") from None
     for word in words:
         if not isinstance(word, str) or not CAPABILITY.fullmatch(word):
-            raise InvalidJob(
-                "requires", f"{_short(word)} is not a capability: 1 to 100 printable characters, no spaces"
-            )
+            raise InvalidJob("requires", f"{short(word)} is not a capability: 1 to 100 printable characters, no spaces")
     text = normalise(words)
     if len(text) > MAX_REQUIRES:
         raise InvalidJob("requires", f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
@@ -157,7 +194,7 @@ def meta_of(value: object) -> str | None:
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
-        raise InvalidJob("meta", f"{_short(value)} is not a JSON object")
+        raise InvalidJob("meta", f"{short(value)} is not a JSON object")
     text = encode("meta", dict(value))
     size = len(text.encode())
     if size > MAX_META_BYTES:
@@ -174,15 +211,20 @@ def _scheduled_at(delay: str | float | None, at: datetime.datetime | float | Non
         except ValueError as error:
             raise InvalidJob("delay", str(error)) from None
         return _within("delay", due)
+    return moment("at", at)
+
+
+def moment(field: str, at: datetime.datetime | float | None) -> float | None:
+    """A time as Unix seconds. Raises InvalidJob."""
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None or at.utcoffset() is None:
-            raise InvalidJob("at", "the datetime has no time zone; use datetime.now(UTC) or .astimezone()")
-        return _within("at", at.timestamp())
+            raise InvalidJob(field, "the datetime has no time zone; use datetime.now(UTC) or .astimezone()")
+        return _within(field, at.timestamp())
     if at is None:
         return None
     if isinstance(at, bool) or not isinstance(at, (int, float)):
-        raise InvalidJob("at", f"{_short(at)} is neither a datetime nor Unix seconds")
-    return _within("at", at)
+        raise InvalidJob(field, f"{short(at)} is neither a datetime nor Unix seconds")
+    return _within(field, at)
 
 
 def _within(field: str, due: float) -> float:
@@ -195,7 +237,7 @@ def _unique_key(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
-        raise InvalidJob("unique_key", f"{_short(value)} is not a text of 1 to {MAX_KEY} characters")
+        raise InvalidJob("unique_key", f"{short(value)} is not a text of 1 to {MAX_KEY} characters")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -205,6 +247,6 @@ def _unique_key(value: object) -> str | None:
     return value
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."

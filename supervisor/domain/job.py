@@ -111,6 +111,32 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEvent:
+    """What a program that watches a job sees of it: `progress` is from 0 to 1, None if nothing was reported.
+
+    `result` and `error` are those of a job that has ended.
+    """
+
+    job_id: int
+    status: Status
+    progress: float | None
+    text: str | None
+    result: Any = None
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """A dictionary that `json.dumps` accepts."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Progress(NamedTuple):
+    """How far a job is: from 0 to 1, and in words; None for what its handler has not reported."""
+
+    fraction: float | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One failed run of a job, as `job_errors` keeps it. `duration` is seconds, `peak_memory` bytes."""
 

@@ -9,12 +9,12 @@ All times are Unix seconds given by the caller, so that tests decide what time i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from supervisor.domain.duty import Duty
-from supervisor.domain.job import Claim, Job, NewJob, NewJobs, Status
+from supervisor.domain.job import Claim, Job, JobEvent, NewJob, NewJobs
 from supervisor.domain.settlement import Settlement
 
 # `import … as …` of the same name: the rest of the system imports these from here.
@@ -53,6 +53,8 @@ from supervisor.store.values import SupervisorRecord as SupervisorRecord
 from supervisor.store.values import TypeSpeed as TypeSpeed
 from supervisor.store.values import WorkerRecord as WorkerRecord
 
+Answer = TypeVar("Answer")
+
 # Producing
 
 
@@ -67,7 +69,12 @@ class Producer(Protocol):
 
     def job(self, job_id: int) -> Job | None: ...
 
-    def status(self, job_id: int) -> Status | None: ...
+    def events(self, ids: Collection[int]) -> dict[int, JobEvent]:
+        """How these jobs are now, by id; those that do not exist are missing."""
+
+    @property
+    def operations(self) -> Operations:
+        """On the same connection: it is closed with the producer."""
 
     def gone(self) -> bool:
         """Whether this is no longer the database that the URL names: then open another producer."""
@@ -76,7 +83,10 @@ class Producer(Protocol):
 
 
 class TransactionalInsert(Protocol):
-    """Enqueueing inside a transaction of the caller's, on a connection of the caller's driver."""
+    """Enqueueing inside a transaction of the caller's: on its driver's connection, or on what a framework has for it.
+
+    Raises InvalidJob for an object that leads to no connection of this engine.
+    """
 
     def prepare(self, connection: Any, *, create: bool) -> bool:
         """Make sure that the caller's connection finds the tables. Returns whether they are committed.
@@ -89,6 +99,12 @@ class TransactionalInsert(Protocol):
         """Insert jobs: they exist if and only if the caller's transaction commits. The driver's errors reach the caller
         unchanged.
         """
+
+    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
+        """The same for one job. Returns its id, and False if that is an existing job with the same unique key."""
+
+    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
+        """Run `call` with the synchronous form of an asynchronous connection, without blocking the event loop."""
 
 
 # Claiming

@@ -10,6 +10,23 @@ from typing import NamedTuple
 
 from supervisor.domain.job import Claim, Job, Run, Status
 
+TABLES = frozenset(
+    {
+        "job_batch_limits",
+        "job_controls",
+        "job_errors",
+        "job_history",
+        "job_meta",
+        "job_runs",
+        "job_schedules",
+        "job_second_chances",
+        "job_supervisors",
+        "job_workers",
+        "jobs",
+    }
+)
+"""All tables of the schema, for tools that would take them for leftovers."""
+
 
 class JobSelector(NamedTuple):
     """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""

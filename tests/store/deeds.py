@@ -140,7 +140,7 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "job": (lambda r: r.job(1), True),
-        "status": (lambda r: r.status(1), True),
+        "events": (lambda r: r.events([1]), True),
     }
 
 

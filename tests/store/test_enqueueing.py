@@ -61,7 +61,7 @@ def test_ids_are_never_used_again(desk: Desk) -> None:
 
 def test_an_unknown_id_has_no_job_and_no_status(desk: Desk) -> None:
     assert desk.producer.job(77) is None
-    assert desk.producer.status(77) is None
+    assert desk.producer.events([77]) == {}
 
 
 @pytest.mark.parametrize("payload", ["{broken", "", "5", "[1, null]", "\x00", '"ä\u2028"'])

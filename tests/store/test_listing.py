@@ -157,7 +157,8 @@ def test_many_more_jobs_than_one_look_compares(desk: Desk) -> None:
         for claim in desk.claim(want=500, now=LATER):
             desk.settle(Settlement(claim.job_id, claim.token, Status.FAILED, failure=BROKEN), now=LATER + start)
 
-    odd = [job_id for job_id in ids if desk.producer.status(job_id) is Status.FAILED]
+    now = desk.producer.events(ids)
+    odd = [job_id for job_id in ids if now[job_id].status is Status.FAILED]
     assert len(odd) == 1500
     assert pages(desk, Filter((Status.FAILED,)), 400) == odd[::-1]
     assert desk.operations.jobs.ids(Filter((Status.PENDING,))) == [job_id for job_id in ids if job_id not in set(odd)]

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job, payload_arrays, payload_of
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job, new_jobs, payload_of
+from supervisor.domain.job import AlikeJobs
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -171,10 +172,11 @@ def test_one_bad_payload_among_many_is_refused_as_it_is_alone(bad: object, other
     with pytest.raises(InvalidJob) as alone:
         payload_of(bad)
     with pytest.raises(InvalidJob, match=re.escape(str(alone.value))):
-        payload_arrays([*others, bad, *others])
+        new_jobs("tag", [*others, bad, *others])
 
 
 def test_deep_payloads_within_the_limit_are_accepted_together() -> None:
-    arrays, count = payload_arrays([deep(64)] * 1500)
-    assert count == 1500
-    assert [len(json.loads(array)) for array in arrays] == [1000, 500]
+    jobs = new_jobs("tag", [deep(64)] * 1500)
+    assert isinstance(jobs, AlikeJobs)
+    assert jobs.count == 1500
+    assert [len(json.loads(array)) for array in jobs.payloads] == [1000, 500]

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
+from typing import Any, TypeVar
 
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, Status
-from supervisor.store.sqlite import registry, schema
+from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs
+from supervisor.store.base import Operations
+from supervisor.store.sqlite import callers, registry, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_alike, insert_job, with_room
+from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.rows import job_of, status_of
+from supervisor.store.sqlite.rows import event_of, job_of
+
+Answer = TypeVar("Answer")
 
 _LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
 _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
 
 
 class SqliteTransactionalInsert:
-    """Implements `store.base.TransactionalInsert` for connections of the standard library's driver."""
+    """Implements `store.base.TransactionalInsert` for every object that `callers` knows."""
 
     def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
         self._place = place
@@ -28,27 +35,42 @@ class SqliteTransactionalInsert:
         self.used = False  # since a producer of this engine last wrote
         self._made = False  # tables, in a transaction that may be rolled back
 
-    def prepare(self, connection: sqlite3.Connection, *, create: bool) -> bool:
-        there = schema.prepare(connection, self._place, create=create, migrate=self._migrate)
-        if there and self._made and connection.in_transaction:
-            return False  # it may be the transaction that has made them
-        self._made = not there
-        return there
+    def prepare(self, connection: Any, *, create: bool) -> bool:
+        def prepare(raw: sqlite3.Connection) -> bool:
+            there = schema.prepare(raw, self._place, create=create, migrate=self._migrate)
+            if there and self._made and raw.in_transaction:
+                return False  # it may be the transaction that has made them
+            self._made = not there
+            return there
 
-    def insert(self, connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
+        return callers.on_driver(connection, prepare)
+
+    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
         self.used = True
-        if connection.in_transaction or (not isinstance(jobs, AlikeJobs) and len(jobs) == 1):
-            return insert(connection, jobs, time.time())
-        connection.execute("BEGIN")  # as the driver does before an INSERT, unless it commits each statement by itself
-        try:
-            ids = insert(connection, jobs, time.time())
-            if _commits_by_itself(connection):
-                connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.OperationalError):  # the error has ended the transaction
-                connection.execute("ROLLBACK")
-            raise
-        return ids
+        return callers.on_driver(connection, lambda raw: _insert_whole(raw, jobs))
+
+    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
+        self.used = True
+        return callers.on_driver(connection, lambda raw: insert_or_find(_cursor(raw), job, time.time()))
+
+    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
+        return await callers.awaited(connection, call)
+
+
+def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
+    """All or none, also on a connection without a transaction."""
+    if connection.in_transaction or (not isinstance(jobs, AlikeJobs) and len(jobs) == 1):
+        return insert(connection, jobs, time.time())
+    connection.execute("BEGIN")  # as the driver does before an INSERT, unless it commits each statement by itself
+    try:
+        ids = insert(connection, jobs, time.time())
+        if _commits_by_itself(connection):
+            connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.OperationalError):  # the error has ended the transaction
+            connection.execute("ROLLBACK")
+        raise
+    return ids
 
 
 class SqliteProducer:
@@ -63,28 +85,32 @@ class SqliteProducer:
         self._check_at = 0.0
 
     def enqueue(self, jobs: NewJobs) -> list[int]:
+        self._prepare()
+        return with_room(self._connection, lambda raw: insert(raw, jobs, time.time()))
+
+    def put(self, job: NewJob) -> tuple[int, bool]:
+        self._prepare()
+        return with_room(self._connection, lambda raw: insert_or_find(raw.cursor(), job, time.time()))
+
+    def _prepare(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
             self._transactional.used = False
             self._connection.yield_to_others()
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + _CHECK_EVERY
             self._connection.checkpoint_itself(not registry.supervised(self._connection))
-        return with_room(self._connection, lambda raw: insert(raw, jobs, time.time()))
-
-    def put(self, job: NewJob) -> tuple[int, bool]:
-        def put(raw: sqlite3.Connection) -> tuple[int, bool]:
-            found = raw.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone()
-            return (found[0], False) if found else (insert(raw, [job], time.time())[0], True)
-
-        return with_room(self._connection, put)
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})
         return None if row is None else job_of(row)
 
-    def status(self, job_id: int) -> Status | None:
-        row = self._connection.row(QUERIES.job_status, {"id": job_id})
-        return None if row is None else status_of(row[0])
+    def events(self, ids: Collection[int]) -> dict[int, JobEvent]:
+        rows = self._connection.rows(QUERIES.job_events, {"ids": json.dumps(list(ids))})
+        return {row[0]: event_of(row) for row in rows}
+
+    @cached_property
+    def operations(self) -> Operations:
+        return SqliteOperations(self._connection)
 
     def gone(self) -> bool:
         return self._connection.moved
@@ -94,11 +120,16 @@ class SqliteProducer:
 
 
 def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
-    cursor = raw.cursor()
-    cursor.row_factory = None  # the caller's may be anything
+    cursor = _cursor(raw)
     if isinstance(jobs, AlikeJobs):
         return insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
     return _insert_each(cursor, jobs, now)
+
+
+def _cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
+    cursor = raw.cursor()
+    cursor.row_factory = None  # the caller's may be anything
+    return cursor
 
 
 def _apart(cursor: sqlite3.Cursor, jobs: AlikeJobs) -> list[NewJob]:
@@ -113,13 +144,16 @@ def _commits_by_itself(connection: sqlite3.Connection) -> bool:
 
 
 def _insert_each(cursor: sqlite3.Cursor, jobs: Iterable[NewJob], now: float) -> list[int]:
-    ids = []
-    for job in jobs:
+    return [insert_or_find(cursor, job, now)[0] for job in jobs]
+
+
+def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int, bool]:
+    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
+    key = {"type": job.type, "unique_key": job.unique_key}
+    for _ in range(3):  # in autocommit, another job with the key may come or finish between two statements
+        # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
+        if job.unique_key is not None and (row := cursor.execute(QUERIES.find_unique, key).fetchone()):
+            return row[0], False
         if insert_job(cursor, job, now):
-            ids.append(cursor.lastrowid or 0)
-        elif row := cursor.execute(QUERIES.find_unique, {"type": job.type, "unique_key": job.unique_key}).fetchone():
-            ids.append(row[0])
-        else:
-            # An adopted table; or, in autocommit, the other job has just finished.
-            raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
-    return ids
+            return cursor.lastrowid or 0, True
+    raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from supervisor.domain.job import Claim, Job, Status, decoded, shown
+from supervisor.domain.job import Claim, Job, JobEvent, Status, decoded, shown
 from supervisor.store.base import JobSelector
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
 
@@ -36,6 +36,13 @@ def job_of(row: Row) -> Job:
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)
+
+
+def event_of(row: Row) -> JobEvent:
+    """The columns must be in the order of JobEvent's fields."""
+    job_id, status, progress, text, result, error = row
+    shown_text, shown_error = (None if value is None else shown(value) for value in (text, error))
+    return JobEvent(job_id, status_of(status), progress, shown_text, decoded(result), shown_error)
 
 
 @lru_cache(maxsize=64)

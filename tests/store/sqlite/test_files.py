@@ -20,7 +20,7 @@ import pytest
 
 from supervisor import Queue
 from supervisor.domain.errors import Conflict, StoreBusy, StoreError
-from supervisor.domain.intake import new_job, payload_arrays, payload_of
+from supervisor.domain.intake import new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
@@ -88,7 +88,7 @@ class TestForks:
     def test_a_forked_child_is_refused_and_does_the_parent_no_harm(self, desk: Desk, role: str) -> None:
         job_id = desk.put()
         calls = {
-            "producer": lambda: desk.producer.status(job_id),
+            "producer": lambda: desk.producer.events([job_id]),
             "claims": lambda: desk.claim(),
             "maintenance": lambda: desk.maintenance.registry.supervisors(),
             "operations": lambda: desk.operations.statistics.counts(),
@@ -385,7 +385,9 @@ ODD: tuple[object, ...] = (
 
 
 def alike(*payloads: object) -> AlikeJobs:
-    return AlikeJobs(new_job("tag"), *payload_arrays(payloads))
+    jobs = new_jobs("tag", payloads)
+    assert isinstance(jobs, AlikeJobs)
+    return jobs
 
 
 class TestManyAtOnce:

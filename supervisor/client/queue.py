@@ -1,0 +1,241 @@
+"""`Queue`: enqueue jobs from any Python program, look at them and wait for them."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from supervisor.client.administration import Administration
+from supervisor.client.connections import Connections
+from supervisor.client.watcher import Watcher
+from supervisor.domain.errors import JobNotFound, WaitTimeout
+from supervisor.domain.intake import Enqueue, new_job, new_jobs
+from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJobs, Progress
+from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
+from supervisor.engine import open_engine
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from supervisor.store.base import TransactionalInsert
+
+
+class Queue(Administration):
+    """The queue of one database, for the programs that enqueue jobs.
+
+        queue = Queue("sqlite:///app.db")
+        job_id = queue.enqueue("tag", {"path": "cat.jpg"})
+
+    Safe to share between threads, and to use in a child after a fork (which opens connections of its
+    own). The database and its tables are created on first use unless `create` is false. When its file is
+    replaced later, for example by a backup, the next use opens the new one; while it is missing, every use raises
+    StoreError. `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
+    `close` it, use it in a `with` statement, or leave that to the garbage collector.
+    """
+
+    def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
+        self._engine = open_engine(url)
+        self._own_hooks = None if middleware is None else EnqueueHooks(load(middleware))
+        self._connections = Connections(self._engine, create=create)
+        self._watcher = Watcher(self._connections)
+        self._prepared = False  # whether the tables existed when a caller's connection was last used
+
+    @property
+    def url(self) -> str:
+        """The database's URL, with an absolute path."""
+        return self._engine.url
+
+    def enqueue(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+        connection: object = None,
+    ) -> int:
+        """Enqueue one job and return its id.
+
+        When it returns, the job survives a power loss. With `connection`, the job is part of the caller's
+        transaction instead: it exists if and only if that commits. It may be a sqlite3.Connection, SQLAlchemy's
+        Session or Connection, Django's connection, or peewee's database.
+
+        `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
+        first), `requires` the capabilities a worker must have. If an unfinished job of this type has the same
+        `unique_key`, that job's id is returned. `meta` is a mapping of your own, at most 16 KiB of JSON: a trace, tags,
+        a tenant; it is shown with the job and has no effect. Raises InvalidJob (a ValueError), with nothing
+        written, for invalid values; StoreError if the database cannot be used.
+        """
+        return self.put(
+            type,
+            payload,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            meta=meta,
+            connection=connection,
+        )[0]
+
+    def put(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+        connection: object = None,
+    ) -> tuple[int, bool]:
+        """`enqueue` that also says whether the job is new: False if an unfinished one has its `unique_key`.
+
+        Of two programs that put the same key at the same time, exactly one is told True.
+        """
+        job = new_job(
+            type,
+            payload,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            meta=meta,
+        )
+        if hooks := self._hooks:
+            job = hooks.apply(job)
+        if connection is not None:
+            return self._on(connection).put(connection, job)
+        return self._connections.using(self._connections.writer, lambda producer: producer.put(job))
+
+    def enqueue_many(
+        self,
+        type: str,
+        payloads: Iterable[object | Enqueue],
+        *,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        meta: Mapping[str, object] | None = None,
+        connection: object = None,
+    ) -> list[int]:
+        """Enqueue a job for each payload, all in one transaction, and return their ids in order.
+
+        An `Enqueue` among them is a payload with options of its own, such as a `unique_key` or another type.
+        """
+        jobs = new_jobs(
+            type,
+            payloads,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            meta=meta,
+        )
+        count = jobs.count if isinstance(jobs, AlikeJobs) else len(jobs)
+        return self.insert(jobs, connection=connection) if count else []
+
+    def insert(self, jobs: NewJobs, *, connection: object = None) -> list[int]:
+        """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
+        if hooks := self._hooks:
+            jobs = hooks.applied(jobs)
+        if connection is not None:
+            return self._on(connection).insert(connection, jobs)
+        seat = self._connections.writer
+        with seat.guard:
+            return self._connections.store(seat).enqueue(jobs)
+
+    @property
+    def _hooks(self) -> EnqueueHooks | None:
+        return hooks_of_process() if self._own_hooks is None else self._own_hooks
+
+    def _on(self, connection: object) -> TransactionalInsert:
+        """For the caller's connection, without a guard and without a connection of ours: the caller may hold SQLite's
+        write lock, and the holder of the guard may be waiting for that lock.
+        """
+        transactional = self._engine.transactional
+        if not self._prepared:
+            # The tables may have to be created in the caller's transaction, which may not commit: check again then.
+            self._prepared = transactional.prepare(connection, create=self._connections.create)
+        return transactional
+
+    def create_tables(self) -> None:
+        """Create the database and its tables now, or upgrade them, instead of on first use."""
+        self._engine.database.migrate()
+
+    def job(self, job_id: int) -> Job:
+        """The job as it is now. Raises JobNotFound."""
+        job = self._connections.using(self._connections.reader, lambda producer: producer.job(job_id))
+        if job is None:
+            raise JobNotFound(job_id)
+        return job
+
+    def progress(self, job_id: int) -> Progress:
+        """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
+        found = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
+        if job_id not in found:
+            raise JobNotFound(job_id)
+        return Progress(found[job_id].progress, found[job_id].text)
+
+    def wait(self, job_id: int, timeout: float | None = None) -> Job:
+        """Wait until the job has finished, however it ended. `timeout` is seconds.
+
+        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                for _ in self._watcher.events(job_id, deadline):
+                    pass
+            except TimeoutError:
+                raise WaitTimeout(job_id, timeout or 0.0) from None
+            job = self.job(job_id)
+            if job.status.finished:  # nobody has retried it in between
+                return job
+
+    def events(self, job_id: int) -> Iterator[JobEvent]:
+        """How the job is now, then each change of its status and progress, and last how it ended.
+
+        Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
+        event for an unknown id, and later if the job is deleted.
+        """
+        yield from self._watcher.events(job_id)
+
+    def close(self) -> None:
+        """Close the connections. The queue may be used again; it then opens new ones."""
+        self._watcher.close()
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The attributes are missing if the constructor has rejected the URL.
+        if "_watcher" in self.__dict__:
+            self._watcher.stop()
+            self._connections.discard()
+
+    def __reduce__(self) -> tuple[Callable[..., Queue], tuple[str], dict[str, object]]:
+        """Pickled as its URL and its middleware, so that a queue can be passed to another process."""
+        made = functools.partial(Queue, create=self._connections.create)
+        return made, (self.url,), {"_own_hooks": self._own_hooks}

@@ -1,0 +1,252 @@
+"""A job in the transaction of the application's own framework exists if and only if that transaction commits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import AsyncQueue, InvalidJob, Queue
+
+Enqueue = Callable[[object], Any]
+
+
+def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:
+    for wrong in (object(), "sqlite:///app.db", queue, 5):
+        with pytest.raises(InvalidJob) as refused:
+            queue.enqueue("tag", connection=wrong)
+        assert refused.value.field == "connection"
+        assert str(refused.value).startswith(f"connection: a {type(wrong).__module__.split('.')[0]}.")
+        assert "give SQLite's: a sqlite3.Connection, SQLAlchemy's Session" in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert queue.count() == 0
+
+
+def test_a_blocking_connection_is_refused_by_an_event_loop(url: str, path: Path) -> None:
+    async def use() -> None:
+        async with AsyncQueue(url) as queue:
+            for wrong in (sqlite3.connect(path), object()):
+                with pytest.raises(InvalidJob, match=r"would block|can be used here"):
+                    await queue.enqueue("tag", connection=wrong)
+            assert await queue.count() == 0
+
+    asyncio.run(use())
+
+
+def test_frameworks_are_not_imported_for_it(path: Path) -> None:
+    program = f"""
+        import sqlite3, sys
+        from supervisor import Queue
+        queue = Queue("sqlite:///{path}")
+        with sqlite3.connect({str(path)!r}) as connection:
+            queue.enqueue("tag", connection=connection)
+        try:
+            queue.enqueue("tag", connection=object())
+        except ValueError:
+            pass
+        print({{"sqlalchemy", "django", "peewee", "aiosqlite", "asyncio"}} & set(sys.modules))
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+class TestSqlalchemy:
+    @pytest.fixture
+    def engine(self, queue: Queue, url: str) -> Iterator[Any]:
+        sqlalchemy = pytest.importorskip("sqlalchemy")
+        engine = sqlalchemy.create_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        yield engine
+        engine.dispose()
+
+    @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_session_or_connection(self, queue: Queue, engine: Any, kind: str, first: bool) -> None:
+        from sqlalchemy import orm, text
+
+        makers = {
+            "session": lambda: orm.Session(engine),
+            "scoped session": orm.scoped_session(orm.sessionmaker(engine)),
+            "connection": engine.connect,
+        }
+        for commit in (False, True):
+            own: Any = makers[kind]()
+            if first:
+                own.execute(text("INSERT INTO orders DEFAULT VALUES"))
+            job_id = queue.enqueue("tag", {"n": 1}, connection=own)
+            queue.enqueue_many("tag", [1, 2], connection=own)
+            assert queue.put("tag", unique_key="k", connection=own)[1]
+            assert queue.count() == 0
+            (own.commit if commit else own.rollback)()
+            own.close()
+            assert queue.count() == (4 if commit else 0)
+            with engine.connect() as look:
+                assert look.execute(text("SELECT count(*) FROM orders")).scalar() == (1 if commit and first else 0)
+        assert queue.job(job_id).payload == {"n": 1}
+
+    def test_a_block_that_fails_leaves_no_job(self, queue: Queue, engine: Any) -> None:
+        from sqlalchemy import orm
+
+        with contextlib.suppress(ZeroDivisionError), orm.Session(engine) as session, session.begin():
+            queue.enqueue("tag", connection=session)
+            raise ZeroDivisionError
+        assert queue.count() == 0
+        with engine.begin() as connection:
+            queue.enqueue("tag", connection=connection)
+        assert queue.count() == 1
+
+    def test_what_has_no_transaction_is_refused(self, queue: Queue, engine: Any) -> None:
+        from sqlalchemy import orm
+
+        for wrong in (engine, orm.sessionmaker(engine)):
+            with pytest.raises(InvalidJob, match="has no transaction of its own; give the session or connection"):
+                queue.enqueue("tag", connection=wrong)
+
+    def test_asynchronous_sessions_and_connections(self, queue: Queue, url: str, path: Path) -> None:
+        pytest.importorskip("sqlalchemy")
+        pytest.importorskip("aiosqlite")
+        from sqlalchemy import text
+        from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+        async def use() -> None:
+            engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+            async with engine.begin() as connection:
+                await connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY)"))
+            async with AsyncQueue(url) as many:
+                for commit in (False, True):
+                    for own in (AsyncSession(engine), await engine.connect()):
+                        await own.execute(text("INSERT INTO orders DEFAULT VALUES"))
+                        await many.enqueue("tag", connection=own)
+                        await many.enqueue_many("tag", [1, 2], connection=own)
+                        assert (await many.put("tag", connection=own))[1]
+                        await own.run_sync(lambda one: queue.enqueue("tag", connection=one))
+                        assert await many.count() == 0
+                        await (own.commit() if commit else own.rollback())
+                        await own.close()
+                        assert await many.count() == (5 if commit else 0)
+                        if commit:
+                            for job in await many.jobs():
+                                await many.cancel(job.id)
+                                await many.delete(job.id)
+                async with engine.connect() as own:
+                    await many.enqueue("tag", connection=own)  # the first statement of its transaction
+                    with pytest.raises(InvalidJob, match="is asynchronous; use AsyncQueue"):
+                        queue.enqueue("tag", connection=own)
+                    await own.commit()
+                assert await many.count() == 1
+                with pytest.raises(InvalidJob, match="has no transaction of its own"):
+                    await many.enqueue("tag", connection=engine)
+            await engine.dispose()
+
+        asyncio.run(use())
+
+
+def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:
+    aiosqlite = pytest.importorskip("aiosqlite")
+
+    async def use() -> None:
+        async with AsyncQueue(url) as many:
+            for commit in (False, True):
+                async with aiosqlite.connect(path) as own:
+                    await own.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)")
+                    await own.execute("INSERT INTO orders DEFAULT VALUES")
+                    await many.enqueue("tag", connection=own)
+                    await many.enqueue_many("tag", [1, 2], connection=own)
+                    assert (await many.put("tag", connection=own))[1]
+                    with pytest.raises(InvalidJob, match="is asynchronous"):
+                        queue.enqueue("tag", connection=own)
+                    assert await many.count() == 0
+                    await (own.commit() if commit else own.rollback())
+                assert await many.count() == (4 if commit else 0)
+            closed = aiosqlite.connect(path)
+            with pytest.raises(InvalidJob):
+                await many.enqueue("tag", connection=closed)
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_peewee(queue: Queue, path: Path, proxy: bool) -> None:
+    peewee = pytest.importorskip("peewee")
+    database = peewee.SqliteDatabase(path)
+    own = peewee.DatabaseProxy() if proxy else database
+    if proxy:
+        with pytest.raises(InvalidJob):
+            queue.enqueue("tag", connection=own)
+        own.initialize(database)
+    with contextlib.suppress(ZeroDivisionError), database.atomic():
+        queue.enqueue("tag", connection=own)
+        queue.enqueue_many("tag", [1, 2], connection=own)
+        raise ZeroDivisionError
+    assert queue.count() == 0
+    with database.atomic():
+        queue.enqueue("tag", connection=own)
+        assert queue.count() == 0
+    assert queue.count() == 1
+    with database.atomic() as outer:
+        with database.atomic() as inner:
+            queue.enqueue("tag", connection=own)
+            inner.rollback()
+        queue.enqueue("other", connection=own)
+        outer.commit()
+    assert [job.type for job in queue.jobs()] == ["other", "tag"]
+    database.close()
+
+
+DJANGO = """
+import django
+from django.conf import settings
+settings.configure(
+    DATABASES={{
+        "default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {path!r}}},
+        "none": {{"ENGINE": "django.db.backends.dummy", "NAME": "none"}},
+    }},
+    USE_TZ=True,
+)
+django.setup()
+from django.db import connection, connections, transaction
+from supervisor import InvalidJob, Queue
+queue = Queue("sqlite:///" + {path!r})
+for own in (connection, connections["default"]):
+    try:
+        with transaction.atomic():
+            queue.enqueue("tag", connection=own)
+            queue.enqueue_many("tag", [1, 2], connection=own)
+            assert queue.count() == 0
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert queue.count() == 0
+with transaction.atomic():
+    queue.enqueue("tag", connection=connection)
+    try:
+        with transaction.atomic():
+            queue.enqueue("inner", connection=connection)
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+assert [job.type for job in queue.jobs()] == ["tag"]
+queue.enqueue_many("tag", [1, 2], connection=connection)  # in autocommit
+assert queue.count() == 3
+try:
+    queue.enqueue("tag", connection=connections["none"])
+except InvalidJob as error:
+    print(error)
+"""
+
+
+def test_djangos_connection(queue: Queue, path: Path) -> None:
+    pytest.importorskip("django")
+    program = DJANGO.format(path=str(path))
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("connection: a django.DatabaseWrapper is none that can be used here; give SQLite's")

@@ -1,0 +1,280 @@
+"""Those who wait for a job learn of its progress and of its end soon, and cost next to nothing until then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from supervisor import JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
+from supervisor.client import watcher
+from supervisor.store.sqlite import changes
+from tests.queue.conftest import end, run
+from tests.store.kit import until
+
+
+class Reader(threading.Thread):
+    """Reads all events of a job; `ended` is the error that ended them, if any."""
+
+    def __init__(self, queue: Queue, job_id: int) -> None:
+        super().__init__()
+        self.seen: SimpleQueue[JobEvent] = SimpleQueue()
+        self.ended: Exception | None = None
+        self._events = queue.events(job_id)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for event in self._events:
+                self.seen.put(event)
+        except Exception as error:
+            self.ended = error
+
+    def next(self) -> JobEvent:
+        return self.seen.get(timeout=20)
+
+    def join(self, timeout: float | None = 20) -> None:
+        super().join(timeout)
+        assert not self.is_alive()
+
+
+def watches() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "supervisor_watch"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not watches())
+
+
+def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    reader = Reader(queue, job_id)
+    assert reader.next() == JobEvent(job_id, Status.PENDING, None, None)
+    run(other, job_id)
+    assert reader.next().status is Status.RUNNING
+    for progress, text in ((0.25, "one"), (0.25, "two"), (0.75, None)):
+        other.execute("UPDATE jobs SET progress = ?, progress_text = ? WHERE id = ?", (progress, text, job_id))
+        assert reader.next() == JobEvent(job_id, Status.RUNNING, progress, text)
+    other.execute("UPDATE jobs SET status = 'done', progress = 1, result = '{\"n\": 1}' WHERE id = ?", (job_id,))
+    last = reader.next()
+    reader.join()
+    assert last == JobEvent(job_id, Status.DONE, 1.0, None, {"n": 1}, None)
+    assert last.as_json()["status"] == "done"
+    assert (reader.seen.empty(), reader.ended) == (True, None)
+
+
+def test_a_failure_carries_its_error(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    reader = Reader(queue, job_id)
+    reader.next()
+    end(other, job_id, "failed")
+    reader.join()
+    last = _rest(reader)[-1]
+    assert (last.status, last.error) == (Status.FAILED, "no")
+
+
+def _rest(reader: Reader) -> list[JobEvent]:
+    found = []
+    while not reader.seen.empty():
+        found.append(reader.seen.get())
+    return found
+
+
+def test_a_finished_job_yields_its_end_at_once_and_without_a_thread(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    end(other, job_id)
+    assert list(queue.events(job_id)) == [JobEvent(job_id, Status.DONE, None, None, [1])]
+    assert queue.wait(job_id, timeout=0).result == [1]
+    assert watches() == []
+
+
+def test_an_unknown_job_is_not_found(queue: Queue) -> None:
+    with pytest.raises(JobNotFound, match="no job has the id 99"):
+        next(queue.events(99))
+    with pytest.raises(JobNotFound):
+        queue.wait(99)
+
+
+def test_a_job_that_is_deleted_meanwhile_ends_them_with_a_clear_error(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    reader = Reader(queue, job_id)
+    reader.next()
+    other.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+    reader.join()
+    assert isinstance(reader.ended, JobNotFound)
+    assert str(reader.ended) == f"job {job_id} was deleted before it had finished"
+    assert reader.ended.deleted
+
+
+def test_a_wait_ends_when_its_time_is_up(queue: Queue) -> None:
+    job_id = queue.enqueue("tag")
+    for timeout in (0, 0.05):
+        with pytest.raises(WaitTimeout, match="has not finished within"):
+            queue.wait(job_id, timeout)
+    assert queue.job(job_id).status is Status.PENDING
+
+
+def test_a_job_that_is_retried_at_once_has_not_finished(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    end(other, job_id, "failed")
+    reads = queue._connections.store(queue._connections.reader)
+    found = reads.events
+
+    def retried(ids: list[int]) -> dict[int, JobEvent]:
+        events = found(ids)
+        if events[job_id].status is Status.FAILED:
+            queue.retry(job_id)
+        return events
+
+    reads.events = retried  # type: ignore[method-assign] - a moment that cannot be met from outside
+    with pytest.raises(WaitTimeout):
+        queue.wait(job_id, timeout=0.05)
+
+
+def test_all_listeners_share_one_thread_which_ends_after_the_last(queue: Queue, other: sqlite3.Connection) -> None:
+    ids = queue.enqueue_many("tag", range(20))
+    readers = [Reader(queue, job_id) for job_id in ids for _ in range(2)]
+    for reader in readers:
+        reader.next()
+    until(lambda: len(watches()) == 1)
+    for job_id in ids:
+        end(other, job_id)
+    for reader in readers:
+        reader.join()
+        assert _rest(reader)[-1].status is Status.DONE
+    assert len(watches()) <= 1
+    until(lambda: not watches())
+
+
+def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
+    queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_SAFETY", 10.0)
+    took = []
+    for _ in range(4):  # a busy machine may take the writer away in the middle of a commit
+        job_id = queue.enqueue("tag")
+        reader = Reader(queue, job_id)
+        reader.next()
+        time.sleep(0.3)  # the window of checks after the enqueue is over
+        end(other, job_id)
+        began = time.monotonic()
+        reader.join()
+        took.append(time.monotonic() - began)
+    assert min(took) < 3
+
+
+def test_without_hints_it_is_found_by_polling(
+    queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(changes, "Watch", none_left)
+    job_id = queue.enqueue("tag")
+    reader = Reader(queue, job_id)
+    reader.next()
+    end(other, job_id)
+    reader.join()
+
+
+def test_idle_listeners_use_no_cpu(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    producer = queue._connections.store(queue._connections.reader)
+    found = producer.events
+
+    def counted(ids: list[int]) -> dict[int, JobEvent]:
+        nonlocal looks
+        looks += 1
+        return found(ids)
+
+    ids = queue.enqueue_many("tag", range(20))
+    monkeypatch.setattr(producer, "events", counted)
+    readers = [Reader(queue, job_id) for job_id in ids]
+    for reader in readers:
+        reader.next()
+    until(lambda: len(queue._watcher._listeners) == 20 and not queue._watcher._new)
+    time.sleep(0.5)
+    begun, cpu = looks, time.process_time()
+    time.sleep(2.0)
+    assert looks == begun
+    assert time.process_time() - cpu < 0.2  # of two seconds; a loop that polls uses ten times as much
+    queue.enqueue_many("other", range(3))
+    until(lambda: looks > begun)
+    for job_id in ids:
+        queue.cancel(job_id)
+    for reader in readers:
+        reader.join()
+
+
+def test_a_database_that_goes_away_ends_the_wait_and_a_replaced_one_is_looked_at(
+    queue: Queue, other: sqlite3.Connection, path: Path
+) -> None:
+    job_id = queue.enqueue("tag")
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(path, path.with_name("copy.db"))
+    with contextlib.closing(sqlite3.connect(path.with_name("copy.db"))) as copy, copy:
+        copy.execute("UPDATE jobs SET status = 'done' WHERE id = ?", (job_id,))
+    reader = Reader(queue, job_id)
+    reader.next()
+    path.with_name("copy.db").rename(path)
+    for name in ("app.db-wal", "app.db-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    reader.join()
+    assert _rest(reader)[-1].status is Status.DONE
+
+    job_id = queue.enqueue("tag")
+    reader = Reader(queue, job_id)
+    reader.next()
+    path.unlink()
+    reader.join()
+    assert isinstance(reader.ended, StoreError)
+
+
+def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Connection, path: Path) -> None:
+    job_id, second = queue.enqueue_many("tag", range(2))
+    reader = Reader(queue, second)  # so that the thread is running
+    reader.next()
+    events = queue.events(job_id)
+    next(events)
+    child = _forked(lambda: _wait_in_child(queue, events, job_id))
+    try:
+        until(lambda: queue.count(type="child") == 1)
+        end(other, job_id)
+        assert [event.status for event in events][-1] is Status.DONE
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        end(other, second)
+        reader.join()
+
+
+def _wait_in_child(queue: Queue, events: Iterator[JobEvent], job_id: int) -> bool:
+    queue.enqueue("child")
+    return [event.status for event in events][-1] is Status.DONE and queue.wait(job_id, 20).status is Status.DONE
+
+
+def _forked(work: Callable[[], bool]) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: that is the subject
+        child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return child
