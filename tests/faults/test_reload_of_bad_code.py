@@ -58,8 +58,8 @@ def test_the_last_code_that_worked_replaces_workers_until_the_new_one_has_proved
     code(site, JOBS + "this is no Python")
     told = reload(site, "--wait")
     assert told.returncode == 1
-    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stdout
-    assert "the old code keeps running" in told.stdout
+    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stderr
+    assert "the old code keeps running" in told.stderr
     for _ in range(4):  # two kills were an outage
         pid = site.workers("work-")[0].pid
         kill(pid)
@@ -90,7 +90,7 @@ def test_whoever_reloads_is_told_what_fails_without_asking(make_site: MakeSite) 
     # Its answer comes after 2 seconds at most, whatever is known then; a busy machine may need another try.
     told = wait_for(lambda: (tried := reload(site)).returncode and tried, "what fails")
     assert told.returncode == 1
-    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stdout
+    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stderr
     code(site, JOBS)
     assert reload(site, "--wait").returncode == 0
 
