@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import supervisor
 from supervisor.config import Settings, load
@@ -27,6 +29,9 @@ from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
 
+if TYPE_CHECKING:
+    from supervisor.supervision.source_watch import SourceWatch
+
 CHECK_SECONDS = 2.0  # for checking the file at the start: about half a gigabyte
 
 
@@ -38,11 +43,12 @@ def run(
     burst: bool = False,
     observer: Observer | None = None,
     network: bool = False,
+    watch: bool = False,
 ) -> int:
     """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started.
 
     `network` allows a network file system under the database. Also raises StoreError if another file replaces the
-    database later on.
+    database later on. `watch` reloads when files of the application change; raises OSError if they cannot be watched.
     """
 
     def read() -> Settings:
@@ -54,6 +60,7 @@ def run(
     gc.enable()  # the command line starts with it disabled
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
+    sources = _watch(settings) if watch else None
     _warn_about_schedules(whole)
     engine = open_engine(settings.database)
     _check_file_system(engine, network)
@@ -99,7 +106,19 @@ def run(
         reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.database.folder),
         serve_admin=serve_admin,
         burst=Burst(observer) if burst else None,
+        sources=sources,
     ).run()
+
+
+def _watch(settings: Settings) -> SourceWatch:
+    from supervisor.supervision.source_watch import SourceWatch  # imported here: production never watches
+
+    # Python takes compiled code for current while its source has the same size and was written in the same second.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sources = SourceWatch(settings)
+    events(process="supervisor").info("watching", folder=str(settings.path.parent))
+    return sources
 
 
 def _warn_about_schedules(settings: Settings) -> Settings:

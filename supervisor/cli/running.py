@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from supervisor.cli.errors import Stop
+from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import Target, on_target
 from supervisor.domain.text import counted
 
@@ -31,6 +31,13 @@ def run(
         list[str] | None,
         typer.Option("--pool", metavar="NAME", help="Run only this pool; may be repeated.", show_default=False),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Reload when Python files or the configuration below its folder change. For development.",
+        ),
+    ] = False,
     allow_network: Annotated[
         bool,
         typer.Option(
@@ -44,6 +51,8 @@ def run(
     """
     from supervisor import app
 
+    if watch and burst:
+        raise wrong_usage("--watch is for a supervisor that goes on; leave out --watch or --burst")
     bar, failed = None, 0
     if burst:
         from supervisor.cli.bar import Bar
@@ -64,6 +73,7 @@ def run(
             burst=burst,
             observer=observe if burst else None,
             network=allow_network,
+            watch=watch,
         )
     finally:
         if bar is not None:

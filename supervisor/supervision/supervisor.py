@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
@@ -40,6 +40,9 @@ from supervisor.system.systemd import Notifier
 from supervisor.system.timers import Timers
 from supervisor.telemetry import configure, events
 
+if TYPE_CHECKING:
+    from supervisor.supervision.source_watch import SourceWatch
+
 TICK = 1.0  # seconds between two reads of the scoreboard
 MAINTAINER_LIMIT = 5  # consecutive early deaths of maintainers after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and for the children to end
@@ -60,6 +63,7 @@ class Supervisor:
     reload: Callable[[], Settings]
     serve_admin: Serve
     burst: Burst | None = None
+    sources: SourceWatch | None = None  # for development: changes of these files cause a reload
 
     def __post_init__(self) -> None:
         self._log = events(process="supervisor")
@@ -99,6 +103,8 @@ class Supervisor:
         timers.add("floods", self._outputs.floods)
         timers.add("deadlines", lambda: self._deadlines)
         timers.add("maintainer", lambda: [self._maintainer.restart_at])
+        if self.sources is not None:
+            timers.add("sources", self.sources.moments)
         timers.add("admin", lambda: [self._admin_process.due_at])
         timers.add("pools", lambda: [] if self._stopping.why else [pool.next_try for pool in self._pools.values()])
         return timers
@@ -119,6 +125,7 @@ class Supervisor:
             self._mark_time()
             self._deadlines = watch(self._pools, time.monotonic(), ticking=self._ticking)
             self._rescale()
+            self._heed_sources()
             self._publish()
         self._leave()
         if self._health.lost:
@@ -136,6 +143,8 @@ class Supervisor:
             ignored=(signal.SIGUSR1, signal.SIGUSR2),
         )
         self._reactor.watch(self._inbox.fileno(), self._obey_signals)
+        if self.sources is not None:
+            self._reactor.watch(self.sources.fileno(), self.sources.hear)
         self._make_pools(self.settings)
         self._client.start(self._orders(), time.monotonic())
         self._admin_process.open(self.settings)
@@ -274,13 +283,26 @@ class Supervisor:
                 "log_lost": self._outlet.lost,
                 "templates": self._templates.pids(),
                 "pools": self._pools.status(now),
-                "reload": self._outcome.follow(self._pools, self._templates.trying, now),
+                "reload": self._reload_outcome(now),
             }
             self.board.post(status)
         if self.burst is not None:
             self.burst.show(self._pools.workers(), self._ends.finished_jobs)
 
     # Reload and stop
+
+    def _heed_sources(self) -> None:
+        """Reload after changes of the files that are watched, and say whether that worked."""
+        if self.sources is None or self._stopping.why:
+            return
+        if changed := self.sources.due(time.monotonic()):
+            self._reload(f"changed: {changed}")
+            self.sources.follow(self.settings)
+        if self.sources.waiting:
+            self.sources.tell(self._reload_outcome(time.monotonic()), time.monotonic())
+
+    def _reload_outcome(self, now: float) -> dict[str, Any] | None:
+        return self._outcome.follow(self._pools, self._templates.trying, now)
 
     def _reload(self, why: str, number: int | None = None) -> None:
         """Read the configuration again; an invalid one changes nothing. Workers are replaced one at a time."""
