@@ -83,17 +83,23 @@ def enqueue(
     jobs = _jobs(type, payload, options)
     queue = _queue(target)
     try:
-        ids = queue.insert(jobs) if jobs else []
+        if unique_key is None:
+            ids, is_new = queue.insert(jobs) if jobs else [], True
+        else:
+            job_id, is_new = queue.put(type, decoded(payload), **options)
+            ids = [job_id]
         if not as_json:
             for job_id in ids:
                 line(str(job_id))
+            if not is_new:
+                note(f"note: job {ids[0]} has this key and has not finished; no other job was enqueued")
         if ids:
             warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
     finally:
         queue.close()
     if as_json:
-        _document(ids, finished, many=payload == _STDIN, waited=wait)
+        _document(ids, finished, is_new=is_new, many=payload == _STDIN, waited=wait)
     if any(job.status != "done" for job in finished):
         raise typer.Exit(FAILED)
 
@@ -169,9 +175,9 @@ def _print_result(job: Job) -> None:
     note(f"hint: supervisor jobs show {job.id}")
 
 
-def _document(ids: list[int], finished: list[Job], *, many: bool, waited: bool) -> None:
+def _document(ids: list[int], finished: list[Job], *, is_new: bool, many: bool, waited: bool) -> None:
     if waited:
         jobs = [job.as_json() for job in finished]
         document({"jobs": jobs} if many else jobs[0])
     else:
-        document({"ids": ids} if many else {"id": ids[0]})
+        document({"ids": ids} if many else {"id": ids[0], "duplicate": not is_new})

@@ -29,15 +29,18 @@ def test_every_option_reaches_its_column(cli: Run, database: Path) -> None:
         *("--max-attempts", "3", "--requires", "gpu,tag@2", "--unique-key", "k", "--json"),
     )
 
-    assert ran.document == {"id": 1}
+    assert ran.document == {"id": 1, "duplicate": False}
     columns = "payload, priority, scheduled_at, max_attempts, requires, unique_key"
     assert execute(database, f"SELECT {columns} FROM jobs") == [("[1]", -5, 1896073200.0, 3, "gpu tag@2", "k")]
 
 
-def test_a_duplicate_of_a_unique_key_prints_the_existing_id(cli: Run, database: Path) -> None:
-    again = [cli("enqueue", "greet", "--unique-key", "cat").out for _ in range(2)]
+def test_a_duplicate_of_a_unique_key_prints_the_existing_id_and_says_so(cli: Run, database: Path) -> None:
+    first, second = (cli("enqueue", "greet", "--unique-key", "cat") for _ in range(2))
 
-    assert again == ["1\n", "1\n"]
+    assert (first.out, first.err) == ("1\n", "")
+    assert (second.code, second.out) == (0, "1\n")
+    assert second.err == "note: job 1 has this key and has not finished; no other job was enqueued\n"
+    assert cli("enqueue", "greet", "--unique-key", "cat", "--json").document == {"id": 1, "duplicate": True}
     assert count(database) == 1
 
 
@@ -149,5 +152,5 @@ def test_a_type_that_no_pool_takes_is_told_and_enqueued_all_the_same(cli: Run, d
     assert (ran.code, ran.out, ran.err) == (0, "1\n", "warning: no pool takes the type gret; did you mean greet?\n")
     assert cli("enqueue", "qqq").err == "warning: no pool takes the type qqq\n"
     assert cli("enqueue", "greet").err == ""
-    assert cli("enqueue", "gret", "--json").document == {"id": 4}
+    assert cli("enqueue", "gret", "--json").document == {"id": 4, "duplicate": False}
     assert cli("enqueue", "gret", "--database", f"sqlite:///{database}").err == ""  # no configuration to ask
