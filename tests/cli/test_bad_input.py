@@ -284,12 +284,12 @@ def test_a_fault_of_ours_is_one_line_too(cli: Run, database: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["logs"], "supervisor jobs show ID --log"),
+        (["tail", "3"], "supervisor logs ID"),
         (["worker"], "supervisor run"),
         (["workers"], "supervisor status"),
         (["stop"], "to stop a supervisor, press Ctrl-C or send it SIGTERM"),
         (["jobs", "stop", "3"], "supervisor jobs cancel ID"),
-        (["jobs", "logs", "3"], "supervisor jobs show ID --log"),
+        (["jobs", "logs", "3"], "supervisor logs ID"),
         (["submit", "greet"], "supervisor enqueue TYPE [JSON]"),
         (["run", "--concurrency", "4"], "`workers = 4` in the pool's table, or `supervisor scale POOL 4`"),
         (["frobnicate"], "supervisor --help"),
