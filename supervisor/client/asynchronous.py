@@ -188,8 +188,8 @@ class AsyncQueue:
         """Raises TimeoutError after the deadline, in seconds of the loop, but not before the first event."""
         loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), self._queue._watcher
         listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set))
-        watcher.listen(listener)
         try:
+            watcher.listen(listener)
             while True:
                 event = listener.take()
                 if event is not None:

@@ -118,8 +118,13 @@ class Watcher:
             others.add(listener)
             self._new.add(listener)
             if self._watch is None:
-                self._watch = _Watch(self, self._connections)
-                self._watch.start()
+                watch = _Watch(self, self._connections)
+                try:
+                    watch.start()
+                except RuntimeError as error:  # too many threads
+                    watch.abandon()
+                    raise StoreError(f"jobs cannot be watched: {error}") from None
+                self._watch = watch
             self._watch.wake()
 
     def leave(self, listener: Listener) -> None:
@@ -206,7 +211,7 @@ class _Watch(threading.Thread):
             os.close(self._wakeup)
 
     def abandon(self) -> None:
-        """In a forked child, which has the descriptors but not the thread."""
+        """In a forked child, which has the descriptors but not the thread; or if the thread could not be started."""
         inherited.append(self._feed)
         os.close(self._wakeup)
 

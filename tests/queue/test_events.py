@@ -175,6 +175,26 @@ def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
     assert min(took) < 3
 
 
+def test_where_no_thread_can_be_started_that_is_said_and_does_not_last(
+    queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = queue.enqueue("tag")
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher._Watch, "start", refused)
+        with pytest.raises(StoreError, match="can't start new thread"):
+            queue.wait(job_id, 20)
+    assert not queue._watcher.listening
+    reader = Reader(queue, job_id)
+    reader.next()
+    end(other, job_id)
+    reader.join()
+    assert reader.ended is None
+
+
 def test_without_hints_it_is_found_by_polling(
     queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
