@@ -216,6 +216,10 @@ django.setup()
 from django.db import connection, connections, transaction
 from supervisor import InvalidJob, Queue
 queue = Queue("sqlite:///" + {path!r})
+first = queue.enqueue("first", connection=connection)  # Django has not connected yet, and commits by itself
+assert queue.count() == 1
+queue.cancel(first)
+queue.delete(first)
 for own in (connection, connections["default"]):
     try:
         with transaction.atomic():
