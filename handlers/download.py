@@ -1,35 +1,19 @@
-"""A limited download for handlers whose pool allows URLs.
-
-A payload may come from an untrusted source, so the download uses HTTP and HTTPS only (also after a redirect), connects
-directly and not through a proxy, and rejects addresses that are not public. A name is resolved first, each of its
-addresses is checked, and the connection uses exactly the address that was checked: no other address receives anything,
-not even a connection attempt, and a name that resolves differently a second time has no effect. Each redirect is
-checked like the first address.
-"""
+"""A limited download for handlers whose pool allows URLs. `handlers.connections` says what it may reach."""
 
 from __future__ import annotations
 
 import http.client
-import ipaddress
-import queue
-import socket
-import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from typing import Any
 
+from handlers.connections import TRANSIENT, Route, host_of, opener
 from handlers.options import PictureOptions
 from supervisor import Fail, Retry
 
-# Answers that mean "not now" (RFC 9110, 6585, 8470); every other 4xx is final.
-_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CHUNK = 64 << 10
 _REDIRECTS = 5
-
-Address = tuple[int, tuple[Any, ...]]
-"""A family of the socket module, and what its `connect` takes."""
 
 
 def fetch(url: str, options: PictureOptions) -> bytes:
@@ -39,17 +23,16 @@ def fetch(url: str, options: PictureOptions) -> bytes:
     ones (no connection, a timeout, 429, 5xx). Messages name the host, never the path or the query,
     which may hold secrets.
     """
-    host = _host(url)
+    host = host_of(url)
     deadline = time.monotonic() + options.url_timeout
-    way = _Way(deadline, private=options.allow_private_hosts)
-    opener = _opener([urllib.request.ProxyHandler({}), _HTTPHandler(way), _HTTPSHandler(way), _Redirects()])
+    route = Route(deadline, private=options.allow_private_hosts)
     request = urllib.request.Request(url.strip(), headers={"User-Agent": "job-supervisor"})  # noqa: S310 - the opener knows no other scheme
     try:
-        with opener.open(request, timeout=options.url_timeout) as response:
-            return _read(response, host, options.max_bytes, way)
+        with opener(route, _REDIRECTS).open(request, timeout=options.url_timeout) as response:
+            return _read(response, host, options.max_bytes, route)
     except urllib.error.HTTPError as error:
         error.close()
-        verdict = Retry if error.code in _TRANSIENT else Fail
+        verdict = Retry if error.code in TRANSIENT else Fail
         raise verdict(f"{host} answered {error.code} {error.reason}") from None
     except http.client.InvalidURL:
         raise Fail("the url cannot be used: a bad port, or a character that must be percent-encoded") from None
@@ -57,192 +40,18 @@ def fetch(url: str, options: PictureOptions) -> bytes:
         reason = getattr(error, "reason", error)
         raise Retry(f"no picture from {host}: {reason or type(error).__name__}") from None
     finally:
-        way.close()
+        route.close()
 
 
-def _host(url: str) -> str:
-    try:
-        host = urllib.parse.urlsplit(url.strip()).hostname
-    except ValueError as error:
-        raise Fail(f"the url cannot be used: {error}") from None
-    if not host or not url.isascii():
-        raise Fail("the url cannot be used: it needs a host and, outside ASCII, percent-encoding")
-    return host
-
-
-def _opener(handlers: list[urllib.request.BaseHandler]) -> urllib.request.OpenerDirector:
-    """Like `urllib.request.build_opener`, without its handlers for files, FTP and data."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        *handlers,
-        urllib.request.UnknownHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
-def _read(response: Any, host: str, max_bytes: int, way: _Way) -> bytes:
+def _read(response: Any, host: str, max_bytes: int, route: Route) -> bytes:
     body = bytearray()
     # read1: returns what has arrived, so that a slow server cannot exceed the deadline.
     while chunk := response.read1(_CHUNK):
         body += chunk
         if len(body) > max_bytes:
             raise Fail(f"too large: {host} sends more than {max_bytes} bytes")
-        if way.left() <= 0:
+        if route.left() <= 0:
             raise Retry(f"no picture from {host}: the download took too long")
-    if way.is_over:
+    if route.is_over:
         raise Retry(f"no picture from {host}: the download took too long")
     return bytes(body)
-
-
-class _Way:
-    """How a download reaches its host: only allowed addresses, and only until the deadline (monotonic seconds).
-
-    A socket's timeout applies to each step alone: a server that sends one byte a second would take as
-    long as it likes. So a timer closes the connection when the time is up.
-    """
-
-    def __init__(self, deadline: float, *, private: bool) -> None:
-        self._deadline = deadline
-        self._private = private
-        self._timer: threading.Timer | None = None
-        self.is_over = False
-
-    def left(self) -> float:
-        return self._deadline - time.monotonic()
-
-    def connect(self, host: str, port: int) -> socket.socket:
-        """Raises Fail if any address of the host is not public; OSError if it cannot be reached."""
-        failure: OSError | None = None
-        for family, address in self._judged(host, port):
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(max(0.001, self.left()))
-                connection.connect(address)
-            except OSError as error:
-                connection.close()
-                failure = error
-            else:
-                self._watch(connection)
-                return connection
-        raise failure or OSError(f"{host} has no address")
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _judged(self, host: str, port: int) -> list[Address]:
-        found = self._looked_up(host, port)
-        for _, address in found:
-            if not self._private and not _is_public(str(address[0])):
-                raise Fail(f"{host} is not a public address: allow it with options = {{ allow_private_hosts = true }}")
-        return found
-
-    def _looked_up(self, host: str, port: int) -> list[Address]:
-        """On a separate thread: the C library's look-up has no timeout."""
-        answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
-
-        def look_up() -> None:
-            try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                answers.put([(family, address) for family, _, _, _, address in found])
-            except (OSError, UnicodeError) as error:
-                answers.put(error)
-
-        threading.Thread(target=look_up, daemon=True).start()
-        try:
-            answer = answers.get(timeout=max(0.001, self.left()))
-        except queue.Empty:
-            raise TimeoutError("its name was not resolved in time") from None
-        if isinstance(answer, UnicodeError):
-            raise Fail("the url cannot be used: its host is not a valid name")
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _watch(self, connection: socket.socket) -> None:
-        self.close()
-        again = connection.dup()  # the number of a closed descriptor may be in use again by then
-
-        def end() -> None:
-            self.is_over = True
-            try:
-                again.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return
-
-        self._timer = _Timer(max(0.001, self.left()), end, again)
-        self._timer.start()
-
-
-class _Timer(threading.Timer):
-    """A timer that keeps a connection open until it has finished."""
-
-    def __init__(self, seconds: float, end: Any, connection: socket.socket) -> None:
-        super().__init__(seconds, end)
-        self.daemon = True
-        self._connection = connection
-
-    def run(self) -> None:
-        super().run()
-        self._connection.close()
-
-
-def _is_public(text: str) -> bool:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        elif address.sixtofour is not None or address in _NAT64:
-            inner = address.sixtofour or ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-            return inner.is_global and not inner.is_multicast
-    return address.is_global and not address.is_multicast
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A limited number; the connection of each is checked when it is made."""
-
-    max_redirections = _REDIRECTS
-    max_repeats = 2
-
-
-class _HTTPConnection(http.client.HTTPConnection):
-    def __init__(self, host: str, *, way: _Way, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._way = way
-
-    def connect(self) -> None:
-        self.sock = self._way.connect(self.host, self.port)
-
-
-class _HTTPSConnection(http.client.HTTPSConnection):
-    def __init__(self, host: str, *, way: _Way, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._way = way
-
-    def connect(self) -> None:
-        context: Any = self._context  # type: ignore[attr-defined]  # made by the parent
-        self.sock = context.wrap_socket(self._way.connect(self.host, self.port), server_hostname=self.host)
-
-
-class _HTTPHandler(urllib.request.HTTPHandler):
-    def __init__(self, way: _Way) -> None:
-        super().__init__()
-        self._way = way
-
-    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HTTPConnection, request, way=self._way)  # type: ignore[arg-type]
-
-
-class _HTTPSHandler(urllib.request.HTTPSHandler):
-    def __init__(self, way: _Way) -> None:
-        super().__init__()
-        self._way = way
-
-    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HTTPSConnection, request, way=self._way)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from supervisor import Context
 
 # Only ensures that one recipient stays one recipient; the server decides whether it exists.
+_LONGEST_FACT = 500  # characters
 _MOST_NESTED = 5  # levels of encoded words inside encoded words
 _ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
 
@@ -41,6 +42,8 @@ _ADDRESS = re.compile(r"[^@,;<>\s]+@[^@,;<>\s]+")
 @checked_by(MailOptions)
 def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     """`{"to": "a@example.org" or […], "subject": "…", "text": "…"}` → the accepted recipients.
+
+    The facts of an alert, under `alert`, are added to the text; without a subject, that is the alert's summary.
 
     Raises Fail for an invalid payload or option and for permanent rejections by the server (5xx), Retry for temporary
     errors: no connection, a timeout, 4xx. If only some recipients are rejected, the job is done and its result
@@ -108,10 +111,10 @@ def _message(payload: dict[str, Any], ctx: Context, options: MailOptions) -> Ema
     try:
         message["From"] = _header("sender", options.sender or f"job-supervisor@{options.host}")
         message["To"] = _header("to", ", ".join(_recipients(payload, options.max_recipients)))
-        message["Subject"] = _header("subject", _string(payload, "subject"))
+        message["Subject"] = _header("subject", _string(payload, "subject") or _facts(payload).get("summary", ""))
         digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
         message["Message-ID"] = f"<job-{ctx.job_id}-{digest}@{options.host}>"
-        message.set_content(_string(payload, "text"))
+        message.set_content(_text_of(payload))
         for name, value in message.items():
             _header(name, str(value))  # as the package has parsed it
         _whole(message)
@@ -173,6 +176,20 @@ def _string(payload: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise Fail(f"{key} must be a text")
     return value
+
+
+def _facts(payload: dict[str, Any]) -> dict[str, str]:
+    """Those of an alert, each as one line."""
+    facts = payload.get("alert")
+    if not isinstance(facts, dict):
+        return {}
+    return {str(name): " ".join(str(value).split())[:_LONGEST_FACT] for name, value in facts.items()}
+
+
+def _text_of(payload: dict[str, Any]) -> str:
+    """The text, and the facts of the alert that has enqueued the job."""
+    facts = "".join(f"{name}: {value}\n" for name, value in _facts(payload).items())
+    return "\n\n".join(part for part in (_string(payload, "text"), facts) if part)
 
 
 def _verdict(code: int, reason: str) -> Exception:

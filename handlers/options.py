@@ -88,6 +88,27 @@ class MailOptions(BaseModel):
     timeout: float = Field(default=30.0, gt=0, le=600)
 
 
+class HttpOptions(BaseModel):
+    """A webhook. With `url`, payloads may not name another one. `timeout` is seconds for the whole request.
+
+    The secret of the signature, and credentials in headers, are read from environment variables: `secret_env` names
+    one, `headers_env` maps headers to theirs. `allow_private_hosts` also lets URLs reach loopback, link-local and
+    private networks, which is safe only if every payload is trusted, or with `url`. A GET follows `max_redirects`
+    redirects, each to an allowed address; others follow none. `max_bytes` of the answer are read.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    url: str = ""
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    secret_env: str = ""
+    headers_env: dict[str, str] = Field(default_factory=dict)
+    allow_private_hosts: bool = False
+    max_redirects: int = Field(default=0, ge=0, le=10)
+    max_bytes: int = Field(default=64 << 10, ge=0, le=1 << 20)
+    timeout: float = Field(default=15.0, gt=0, le=600)
+
+
 Options = TypeVar("Options", bound=BaseModel)
 Handler = TypeVar("Handler")
 

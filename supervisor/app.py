@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import supervisor
-from supervisor.config import Settings, load
+from supervisor.config import Settings, alerts, load
 from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
@@ -122,9 +122,11 @@ def _watch(settings: Settings) -> SourceWatch:
 
 
 def _warn_about_schedules(settings: Settings) -> Settings:
-    """Name the schedules whose jobs would accumulate, unless another supervisor takes them."""
+    """Name the schedules and alerts whose jobs would accumulate, unless another supervisor takes them."""
     for name, problem in untaken(settings).items():
         events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
+    for problem in alerts.untaken(settings):
+        events(process="supervisor").warning("alert_unhandled", problem=problem)
     return settings
 
 

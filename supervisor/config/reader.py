@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from supervisor.config import admin, cores, types
 from supervisor.config import database as addresses
+from supervisor.config.alerts import alerts
 from supervisor.config.checking import Checked, checked
 from supervisor.config.pools import build
 from supervisor.config.problems import Report, shown
@@ -59,8 +60,9 @@ def survey(path: Path, database: str | None) -> Survey:
     url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, folder, report)
     planned = schedules(raw.get("schedules", []), report)
+    raised = alerts(raw.get("alerts", []), pools, planned, report)
     interface = admin.admin(raw.get("admin"), folder, report)
-    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, interface)
+    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, raised, interface)
     return Survey(settings, report, str(path), text, override)
 
 

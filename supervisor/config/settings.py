@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from supervisor.domain.alerts import Alert
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
@@ -138,4 +139,5 @@ class Settings(NamedTuple):
     retention: RetentionSettings
     log: LogSettings
     schedules: tuple[Schedule, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     admin: AdminSettings | None = None  # None: no admin process

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from supervisor.config.problems import shown
 from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
+from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, checked_type, encode
@@ -36,6 +37,7 @@ _HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
 _LAST_PORT = 65535
+_WHEN = ", ".join(repr(name) for name in WHEN if name != "oldest_due") + " or 'oldest_due > 5m'"
 _DEVICE = re.compile(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}")  # 0, GPU-8932f937-…, MIG-…
 
 
@@ -186,6 +188,14 @@ def _payload(value: Any) -> str:
         raise ValueError(error.problem) from None
 
 
+def _when(value: object) -> tuple[str, float]:
+    """What an alert is about, and the seconds of "oldest_due > 5m"."""
+    name, sign, length = (part.strip() for part in (value if isinstance(value, str) else "").partition(">"))
+    if name not in WHEN or (sign == ">") != (name == "oldest_due"):
+        raise ValueError(f"must be {_WHEN}, not {shown(value)}")
+    return name, wait(length) if sign else 0.0
+
+
 def _timezone(value: str) -> str:
     import zoneinfo
 
@@ -327,6 +337,16 @@ class ScheduleTable(Table):
     misfire = Key[Any](one_of("once", "skip", "all"), "once")
 
 
+class AlertTable(Table):
+    """One of `[[alerts]]`; `alerts.py` checks the rules between its keys."""
+
+    when = Key[tuple[str, float]](_when, ("", 0.0))
+    enqueue = Key(text(_type), "")
+    payload = Key(_payload, "{}")
+    every = Key(_duration(at_least=1.0), 600.0)
+    only = Key[list[str]](listed(text(), _distinct), [])
+
+
 class RetentionTable(Table):
     done = Key[float | None](_retention, 7 * _DAY)
     failed = Key[float | None](_retention, 30 * _DAY)
@@ -348,7 +368,7 @@ class LogTable(Table):
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
-TOP = ("database", "defaults", "pools", "types", "schedules", "retention", "admin", "log")
+TOP = ("database", "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
@@ -357,6 +377,7 @@ HOMES = {
     **dict.fromkeys(PoolTable.keys, "[pools.NAME]"),
     **dict.fromkeys(PoolTable.keys.keys() - NAMING, "[pools.NAME] or [defaults]"),
     **dict.fromkeys(ScheduleTable.keys, "[[schedules]]"),
+    **dict.fromkeys(AlertTable.keys.keys() - ScheduleTable.keys, "[[alerts]]"),
     **dict.fromkeys(RetentionTable.keys, "[retention]"),
     **dict.fromkeys(AdminTable.keys, "[admin]"),
     **dict.fromkeys(LogTable.keys, "[log]"),

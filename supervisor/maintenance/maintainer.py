@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from supervisor.domain.alerts import Alert
 from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
+from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.burst import BurstWatch
 from supervisor.maintenance.changes import CommitWatch
 from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
@@ -65,6 +67,7 @@ class Orders(NamedTuple):
     keep_done: float | None
     keep_failed: float | None
     schedules: tuple[Schedule, ...]
+    alerts: tuple[Alert, ...]
     burst: bool
     since: float  # Unix seconds: when the supervisor started
 
@@ -121,6 +124,17 @@ class Maintainer:
             pools = tuple(wanted.values())
             yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)
         else:
+            alert_sources = Sources(
+                store.finished.alerts,
+                store.backlog,
+                store.schedules,
+                wanted,
+                orders.schedules,
+                self._broken_pools,
+                orders.record.host,
+            )
+            for alert in orders.alerts:  # before the schedules: they would move on a time that was missed
+                yield RaiseAlert(alert, alert_sources)
             for schedule in orders.schedules:
                 yield FireSchedule(store.schedules, schedule)
             if chances:
@@ -131,6 +145,11 @@ class Maintainer:
         yield self._history
         yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
         yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
+
+    def _broken_pools(self) -> dict[str, str]:
+        """What the supervisor shows of them on the scoreboard."""
+        pools = self._board.supervisor_status().get("pools", {})
+        return {name: str(pool.get("problem", "")) for name, pool in pools.items() if pool.get("broken")}
 
     def _scheduler(self, *duties: Duty) -> Scheduler:
         return Scheduler(duties, between=self._slot.beat, failed=self._count)

@@ -18,6 +18,7 @@ from supervisor.domain.job import Claim, Job, JobEvent, NewJob, NewJobs
 from supervisor.domain.settlement import Settlement
 
 # `import … as …` of the same name: the rest of the system imports these from here.
+from supervisor.store.concerns import AlertStore as AlertStore
 from supervisor.store.concerns import Backlog as Backlog
 from supervisor.store.concerns import ClaimLocks as ClaimLocks
 from supervisor.store.concerns import Controls as Controls

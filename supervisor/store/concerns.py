@@ -151,8 +151,36 @@ class History(Protocol):
         """Delete minutes that began before then. Without any, nothing is written."""
 
 
+class AlertStore(Protocol):
+    """What alerts have told, and the failed jobs that they tell of. Failed attempts have ascending numbers."""
+
+    def state(self, alert: str) -> str | None:
+        """What was stored for an alert; None for a new one."""
+
+    def begin(self, alert: str, state: str) -> str:
+        """Store the first state, unless there is one by now. Returns what is stored."""
+
+    def advance(
+        self, alert: str, before: str, after: str, jobs: Sequence[NewJob], now: float
+    ) -> list[int | None] | None:
+        """Store the state `after` and insert the jobs, both or neither. Returns their ids, None for a duplicate; or
+        None if the state is not `before`.
+        """
+
+    def latest_error(self) -> int:
+        """The number of the latest failed attempt; 0 if there is none."""
+
+    def failed(self, status: str, after: int, until: int, type: str | None = None) -> list[tuple[str, int, int, str]]:
+        """(type, number of jobs, id of the latest, its error) of the jobs that have this status now and had a failed
+        attempt with a number in this range. Jobs that alerts have enqueued do not count.
+        """
+
+
 class FinishedJobs(Protocol):
     """Finished jobs, walked through a bounded number of rows at a time."""
+
+    @property
+    def alerts(self) -> AlertStore: ...
 
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
         """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""

@@ -28,6 +28,7 @@ def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, bur
         keep_done=settings.retention.done,
         keep_failed=settings.retention.failed,
         schedules=settings.schedules,
+        alerts=settings.alerts,
         burst=burst,
         since=record.started_at,
     )

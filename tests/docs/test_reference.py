@@ -140,6 +140,7 @@ KEYS: list[tuple[str, type[Table]]] = [
     ("pool", shape.PoolTable),
     ("retry", shape.RetryTable),
     ("schedules", shape.ScheduleTable),
+    ("alerts", shape.AlertTable),
     ("retention", shape.RetentionTable),
     ("log", shape.LogTable),
 ]

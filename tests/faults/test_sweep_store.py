@@ -33,7 +33,6 @@ NEVER = "*=fail:busy@1000000"
 # Statements that no deed runs, with the test that does.
 ELSEWHERE = {
     "count_jobs": "tests/cli/test_restore.py",
-    "meta": "test_a_migration_can_be_tried_again",
     "set_meta": "test_a_migration_can_be_tried_again",
     "tables": "test_a_migration_can_be_tried_again",
     "has_column": "test_a_migration_can_be_tried_again",

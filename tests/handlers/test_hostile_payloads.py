@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from handlers import download, mail
+from handlers import connections, download, mail
 from handlers.options import PictureOptions
 from supervisor import Fail, Retry
 
@@ -212,7 +212,7 @@ def names(monkeypatch: pytest.MonkeyPatch, **known: list[str]) -> None:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(download, "_is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(connections, "_is_public", lambda address: address == "127.0.0.1")
 
 
 @pytest.mark.fault(78)

@@ -98,6 +98,17 @@ def test_a_mail_is_handed_over(server: Server, send: Callable[..., dict[str, Any
     assert "Hello,\r\n..\r\nthe end" in message, "a dot on a line of its own must not end the mail"
 
 
+def test_a_mail_of_an_alert_tells_the_facts(server: Server, send: Callable[..., dict[str, Any]]) -> None:
+    facts = {"summary": "2 jobs have failed", "subject": "tag", "error": "ValueError:\r\nBcc: x@example.org", "jobs": 2}
+    send({"to": "b@example.org", "alert": facts})
+    send({"to": "b@example.org", "alert": facts, "subject": "Mine", "text": "Look:"})
+    first, second = server.mails
+    assert "Subject: 2 jobs have failed" in first
+    assert "subject: tag\r\nerror: ValueError: Bcc: x@example.org\r\njobs: 2" in first
+    assert "Subject: Mine" in second
+    assert "Look:\r\n\r\nsummary: 2 jobs" in second
+
+
 def test_the_same_job_has_the_same_message_id(send: Callable[..., dict[str, Any]]) -> None:
     assert send()["message_id"] == send()["message_id"]
     assert send()["message_id"] != send({**PAYLOAD, "text": "another"})["message_id"]

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import supervisor.maintenance.maintainer  # noqa: F401 - all duties that there are
+from supervisor.domain.alerts import Alert
+from supervisor.domain.alerts import State as AlertState
 from supervisor.domain.duty import Duty
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.history import MINUTE
@@ -23,6 +25,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
 from supervisor.maintenance import items
+from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.changes import CommitWatch
 from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.deaths import DeathReport, Deaths
@@ -126,9 +129,11 @@ class World:
             long_ago = 3600.0 if name == "ghost" else 0.0
             desk.claim([name], owner=f"w-{name}", now=FIRST - long_ago, lock_time=LOCK)
         desk.operations.actions.cancel(1, FIRST)
-        for type_, status in (("tag", Status.FAILED), ("ancient", Status.DONE)):
+        for type_, status in (("tag", Status.FAILED), ("ancient", Status.DONE), ("lost", Status.FAILED)):
             desk.finish(desk.put(type_, at=FIRST - 9000), status, at=FIRST - 8000)
         desk.operations.controls.scale("tag", 3, FIRST)
+        alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
+        desk.maintenance.finished.alerts.begin(alert.id, AlertState(0).written())
         desk.put("nobodys")
         desk.put("tag", at=FIRST)
         desk.close()
@@ -162,6 +167,10 @@ class World:
         yield control_poller(store.controls, {"tag"}, send)
         yield cancel_poller(store.controls, "own", send)
         yield unhandled_types(store.backlog, ("tag",), send)
+        yield RaiseAlert(
+            Alert("given_up", 0.0, "alarm", "{}", 60.0),
+            Sources(store.finished.alerts, store.backlog, store.schedules, {"tag": WANTED}, (), dict, "host"),
+        )
         yield FireSchedule(store.schedules, schedule)
         yield Redriver(store.finished, [RedrivePolicy(WANTED, 60.0, 1)])
         yield Recovery(store.registry, store.locks, "own")
@@ -190,6 +199,7 @@ class World:
             "retries": not self.look.jobs.latest(status=Status.FAILED, type="tag", before=None, limit=1),
             "pruning": "ancient" not in jobs,
             "schedule": "planned" in jobs,
+            "alert": "alarm" in jobs,
             "history": bool(self.look.history.minutes(0.0)),
             "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}} in self.messages,
             "cancels": {"cancels": [[live.id, 1, "w-live"]]} in self.messages,

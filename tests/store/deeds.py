@@ -82,6 +82,7 @@ def make_world(engine: Engine) -> None:
     _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
     desk.maintenance.schedules.plan("nightly", "{}", T0)
     assert desk.maintenance.history.record("s1", "{}", "{1}", [Minute(T0, "tag", done=1)])
+    desk.maintenance.finished.alerts.begin("alert:old", "{}")
     desk.operations.controls.pause("quiet", NOW)
     desk.operations.controls.scale("tag", 2, NOW)
     desk.close()
@@ -222,6 +223,20 @@ def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]
     }
 
 
+def _of_alerts() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
+    def advance(store: MaintenanceStore) -> Any:
+        return store.finished.alerts.advance("alert:old", "{}", "{1}", [_new(), _new()], NOW)
+
+    def failed_so_far(store: MaintenanceStore) -> Any:
+        return store.finished.alerts.failed("failed", 0, store.finished.alerts.latest_error())
+
+    return {
+        "begin an alert": (lambda r: r.finished.alerts.begin("alert:new", "{}"), True),
+        "advance an alert": (advance, False),
+        "read what has failed": (failed_so_far, True),
+    }
+
+
 def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
     every = Filter()
     return {
@@ -286,6 +301,7 @@ DEEDS = [
         ("claims", _of_claims()),
         ("maintenance", _of_maintenance()),
         ("schedules", _of_schedules()),
+        ("maintenance", _of_alerts()),
         ("operations", _of_operations()),
     )
     for name, (act, repeatable) in deeds.items()

@@ -47,6 +47,7 @@ recover = "pending"                  # or "failed": what start-up does with inte
 retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
 retry_failed_every = "0s"            # >0: failed jobs go back to pending this often
 [[schedules]]                        # name, cron or every, timezone, type, payload, misfire
+[[alerts]]                           # when, enqueue, payload, every, only
 [retention]                          # done = "7d", failed = "30d"
 [admin]                              # listen = "127.0.0.1:8787" or "unix:/run/…", token_file = "…"
 [log]                                # format = "auto" | "json" | "console", level

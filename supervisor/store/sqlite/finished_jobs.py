@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any
 
 from supervisor.store.base import Cursor, JobSelector
+from supervisor.store.sqlite.alerts import SqliteAlerts
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.refused_rows import one_by_one
@@ -17,6 +18,7 @@ class SqliteFinishedJobs:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.alerts = SqliteAlerts(connection)
 
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
         row = self._connection.row(QUERIES.prune_until, {"after": after, "limit": limit})

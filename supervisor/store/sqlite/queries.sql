@@ -349,6 +349,28 @@ UPDATE job_schedules SET next_at = :next_at
 WHERE name = :name AND timing = :timing AND next_at = :planned;
 
 
+-- Alerts -------------------------------------------------------------------------------------------
+
+-- name: begin_alert
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
+
+-- name: advance_alert
+-- Unless another supervisor has been faster; then the jobs must not be inserted either.
+UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
+
+-- name: latest_error
+SELECT max(id) FROM job_errors;
+
+-- name: failed_jobs
+-- The jobs of each type that failed in a range of failed attempts and have this status now, without those that alerts
+-- have enqueued. The job and its error are those of the latest attempt: max() chooses the row of the other columns.
+SELECT j.type, count(DISTINCT j.id), j.id, substr(e.message, 1, 1000), max(e.id)
+FROM job_errors e CROSS JOIN jobs j ON j.id = e.job_id
+WHERE e.id > :after AND e.id <= :until AND j.status = :status AND (:type IS NULL OR j.type = :type)
+  AND NOT (CASE WHEN json_valid(j.meta) THEN json_type(j.meta, '$.alert') IS NOT NULL ELSE 0 END)
+GROUP BY j.type;
+
+
 -- Measuring ----------------------------------------------------------------------------------------
 
 -- name: count_group

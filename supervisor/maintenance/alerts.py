@@ -1,0 +1,177 @@
+"""Alerts: enqueues a job when something has gone wrong, at most one in a time for each type, pool or schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from supervisor.domain.alerts import (
+    FAILURES,
+    Alert,
+    Event,
+    State,
+    job_of,
+    of_backlog,
+    of_failures,
+    of_pool,
+    of_schedule,
+)
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.schedule import Schedule
+from supervisor.store.base import AlertStore, Backlog, JobSelector, Schedules
+from supervisor.telemetry import events
+
+LATE = 60.0  # seconds after which a schedule counts as missed
+_ATTEMPTS = 10_000  # failed attempts looked at per run
+_MOST_HELD = 100_000  # the latest failed attempts that are looked at for news that had to wait
+
+
+class Sources(NamedTuple):
+    """Where an alert looks. `pools` are the supervisor's, `schedules` its own; `broken` tells why pools cannot start
+    their workers.
+    """
+
+    store: AlertStore
+    backlog: Backlog
+    schedules: Schedules
+    pools: Mapping[str, JobSelector]
+    planned: Iterable[Schedule]
+    broken: Callable[[], Mapping[str, str]]
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Result):
+    jobs: int = 0
+
+    @property
+    def news(self) -> bool:
+        return bool(self.jobs)
+
+
+class RaiseAlert(Duty):
+    """One alert, so that each fails on its own. Its state and its jobs are committed together: nothing is told twice,
+    and what could not be committed is told later. If several supervisors have it, the database decides which tells.
+    """
+
+    needs = Needs.WRITING
+
+    def __init__(self, alert: Alert, sources: Sources) -> None:
+        self.name = f"alert {alert.when} by {alert.type}"
+        self._alert = alert
+        self._sources = sources
+        self._state: State | None = None
+        self._stored = ""
+        self._next: float | None = None
+        self._log = events(process="maintainer")
+        self._look = {
+            "pool_broken": self._broken_pools,
+            "oldest_due": self._old_jobs,
+            "schedule_missed": self._missed_schedules,
+        }.get(alert.when)
+        # Jobs become too old, and schedules late, at times that are known; a broken pool is announced by nothing.
+        self.every = {"pool_broken": 5.0, "oldest_due": min(60.0, max(alert.over, 1.0))}.get(alert.when, 60.0)
+        self.rest = 1.0 if alert.when in FAILURES else None
+
+    def next_at(self, now: float) -> float | None:
+        return self._next
+
+    def run(self, now: float) -> Told:
+        self._next = None
+        state = self._state or self._read()
+        self._state = None  # until this run has ended well
+        if self._look is None:
+            found, more = self._failures(state, now)
+        else:
+            found, more = [event for event in self._look(now) if self._may_tell(state, event.subject, now)], False
+        if found:
+            state.tell([event.subject for event in found], self._alert.every, now)
+        changed = found or state.held != State.read(self._stored).held
+        if changed and not self._commit(state, found, now):
+            return Told(more=True)  # another supervisor was faster: look again at what is left
+        self._state = state
+        return Told(jobs=len(found), more=more)
+
+    def _read(self) -> State:
+        """A new alert tells of what happens from now on."""
+        store, alert = self._sources.store, self._alert
+        text = store.state(alert.id)
+        if text is None:
+            text = store.begin(alert.id, State(store.latest_error()).written())
+        self._stored = text
+        return State.read(text)
+
+    def _commit(self, state: State, found: list[Event], now: float) -> bool:
+        alert, text = self._alert, state.written()
+        jobs = [job_of(alert, event, self._sources.host, now) for event in found]
+        ids = self._sources.store.advance(alert.id, self._stored, text, jobs, now)
+        if ids is None:
+            return False
+        self._stored = text
+        for event, job in zip(found, ids, strict=True):
+            self._log.info("alert_raised", when=alert.when, subject=event.subject, type=alert.type, job=job)
+        return True
+
+    def _may_tell(self, state: State, subject: str, now: float) -> bool:
+        if not self._alert.concerns(subject):
+            return False
+        may = state.may_tell(subject, self._alert.every, now)
+        if not may:
+            self._again(state.told[subject] + self._alert.every)
+        return may
+
+    def _again(self, at: float) -> None:
+        self._next = at if self._next is None else min(self._next, at)
+
+    # What is looked for
+
+    def _failures(self, state: State, now: float) -> tuple[list[Event], bool]:
+        """The types that have jobs which failed for good since they were last told."""
+        store, alert = self._sources.store, self._alert
+        status, latest = FAILURES[alert.when], store.latest_error()
+        before = min(state.reached, latest)  # lower if the attempts were numbered anew
+        reached = min(latest, before + _ATTEMPTS)
+        found: dict[str, Event] = {}
+        for type_, held in list(state.held.items()):
+            if self._may_tell(state, type_, now):
+                del state.held[type_]
+                for group in store.failed(status, max(held, reached - _MOST_HELD), reached, type_):
+                    found[type_] = of_failures(alert.when, *group)
+        for group in store.failed(status, before, reached) if reached > before else ():
+            type_ = group[0]
+            if type_ in found or not alert.concerns(type_):
+                continue
+            if self._may_tell(state, type_, now):
+                found[type_] = of_failures(alert.when, *group)
+            else:
+                state.held.setdefault(type_, before)
+        state.reached = reached
+        return list(found.values()), reached < latest
+
+    def _broken_pools(self, now: float) -> list[Event]:
+        return [of_pool(pool, problem) for pool, problem in self._sources.broken().items()]
+
+    def _old_jobs(self, now: float) -> list[Event]:
+        over, found = self._alert.over, []
+        for pool, wanted in self._sources.pools.items():
+            if not self._alert.concerns(pool):
+                continue
+            depth = self._sources.backlog.depth(wanted, now, 1)
+            if depth.oldest is not None and now - depth.oldest > over:
+                found.append(of_backlog(pool, now - depth.oldest))
+            elif depth.oldest is not None or depth.next_due is not None:
+                first = depth.oldest if depth.oldest is not None else depth.next_due or now
+                self._again(first + over + 0.001)
+        return found
+
+    def _missed_schedules(self, now: float) -> list[Event]:
+        ours, found = {schedule.name: schedule.timing for schedule in self._sources.planned}, []
+        for row in self._sources.schedules.planned():
+            if ours.get(row.name) != row.timing or not self._alert.concerns(row.name):
+                continue
+            if now - row.next_at > LATE:
+                found.append(of_schedule(row.name, now - row.next_at))
+            else:
+                self._again(row.next_at + LATE + 0.001)
+        return found
