@@ -2,10 +2,10 @@
 
 A payload may come from an untrusted source, and must not make a worker reach what only this machine or its network can
 reach (server-side request forgery). So requests use HTTP and HTTPS only, also after a redirect, connect directly and
-not through a proxy, and reject addresses that are not public. A name is resolved first, each of its addresses is checked,
-and the connection uses exactly the address that was checked: no other address receives anything, not even a connection
-attempt, and a name that resolves differently a second time has no effect. Each redirect is checked like the first
-address.
+not through a proxy, and reject addresses that are not public. A name is resolved first, each of its addresses is
+checked, and the connection uses exactly the address that was checked: no other address receives anything, not even a
+connection attempt, and a name that resolves differently a second time has no effect. Each redirect is checked like the
+first address.
 """
 
 from __future__ import annotations

@@ -1,0 +1,298 @@
+"""handlers.http against servers on loopback: what is sent, what is retried, and what it does not reach."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.message import Message
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from handlers import http as webhook
+from handlers.options import HttpOptions
+from supervisor import Fail, Retry
+from supervisor.worker.loader import Handler, HandlerError
+
+
+@dataclass
+class Seen:
+    method: str
+    path: str
+    headers: Message
+    body: bytes
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    timeout = 10
+    server: Receiver
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.seen.append(Seen(self.command, self.path, self.headers, body))
+        if self.path == "/hang":
+            self.server.hold.wait(10)
+            return
+        if self.path.startswith("/to/"):
+            self.send_response(307)
+            self.send_header("Location", self.path[4:])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        status = int(self.path.rpartition("/")[2]) if self.path.startswith("/status/") else 200
+        self.send_response(status)
+        if self.server.retry_after:
+            self.send_header("Retry-After", self.server.retry_after)
+        said = b"x" * 100_000 if self.path == "/long" else b"thanks"
+        self.send_header("Content-Length", str(0 if status == 204 else len(said)))
+        self.end_headers()
+        if status != 204:
+            self.wfile.write(said)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - names of the base class
+
+    def log_message(self, *_: object) -> None: ...
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.seen: list[Seen] = []
+        self.retry_after = ""
+        self.hold = threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is part of the play."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.hold.set()
+        server.shutdown()
+        thread.join()
+
+
+Send = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def send(receiver: Receiver, context: Callable[..., Any]) -> Send:
+    """Send to a path of the receiver, or to a `url`; the keywords are options."""
+
+    def call(payload: dict[str, Any] | None = None, path: str = "/hook", **options: Any) -> dict[str, Any]:
+        ctx = context(**{"allow_private_hosts": True, "timeout": 5.0, **options})
+        ctx.idempotency_key = "epoch-1"
+        at = {} if options.get("url") else {"url": f"{receiver.url}{path}"}
+        return webhook.send({**at, **(payload or {})}, ctx)
+
+    return call
+
+
+def test_the_body_is_sent_as_json_with_a_key_that_is_the_same_for_every_attempt(receiver: Receiver, send: Send) -> None:
+    assert send({"body": {"n": "ä"}}) == {"status": 200, "body": "thanks"}
+    [seen] = receiver.seen
+    assert (seen.method, seen.path, json.loads(seen.body)) == ("POST", "/hook", {"n": "ä"})
+    assert seen.headers["Content-Type"] == "application/json"
+    assert seen.headers["Idempotency-Key"] == "epoch-1"
+
+
+def test_the_signature_covers_method_url_time_and_body(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    send({"body": [1]}, secret_env="HOOK_SECRET")
+    [seen] = receiver.seen
+    stamp = seen.headers["X-Timestamp"]
+    assert abs(time.time() - int(stamp)) < 60
+    text = f"POST\n{receiver.url}/hook\n{stamp}\n".encode() + seen.body
+    assert seen.headers["X-Signature"] == "sha256=" + hmac.new(b"s3cret", text, hashlib.sha256).hexdigest()
+
+
+def test_a_secret_that_is_not_set_sends_nothing(receiver: Receiver, send: Send) -> None:
+    with pytest.raises(Fail, match="the environment variable NO_SUCH_SECRET is not set"):
+        send({}, secret_env="NO_SUCH_SECRET")
+    assert receiver.seen == []
+
+
+def test_a_get_has_no_body_and_an_alert_sends_its_facts(receiver: Receiver, send: Send) -> None:
+    send({"method": "GET"})
+    send({"alert": {"when": "given_up"}})
+    get, post = receiver.seen
+    assert (get.method, get.body, get.headers["Content-Type"]) == ("GET", b"", None)
+    assert json.loads(post.body) == {"when": "given_up"}
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 410, 422])
+def test_a_refusal_is_permanent(send: Send, status: int) -> None:
+    with pytest.raises(Fail, match=rf"127\.0\.0\.1 answered {status}"):
+        send(path=f"/status/{status}")
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 507])
+def test_a_trouble_of_the_receiver_is_retried(send: Send, status: int) -> None:
+    with pytest.raises(Retry, match=rf"127\.0\.0\.1 answered {status}") as caught:
+        send(path=f"/status/{status}")
+    assert caught.value.after is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "least", "most"),
+    [
+        ("120", 120, 120),
+        ("in an hour", 3000, 3600),
+        ("an hour ago", 0, 0),
+        ("999999999", 7 * 86_400, 7 * 86_400),
+        ("soon", None, None),
+        ("-5", None, None),
+        ("Wed, 99 Foo 2099", None, None),
+    ],
+)
+def test_the_receiver_may_say_when_to_come_again(
+    receiver: Receiver, send: Send, wish: str, least: float | None, most: float | None
+) -> None:
+    dates = {"in an hour": 3600, "an hour ago": -3600}
+    receiver.retry_after = formatdate(time.time() + dates[wish], usegmt=True) if wish in dates else wish
+    with pytest.raises(Retry) as caught:
+        send(path="/status/429")
+    if least is None or most is None:
+        assert caught.value.after is None
+    else:
+        assert caught.value.after is not None
+        assert least <= caught.value.after <= most
+
+
+def test_no_connection_and_no_answer_are_retried(receiver: Receiver, send: Send) -> None:
+    with pytest.raises(Retry, match=r"no answer from 127\.0\.0\.1"):
+        send(path="/hang", timeout=0.2)
+    with pytest.raises(Retry, match=r"no answer from 127\.0\.0\.1"):
+        send(url="http://127.0.0.1:1/")
+
+
+def test_only_the_start_of_a_long_answer_is_kept(send: Send) -> None:
+    assert send(path="/long")["body"] == "x" * 1000
+    assert send(path="/status/204") == {"status": 204, "body": ""}
+
+
+# What it must not reach
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/hook",
+        "http://localhost:{port}/hook",
+        "http://[::ffff:127.0.0.1]:{port}/hook",
+        "http://2130706433:{port}/hook",
+        "http://169.254.169.254/latest/meta-data",
+        "http://10.0.0.1/",
+    ],
+)
+def test_private_addresses_are_refused_unless_allowed(receiver: Receiver, send: Send, url: str) -> None:
+    with pytest.raises(Fail, match="is not a public address"):
+        send({"url": url.format(port=receiver.server_port)}, allow_private_hosts=False)
+    assert receiver.seen == []
+
+
+def test_a_redirect_is_an_error_unless_a_get_may_follow_it(receiver: Receiver, send: Send) -> None:
+    with pytest.raises(Fail, match=r"127\.0\.0\.1 answered 307 .* is not followed"):
+        send(path="/to//elsewhere", max_redirects=3)
+    with pytest.raises(Fail, match="is not followed"):
+        send({"method": "GET"}, path="/to//elsewhere")
+    assert send({"method": "GET"}, path="/to//elsewhere", max_redirects=1)["status"] == 200
+    assert [seen.path for seen in receiver.seen] == ["/to//elsewhere"] * 3 + ["/elsewhere"]
+
+
+def test_a_redirect_reaches_no_private_address_and_no_other_scheme(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handlers.connections._is_public", lambda address: address == "127.0.0.1")
+    with pytest.raises(Fail, match=r"10\.0\.0\.1 is not a public address"):
+        send({"method": "GET"}, path="/to/http://10.0.0.1/", max_redirects=3, allow_private_hosts=False)
+    for place in ("file:///etc/passwd", "ftp://127.0.0.1/x"):
+        with pytest.raises(Fail):
+            send({"method": "GET"}, path=f"/to/{place}", max_redirects=3, allow_private_hosts=False)
+
+
+def test_a_redirect_to_another_host_carries_no_credentials(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "Bearer s3cret")
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    place = f"http://localhost:{receiver.server_port}/there"
+    options = {"headers_env": {"Authorization": "TOKEN"}, "secret_env": "HOOK_SECRET"}
+    send({"method": "GET"}, path=f"/to/{place}", max_redirects=1, **options)
+    first, second = receiver.seen
+    assert (first.headers["Authorization"], second.path) == ("Bearer s3cret", "/there")
+    assert second.headers["Authorization"] is None
+    assert second.headers["X-Signature"] is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ({"url": "file:///etc/passwd"}, "the url cannot be used"),
+        ({"url": "ftp://example.org/"}, "it must begin with https:// or http://"),
+        ({"url": "http://a b/"}, "a space or a control character"),
+        ({"url": "http://user:pass@example.org/"}, "it contains a user name"),
+        ({"url": "http://example.org:99999/"}, "the url cannot be used"),
+        ({"url": ""}, "there is no url"),
+        ({"url": 5}, "there is no url"),
+        ({"method": "TRACE"}, "method must be one of"),
+        ({"method": "GET", "body": 1}, "GET has no body"),
+        ({"headers": {"X": "a\r\nHost: b"}}, "the header X must be a printable ASCII text"),
+        ({"headers": {"Host": "b"}}, "the header 'Host' cannot be set"),
+        ({"headers": {"x-signature": "b"}}, "the header 'x-signature' cannot be set"),
+        ({"headers": {"a b": "c"}}, "the header 'a b' cannot be set"),
+        ({"headers": []}, "headers must be an object"),
+        ({"boddy": 1}, "unknown key 'boddy'"),
+    ],
+)
+def test_an_invalid_payload_fails_for_good_and_reaches_nobody(
+    receiver: Receiver, send: Send, payload: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(Fail, match=problem):
+        send(payload)
+    assert receiver.seen == []
+
+
+def test_a_url_of_the_options_is_the_only_one(receiver: Receiver, send: Send) -> None:
+    send({"body": 1}, url=f"{receiver.url}/fixed")
+    with pytest.raises(Fail, match="the payload must not have a url of its own"):
+        send({"url": f"{receiver.url}/other"}, url=f"{receiver.url}/fixed")
+    assert [seen.path for seen in receiver.seen] == ["/fixed"]
+
+
+def test_a_header_of_the_options_cannot_be_replaced(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "Bearer s3cret")
+    payload = {"headers": {"authorization": "mine", "X-Trace": "1"}}
+    send(payload, headers_env={"Authorization": "TOKEN"})
+    [seen] = receiver.seen
+    assert (seen.headers.get_all("Authorization"), seen.headers["X-Trace"]) == (["Bearer s3cret"], "1")
+
+
+def test_no_secret_of_the_address_is_in_a_message(send: Send) -> None:
+    with pytest.raises(Fail) as caught:
+        send(path="/status/s3cret/404")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_options_are_checked_before_the_first_job() -> None:
+    handler = Handler(webhook.send, "handlers.http:send")
+    handler.check_options({"url": "https://example.org"})
+    with pytest.raises(HandlerError, match=r"options\.retries: there is no such option"):
+        handler.check_options({"retries": 1})
+    assert HttpOptions().max_redirects == 0
