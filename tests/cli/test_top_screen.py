@@ -13,7 +13,9 @@ from supervisor.cli.top import frame, keys
 from supervisor.cli.top.actions import Cancel, Pause, Retry, Scale
 from supervisor.cli.top.panes import most_interesting, panes
 from supervisor.cli.top.poller import Seen
-from supervisor.cli.top.view import Pressed, View, press
+from supervisor.cli.top.side import chart
+from supervisor.cli.top.view import Pressed, Subject, View, press
+from supervisor.domain.history import Minute
 from supervisor.ops.views import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
 EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
@@ -117,10 +119,13 @@ def test_no_line_is_wider_than_the_screen_and_there_are_never_more(width: int, h
         )
         assert len(screen) <= height
         if width >= frame.NARROWEST and height >= frame.LOWEST:
-            assert screen[-1].startswith("q quit")
-            assert not screen[0] or width < 60 or screen[1].startswith(("supervisor ", "no supervisor"))
-            assert "gone" in screen[2]  # one line each, whatever they say
-            assert many == 0 or "no pool takes" in screen[3]
+            assert screen[-1].startswith(
+                "m m" if view.message and height < 18 else "workers: 12" if view.typed and height < 18 else "q quit"
+            )
+            # One line each, whatever they say; on a low screen the header has one line for what is wrong.
+            assert "gone" in screen[1 if height < 18 else 2]
+            assert height < 18 or screen[1].startswith(("supervisor ", "no supervisor"))
+            assert many == 0 or height < 18 or "no pool takes" in screen[3]
         assert max(map(cell_len, screen)) <= width
 
 
@@ -147,12 +152,88 @@ def test_rows_without_room_are_counted_and_the_selected_one_is_shown() -> None:
     )
     broken = replace(many, pools=[*many.pools, pool("zz", problem="no such module", broken=True)])
 
-    screen = shown(broken, View(selected={"pools": "p44@7"}))
+    screen = shown(broken, View(pane="types", selected={"pools": "p44@7"}))
 
     assert "BROKEN: no such module" in line_of(screen, " zz ")
     assert "›p44" in line_of(screen, "p44")
     assert re.search(r"… and 4\d more pools", line_of(screen, "more pools"))
     assert "more workers" in line_of(screen, "more workers")
+
+
+def test_arrows_scroll_through_the_rows() -> None:
+    many = overview(pools=[pool(f"p{n:02}") for n in range(45)])
+    view = after(View(), *["down"] * 20, of=many).view
+    screen = shown(many, view)
+    rows = [line.split()[0].lstrip("›") for line in screen if re.match(r"[ ›]p\d\d ", line)]
+    assert "p20" in rows
+    assert rows == [f"p{n:02}" for n in range(int(rows[0][1:]), int(rows[0][1:]) + len(rows))]
+    assert after(view, "pageup", of=many).view.selected == {"pools": "p10@7"}
+    assert after(view, "G", of=many).view.selected == {"pools": "p44@7"}
+    assert after(view, "pagedown", "home", of=many).view.selected == {"pools": "p00@7"}
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (61, 13), (80, 11)])
+def test_a_small_screen_shows_one_pane_whose_rows_scroll(width: int, height: int) -> None:
+    many = overview(workers=[worker(f"w-{n:02}", job=n + 1, running_for=float(99 - n)) for n in range(30)])
+    pools = shown(many, width=width, height=height)
+    assert "6 pending  2 running  12,345 done" in pools[0]  # these come before clock and database
+    assert line_of(pools, "▸pools 2").rstrip().endswith("workers 30  types 2")
+    assert [line.split()[0] for line in pools if "3 due" in line] == ["›mail", "tag"]
+    assert not any(line.startswith("supervisor 7") for line in pools)
+
+    screen = shown(many, after(View(), "tab", *["down"] * 15, of=many).view, width=width, height=height)
+    assert re.search(r"▸workers \d+–\d+ of 30", line_of(screen, "▸workers"))
+    assert "picture 25" in line_of(screen, "›w-15")
+    assert sum("picture" in line for line in screen) >= height - 5
+    assert screen[-1].startswith("q quit  ? help  Tab pane")
+    asked = shown(many, after(View(), "tab", "c", of=many).view, width=width, height=height)
+    assert asked[-1] == "cancel job 1 of w-00? y/n"
+    helped = "\n".join(shown(many, View(help=True), width=width, height=height))
+    assert all(f"{key} " in helped for key in ("Tab", "p", "l", "c", "r", "a", "Enter"))
+
+
+def test_a_wide_screen_has_charts_and_the_log_of_the_selected_job() -> None:
+    minutes = [Minute(1020.0 - 60 * back - 60, "mail", done=back, failed=back == 3, waiting=7) for back in range(60)]
+    log = "\n".join(f"line {number} {EVIL}" for number in range(100))
+    for width, height in ((200, 50), (140, 40), (90, 60)):
+        screen = shown(overview(), width=width, height=height, minutes=minutes, log=(12, log))
+        assert len(screen) == height
+        assert max(map(cell_len, screen)) <= width
+        assert "0 now, 59 at most" in line_of(screen, "DONE A MINUTE")
+        assert "0 now, 1 at most" in line_of(screen, "FAILED ATTEMPTS")
+        assert "7 now" in line_of(screen, "WAITING")
+        assert "█" in "".join(screen)
+        assert "LOG OF JOB 12, mail-1" in line_of(screen, "LOG OF")
+        assert "\\x1b[31mboom" in line_of(screen, "line 99")
+        assert all(char.isprintable() for line in screen for char in line)
+    assert not any("A MINUTE" in line for line in shown(overview()))
+
+
+def test_l_shows_the_log_of_the_selected_workers_job_on_any_screen() -> None:
+    of = overview()
+    view = after(View(), "tab", "down", "l", of=of).view
+    assert view.subject(panes(of, {})) == Subject(13, "tag-1")
+    screen = shown(of, view, width=40, height=10, log=(13, "one\ntwo\n"))
+    assert screen[1:4] == ["LOG OF JOB 13, tag-1", "one", "two"]
+    assert "…" in shown(of, view, log=(12, "another job's"))[3]
+    assert "nothing yet" in shown(of, view, log=(13, ""))[3]
+    assert after(view, "l", of=of).view.log is False
+    assert after(view, "escape", of=of).view.log is False
+    idle = overview(workers=[worker("w-1", job=None)])
+    assert "no job is running" in shown(idle, View(log=True))[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "bars"),
+    [
+        ([0, 4, 8], 3, ["  █", "·██"]),
+        ([0, 1, 1000], 6, ["    ██", "··▁▁██"]),
+        ([5, 6, 7], 2, ["▆█", "██"]),
+        ([0, 0], 2, ["", "··"]),
+    ],
+)
+def test_charts_show_the_latest_values_on_the_right(values: list[int], width: int, bars: list[str]) -> None:
+    assert chart(values, width, 2) == bars
 
 
 def test_the_longest_running_job_is_among_those_shown() -> None:
@@ -277,6 +358,7 @@ def test_q_leaves_also_from_the_help() -> None:
         (b"\x1b[15~\x1b[200~", []),
         (b"\xff\x00", []),
         (b"\x7f", ["backspace"]),
+        (b"\x1b[5~\x1b[6~\x1b[H\x1bOF\x1b[1~\x1b[4~", ["pageup", "pagedown", "home", "end", "home", "end"]),
     ],
 )
 def test_what_terminals_send_is_understood(sent: bytes, meant: list[str]) -> None:

@@ -8,5 +8,7 @@ poller.py     a thread that reads the database and performs actions
 actions.py    changes to the database that keys can request
 view.py       the selection, and what each key does; pure
 panes.py      pools, workers and types as rows; pure
+side.py       charts and the log of a job; pure
+help.py       the keys, in words; pure
 frame.py      the whole screen for a width and a height; pure
 """

@@ -68,6 +68,8 @@ class _Loop:
 
     def _draw(self) -> None:
         width, height = self._terminal.size()
+        subject = self._view.subject(self._panes)
+        self._poller.follow(None if subject is None else subject.job)
         self._terminal.show(frame.lines(self._seen, self._view, width, height, time.monotonic()))
 
     def _hear(self, numbers: bytes) -> None:

@@ -15,6 +15,13 @@ from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
 Name = Literal["pools", "workers", "types"]
 NAMES: tuple[Name, ...] = ("pools", "workers", "types")
 
+# What a narrow screen leaves out, first what matters least.
+SPARED: dict[Name, tuple[str, ...]] = {
+    "pools": ("rate>", "oldest>"),
+    "workers": ("pid>", "memory>", "state", "for>"),
+    "types": ("mean>", "errors/h>", "running>", "failed>"),
+}
+
 _ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
 
 
@@ -60,6 +67,13 @@ def most_interesting(rows: tuple[Row, ...], room: int, selected: str) -> tuple[R
         return rows[index].key != selected, tuple(-part for part in rows[index].interest), index
 
     return tuple(rows[index] for index in sorted(sorted(range(len(rows)), key=rank)[: max(0, room)]))
+
+
+def around(rows: tuple[Row, ...], room: int, selected: str) -> tuple[Row, ...]:
+    """At most `room` of the rows, with the selected one in the middle."""
+    at = next((number for number, row in enumerate(rows) if row.key == selected), 0)
+    start = max(0, min(at - max(0, room - 1) // 2, len(rows) - room))
+    return rows[start : start + max(0, room)]
 
 
 def _pools(overview: Overview) -> Pane:

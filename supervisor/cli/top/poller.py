@@ -5,21 +5,25 @@ If the database is busy or gone, only this thread waits; keys still work.
 
 from __future__ import annotations
 
+import enum
 import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from supervisor.cli.top.actions import Action
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError, StoreGone
+from supervisor.domain.history import KEPT, MINUTE, Minute
 from supervisor.ops import commands
+from supervisor.ops.run_logs import end_of
 from supervisor.ops.status import Costs, gather
 from supervisor.ops.views import Overview
 from supervisor.store.base import Engine, Operations
 
 EVERY = 1.0  # seconds between two reads
+_HISTORY_EVERY = 10.0  # seconds between two reads of the history, which has a row for each minute
 RECENT = 50  # unsuccessful jobs of each kind that are looked through for the latest failures
 
 
@@ -28,7 +32,7 @@ class Seen:
     """What is known: the last successful read, its time (monotonic seconds), and why newer reads fail.
 
     `failures` is the latest message of each type, from `RECENT` unsuccessful jobs. `answer` is the result of the last
-    action; `answers` counts the actions.
+    action; `answers` counts the actions. `minutes` are the last hour, `log` a job and what it has printed.
     """
 
     overview: Overview | None = None
@@ -37,6 +41,14 @@ class Seen:
     trouble: str = ""
     answer: str = ""
     answers: int = 0
+    minutes: Sequence[Minute] = ()
+    log: tuple[int, str] | None = None
+
+
+class _Look(enum.Enum):
+    """Not an action: only look again at once."""
+
+    NOW = 1
 
 
 class Poller:
@@ -46,9 +58,11 @@ class Poller:
         self.seen = Seen()
         self._engine = engine
         self._wake = wake
-        self._actions: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Action | _Look | None] = queue.SimpleQueue()
         self._operations: Operations | None = None
         self._costs = Costs()
+        self._job: int | None = None
+        self._next_history = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
 
     def start(self) -> None:
@@ -56,6 +70,12 @@ class Poller:
 
     def ask(self, action: Action) -> None:
         self._actions.put(action)
+
+    def follow(self, job: int | None) -> None:
+        """Read the log of this job from now on."""
+        if job != self._job:
+            self._job = job
+            self._actions.put(_Look.NOW)
 
     def stop(self) -> None:
         """Does not wait long: reading a busy database may take seconds, and writes nothing."""
@@ -72,17 +92,28 @@ class Poller:
             if action is None:
                 self._forget()
                 return
-            self._perform(action)
+            if not isinstance(action, _Look):
+                self._perform(action)
 
     def _look(self) -> None:
         try:
             operations = self._open()
             overview = gather(self._engine, operations, costs=self._costs)
             failures = _failures(operations)
+            minutes = self._minutes(operations, overview.time)
+            log = None if (job := self._job) is None else (job, end_of(operations, job) or "")
         except (StoreError, OSError) as error:
             self._failed(error)
         else:
-            self._publish(replace(self.seen, overview=overview, failures=failures, at=time.monotonic(), trouble=""))
+            seen = replace(self.seen, overview=overview, failures=failures, minutes=minutes, log=log)
+            self._publish(replace(seen, at=time.monotonic(), trouble=""))
+
+    def _minutes(self, operations: Operations, now: float) -> Sequence[Minute]:
+        if time.monotonic() < self._next_history:
+            return self.seen.minutes
+        minutes = operations.history.minutes(now - KEPT - MINUTE)
+        self._next_history = time.monotonic() + _HISTORY_EVERY
+        return minutes
 
     def _perform(self, action: Action) -> None:
         try:

@@ -25,8 +25,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """The job whose log is shown."""
+
+    job: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """`typed` holds the digits of a pool's new size, `message` the result of the last action."""
+    """`typed` holds the digits of a pool's new size, `message` the result of the last action. With `log`, a log takes
+    the place of the tables.
+    """
 
     pane: Name = "pools"
     selected: Mapping[Name, str] = field(default_factory=dict)
@@ -34,6 +44,7 @@ class View:
     typed: str = ""
     message: str = ""
     help: bool = False
+    log: bool = False
     quitting: bool = False
 
     def row(self, panes: Panes, pane: Name | None = None) -> Row | None:
@@ -41,6 +52,17 @@ class View:
         name = pane or self.pane
         rows = panes[name].rows
         return panes[name].row(self.selected.get(name, "")) or (rows[0] if rows else None)
+
+    def subject(self, panes: Panes) -> Subject | None:
+        """The job of the selected worker, or the one that runs longest in the selected pool, or of such a type; if
+        there is none, the one that runs longest.
+        """
+        row = self.row(panes)
+        busy = [(worker, worker.job) for worker in panes["workers"].rows if worker.job is not None]
+        for worker, job in busy:
+            if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
+                return Subject(job, worker.cells[0])
+        return Subject(busy[0][1], busy[0][0].cells[0]) if busy else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +88,17 @@ def press(view: View, key: str, panes: Panes, overview: Overview | None) -> Pres
         return Pressed(replace(view, quitting=True))
     if key == "?":
         return Pressed(replace(view, help=True))
+    if key == "l" or (view.log and key == "escape"):
+        return Pressed(replace(view, log=not view.log))
     return _asked(view, key, panes, overview)
 
 
-_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "tab": 1, "backtab": -1}
+_PAGE = 10
+_ALL = 1 << 30
+_MOVES = {
+    "up": -1, "k": -1, "down": 1, "j": 1, "tab": 1, "backtab": -1, "pageup": -_PAGE, "pagedown": _PAGE, "home": -_ALL,
+    "g": -_ALL, "end": _ALL, "G": _ALL,
+}  # fmt: skip
 
 
 def _moved(view: View, key: str, panes: Panes) -> View:
