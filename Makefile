@@ -14,9 +14,9 @@ BENCH ?=
 # The tests start a thousand processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEWEST = tests/web tests/store tests/processes tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
+NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
 
-.PHONY: install packages node demo test newest newest-tests coverage faults model deploy-test long lint types soak bench screenshots clean
+.PHONY: install packages node demo test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,24 @@ newest: $(VENV)/.installed
 
 newest-tests: $(VENV)/.installed
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NEWEST)
+
+# Django's own tests of task backends, from its source, with ours: the package django-tasks on the usual Python, and
+# Django 6 on the newest.
+frameworks: $(VENV)/.django-source
+	@$(MAKE) --no-print-directory frameworks-tests SOURCE=$(abspath $(VENV))/.django-source
+	@newest=$$(tests/newest.sh $(BIN)/python); \
+	if [ -z "$$newest" ]; then echo "frameworks: Django 6 needs a newer Python than $$($(BIN)/python -V)"; else \
+	  $(MAKE) --no-print-directory frameworks-tests PYTHON=$$newest VENV=$(VENV)-newest \
+	    SOURCE=$(abspath $(VENV))/.django-source; fi
+
+frameworks-tests: $(VENV)/.installed
+	DJANGO_TESTS=$(SOURCE)/tests $(BIN)/python -m pytest tests/contrib/test_django.py
+
+$(VENV)/.django-source: | $(VENV)/.installed
+	rm -rf $@ $@.new && mkdir $@.new
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+	  --ignore-requires-python --dest $@.new 'django>=6.1,<6.2'
+	tar -xzf $@.new/*.tar.gz -C $@.new --strip-components 1 && rm $@.new/*.tar.gz && mv $@.new $@
 
 # `make test` with what no test reaches; every process is traced, so it takes twice as long.
 coverage: $(VENV)/.installed-ml

@@ -30,15 +30,18 @@ from typing import Any
 
 from supervisor import tasks
 from supervisor.client import Queue
+from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import released
 from supervisor.engine import open_engine
 from supervisor.store.base import Claims, Engine, JobSelector
+from supervisor.telemetry import events
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, load
+from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.task_handler import TaskHandler
 
 __all__ = ["context", "run_due"]
@@ -127,7 +130,14 @@ class _Executors:
             handler.handle = self._watched(handler.handle)
         epoch = engine.database.epoch()
         self._executors = {
-            type_: Executor(handler, NoBoard(epoch, engine.meta), policy, capabilities=capabilities, options=options)
+            type_: Executor(
+                handler,
+                NoBoard(epoch, engine.meta),
+                policy,
+                capabilities=capabilities,
+                options=options,
+                middleware=_own_middleware(handler),
+            )
             for type_, handler in self._handlers.items()
         }
         self._ready: list[str] = []
@@ -157,6 +167,12 @@ class _Executors:
                 raise
 
         return watched
+
+
+def _own_middleware(handler: Handler) -> WorkerMiddleware | None:
+    """That of the handler itself; a pool, which may have more, there is none here."""
+    info = middleware.WorkerInfo("testing", "testing", events())
+    return WorkerMiddleware(middleware.load(handler.middleware), info) if handler.middleware else None
 
 
 def _handler(type_: str, target: HandlerLike) -> Handler:

@@ -180,9 +180,12 @@ class Queue(Administration):
         """Create the database and its tables now, or upgrade them, instead of on first use."""
         self._engine.database.migrate()
 
-    def job(self, job_id: int) -> Job:
-        """The job as it is now. Raises JobNotFound."""
-        job = self._connections.using(self._connections.reader, lambda producer: producer.job(job_id))
+    def job(self, job_id: int, *, connection: object = None) -> Job:
+        """The job as it is now; with `connection`, as the caller's transaction sees it. Raises JobNotFound."""
+        if connection is not None:
+            job = self._on(connection).job(connection, job_id)
+        else:
+            job = self._connections.using(self._connections.reader, lambda producer: producer.job(job_id))
         if job is None:
             raise JobNotFound(job_id)
         return job

@@ -104,6 +104,9 @@ class TransactionalInsert(Protocol):
     def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
         """The same for one job. Returns its id, and False if that is an existing job with the same unique key."""
 
+    def job(self, connection: Any, job_id: int) -> Job | None:
+        """The job as the caller's transaction sees it."""
+
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         """Run `call` with the synchronous form of an asynchronous connection, without blocking the event loop."""
 

@@ -49,7 +49,8 @@ class Handler:
     Made from a function, or from a class with those methods. Only `handle` is required, or `handle_batch`, which is
     then used for single jobs, too. `async def` runs on one event loop that lasts as long as the worker.
     What jobs leave on it ends with them; what `setup` has started there continues.
-    With `check_options` it can reject the pool's options by a ValueError, before its `setup`.
+    With `check_options` it can reject the pool's options by a ValueError, before its `setup`. `middleware` is its own,
+    called inside the pool's.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -69,6 +70,7 @@ class Handler:
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
         self._check_options = getattr(target, "check_options", None)
+        self.middleware: Sequence[Any] = getattr(target, "middleware", ())
         self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None

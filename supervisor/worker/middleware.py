@@ -21,7 +21,7 @@ Run = Callable[[Any, Context], Any]
 
 _PAUSE = 60.0  # seconds between two log lines about the same hook: a broken one may fail thousands of times a second
 _DECISIONS = (JobInterrupted, Retry, Fail, Snooze)  # of the worker, which ends a run, and of a middleware about it
-_OWN = ("supervisor.worker.", "supervisor.domain.")
+_OWN = ("supervisor.worker.", "supervisor.domain.", "supervisor.contrib.")
 
 
 class WorkerMiddleware:

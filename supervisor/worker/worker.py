@@ -263,7 +263,7 @@ class Worker:
         if self.pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
         info = middleware.WorkerInfo(self.pool.name, self.record.name, self._log)
-        loaded = middleware.load(self.pool.middleware)
+        loaded = middleware.load([*self.pool.middleware, *getattr(handler, "middleware", ())])
         self._middleware = WorkerMiddleware(loaded, info, self._mark) if loaded else None
         self._executor = Executor(
             handler,

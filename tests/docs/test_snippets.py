@@ -39,7 +39,7 @@ def describe(): ...
 @task
 def nightly(): ...
 """
-OF_EXTRAS = {"numpy", "onnx", "onnxruntime"}
+OF_EXTRAS = {"django", "fastapi", "flask", "numpy", "onnx", "onnxruntime", "sqlalchemy"}
 GO_PATH = Path("/usr/share/gocode")  # Debian's, with golang-github-mattn-go-sqlite3-dev
 PROGRAMS = {
     "js": ["node"],
@@ -108,7 +108,7 @@ def perform(block: Block, folder: Path) -> str:
 def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
     missing = missing_library(document)
     if missing:
-        pytest.skip(f"{missing} is not installed: it comes with the extra ml")
+        pytest.skip(f"{missing} is not installed: it comes with the extra ml or dev")
     Queue(f"sqlite:///{tmp_path}/app.db").enqueue("tag")  # the tables, for blocks in SQL
     printed = ""
     for block in blocks(document=document):
@@ -131,7 +131,14 @@ def missing_library(document: Path) -> str:
     """A library of an extra that the document's programs import and that is not here, or nothing."""
     programs = [block.text for block in blocks("python", document=document) if block.runs or block.file]
     imported = re.findall(r"^(?:import|from) (\w+)", "\n".join(programs), re.M)
-    return next((name for name in imported if name in OF_EXTRAS and importlib.util.find_spec(name) is None), "")
+    return next((name for name in imported if name in OF_EXTRAS and not is_there(name)), "")
+
+
+def is_there(library: str) -> bool:
+    """Django counts if it has tasks, itself or by the package for them."""
+    if library != "django" or importlib.util.find_spec(library) is None:
+        return importlib.util.find_spec(library) is not None
+    return any(importlib.util.find_spec(name) for name in ("django_tasks", "django.tasks"))
 
 
 def missing_program(block: Block) -> str:

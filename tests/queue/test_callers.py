@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, InvalidJob, Queue
+from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue
 
 Enqueue = Callable[[object], Any]
 
@@ -254,3 +254,15 @@ def test_djangos_connection(queue: Queue, path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("connection: a django.DatabaseWrapper is none that can be used here; give SQLite's")
+
+
+def test_a_job_of_the_open_transaction_is_seen_with_its_connection(queue: Queue, path: Path) -> None:
+    queue.create_tables()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        job_id = queue.enqueue("tag", connection=connection)
+        assert queue.job(job_id, connection=connection).type == "tag"
+        with pytest.raises(JobNotFound):
+            queue.job(job_id)
+        connection.rollback()
+        with pytest.raises(JobNotFound):
+            queue.job(job_id, connection=connection)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor import Context, Fail, Queue, Retry
+from supervisor.domain.middleware import FailedJob
 from supervisor.domain.retry import RetryPolicy
 from supervisor.engine import open_engine
 from supervisor.testing import context, run_due
@@ -202,3 +203,21 @@ def test_a_handler_may_be_called_with_a_context_of_its_own() -> None:
     assert ctx.reported == 0.25
     assert [(job.type, job.payload) for job in ctx.children] == [("next", '{"of":7}')]
     assert handle({}, context(cancelled=True)) == "cancelled"
+
+
+def test_a_handlers_own_middleware_is_called(queue: Queue) -> None:
+    told = []
+
+    class Telling:
+        def on_failure(self, job: FailedJob, error: BaseException) -> None:
+            told.append((job.attempt, job.final, repr(error)))
+
+    class Handler:
+        middleware = (Telling,)
+
+        def handle(self, payload: object, ctx: Context) -> None:
+            raise Fail("no")
+
+    queue.enqueue("tag")
+    run_due(queue, {"tag": Handler})
+    assert told == [(1, True, "Fail('no')")]

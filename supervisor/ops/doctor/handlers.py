@@ -70,24 +70,24 @@ def broken_handlers(settings: Settings) -> dict[str, Faults]:
             continue  # a program, or reported as missing or malformed already
         key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.options, pool.middleware))
         if key not in tried:
-            tried[key] = _try(pool, settings.folder)
+            tried[key] = _try(pool, settings)
         if tried[key]:
             problems[name] = tried[key]
     return problems
 
 
-def _try(pool: PoolSettings, folder: Path) -> Faults:
+def _try(pool: PoolSettings, settings: Settings) -> Faults:
     """Import one handler and its middleware as a worker would, and let it check the pool's options."""
     # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as options:
         module, how = "supervisor.ops.doctor.probe", "batch" if pool.batch_size > 1 else "one"
-        name = pool.handler or "-"
+        name, folder = pool.handler or "-", str(settings.folder)
         pickle.dump(dict(pool.options), options)
         options.seek(0)
         try:
             ran = subprocess.run(
-                [sys.executable, "-P", "-m", module, str(answer.fileno()), str(folder), name, how, *pool.middleware],
-                env=_environment(pool.env),
+                [sys.executable, "-P", "-m", module, str(answer.fileno()), folder, name, how, *pool.middleware],
+                env=_environment(pool.env, settings.database),
                 pass_fds=(answer.fileno(),),
                 stdin=options,
                 stdout=output,
@@ -114,10 +114,10 @@ def _of_handler(pool: PoolSettings, problem: str) -> Faults:
     return [(("handler" if ":" in pool.handler else "tasks",), problem)]
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
+def _environment(env: Mapping[str, str], database: str) -> dict[str, str]:
     from supervisor.worker.environment import SINGLE_THREADED
 
-    return {**SINGLE_THREADED, **os.environ, **env}
+    return {**SINGLE_THREADED, **os.environ, "SUPERVISOR_DATABASE": database, **env}
 
 
 def _died(handler: str, code: int, output: bytes) -> str:

@@ -53,6 +53,10 @@ class SqliteTransactionalInsert:
         self.used = True
         return callers.on_driver(connection, lambda raw: insert_or_find(_cursor(raw), job, time.time()))
 
+    def job(self, connection: Any, job_id: int) -> Job | None:
+        row = callers.on_driver(connection, lambda raw: _cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
+        return None if row is None else job_of(row)
+
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         return await callers.awaited(connection, call)
 

@@ -1,0 +1,149 @@
+"""`TasksBackend`: Django's tasks as jobs. A job's payload has the path of the task, `args` and `kwargs`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from django.utils.module_loading import import_string
+
+from supervisor.client import Queue
+from supervisor.contrib.django import checks
+from supervisor.contrib.django._tasks import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from supervisor.contrib.django.place import Place
+from supervisor.contrib.django.results import filled
+from supervisor.domain.errors import InvalidJob, JobNotFound
+from supervisor.domain.job import Job
+
+
+class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
+    """OPTIONS: `database` is the alias of the database whose transactions tasks belong to; `url` the database of the
+    jobs, if that is another one; `type` what the types of the jobs begin with, "django" if it is not given.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.place = Place(alias, self.options)
+        self._guard = threading.Lock()
+        self._queues: dict[str, Queue] = {}
+
+    def validate_task(self, task: Any) -> None:
+        super().validate_task(task)
+        try:
+            self.place.type_of(task.queue_name)
+        except InvalidJob as error:
+            raise InvalidTask(f"Queue {task.queue_name!r}: {error.problem}") from None
+
+    def enqueue(self, task: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> Any:
+        """Enqueue a call as part of the open transaction.
+
+        If the jobs are in another database than `database`, it is enqueued when that transaction has committed, and the
+        result has no id until then. Raises InvalidJob for too large arguments, django.db.Error or StoreError if the
+        database cannot be written.
+        """
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id="",
+            status=TaskResultStatus.READY,
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        queue, connection = self._queue(), self._connection()
+        if self.place.shared():
+            connection.validate_no_broken_transaction()
+            connection.ensure_connection()
+            with connection.wrap_database_errors:
+                self._insert(result, queue, connection.connection)
+        elif connection is not None and connection.in_atomic_block:
+            transaction.on_commit(partial(self._insert, result, queue), using=self.place.database)
+        else:
+            self._insert(result, queue)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The task's result as it is now. Raises TaskResultDoesNotExist, also if retention has deleted the job."""
+        try:
+            return self.result_of(int(result_id))
+        except (ValueError, JobNotFound, ImportError):
+            raise TaskResultDoesNotExist(result_id) from None
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """What Django's system check says about the configuration."""
+        return checks.problems(self.place, self.queues)
+
+    def result_of(self, job_id: int) -> Any:
+        """The result of a job. Raises JobNotFound, ImportError if there is no such task, and ImproperlyConfigured."""
+        job = self._job(job_id)
+        return filled(self._task_of(job), job, self.alias, self._queue().url)
+
+    def _task_of(self, job: Job) -> Any:
+        queue = self.place.queue_of(job.type)
+        payload = job.payload
+        if queue is None or not isinstance(payload, dict) or not isinstance(payload.get("task"), str):
+            raise ImportError(f"job {job.id} is not a task of Django's")
+        task = import_string(payload["task"])
+        if not isinstance(task, Task):
+            raise ImportError(f"{payload['task']} is not a task")
+        return task.using(queue_name=queue, priority=job.priority, backend=self.alias)
+
+    def _insert(self, result: Any, queue: Queue, connection: Any = None) -> None:
+        task = result.task
+        payload = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
+        if self.alias != DEFAULT_TASK_BACKEND_ALIAS:
+            payload["backend"] = self.alias
+        job_id = queue.enqueue(
+            self.place.type_of(task.queue_name),
+            payload,
+            priority=int(task.priority),
+            at=None if task.run_after is None else task.run_after.timestamp(),
+            connection=connection,
+        )
+        stored = queue.job(job_id, connection=connection)
+        for name in ("id", "enqueued_at"):
+            object.__setattr__(result, name, getattr(filled(task, stored, self.alias, queue.url), name))
+        task_enqueued.send(type(self), task_result=result)
+
+    def _job(self, job_id: int) -> Job:
+        """As the open transaction sees it, which may have enqueued it. Raises JobNotFound."""
+        queue, connection = self._queue(), self._connection()
+        if connection is None or not connection.in_atomic_block or not self.place.shared():
+            return queue.job(job_id)
+        with connection.wrap_database_errors:
+            return queue.job(job_id, connection=connection.connection)
+
+    def _connection(self) -> Any:
+        """Django's connection; None if there is no such database."""
+        found = self.place.database in connections
+        return connections[self.place.database] if found else None
+
+    def _queue(self) -> Queue:
+        url = self.place.url()
+        with self._guard:
+            if url not in self._queues:
+                self._queues[url] = Queue(url)
+            return self._queues[url]

@@ -1,0 +1,93 @@
+"""From a job to Django's TaskResult."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any
+
+from django.conf import settings
+
+from supervisor.contrib.django._tasks import TaskError, TaskResult, TaskResultStatus
+from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.engine import open_engine
+
+_STATUSES = {
+    Status.PENDING: TaskResultStatus.READY,
+    Status.RUNNING: TaskResultStatus.RUNNING,
+    Status.DONE: TaskResultStatus.SUCCESSFUL,
+}  # all others: FAILED
+_CLASSES = {
+    "permanent": "supervisor.Fail",
+    "retry": "supervisor.Retry",
+    "result": "builtins.TypeError",
+    "payload": "builtins.TypeError",
+    "timeout": "builtins.TimeoutError",
+    "memory": "builtins.MemoryError",
+    "exit": "builtins.SystemExit",
+}
+_CLASS = re.compile(r"^([^\W\d][\w.]*)(?::|$)", re.M)
+_UNKNOWN = "unknown"  # a worker: short runs that succeed leave no row with its name
+
+
+def filled(task: Any, job: Job, alias: str, url: str) -> Any:
+    """The result of a task, which is that of the job."""
+    failures: list[Attempt] = []
+    runs: list[Run] = []
+    if job.status.finished or job.attempts > 1 or job.last_error is not None:
+        failures, runs = _history(job.id, url)
+    if not job.attempts and job.scheduled_at != job.created_at:
+        task = task.using(run_after=moment(job.scheduled_at))
+    payload = job.payload
+    result = TaskResult(
+        task=task,
+        id=str(job.id),
+        status=_STATUSES.get(job.status, TaskResultStatus.FAILED),
+        enqueued_at=moment(job.created_at),
+        started_at=moment(min((run.started_at for run in runs), default=job.started_at)),
+        finished_at=moment(job.completed_at) if job.status.finished else None,
+        last_attempted_at=moment(job.started_at),
+        args=payload.get("args", []),
+        kwargs=payload.get("kwargs", {}),
+        backend=alias,
+        errors=[TaskError(exception_class_path=_class_of(one), traceback=_stack(one)) for one in failures],
+        worker_ids=_workers(job, failures, runs),
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def moment(seconds: Any) -> datetime.datetime | None:
+    """A time as the settings want it, from Unix seconds; None for anything else, which other programs may store."""
+    if not isinstance(seconds, (int, float)):
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC if settings.USE_TZ else None)
+
+
+def _history(job_id: int, url: str) -> tuple[list[Attempt], list[Run]]:
+    operations = open_engine(url).operations()
+    try:
+        return operations.jobs.attempts(job_id), operations.jobs.runs(job_id)
+    finally:
+        operations.close()
+
+
+def _workers(job: Job, failures: list[Attempt], runs: list[Run]) -> list[str]:
+    """A name for each attempt."""
+    seen = [(one.attempt, one.worker) for one in failures] + [(one.attempt, one.worker) for one in runs]
+    names = {attempt: worker for attempt, worker in seen if worker}
+    if job.locked_by:
+        names[job.attempts] = job.locked_by
+    return [names.get(attempt, _UNKNOWN) for attempt in range(1, job.attempts + 1)]
+
+
+def _class_of(failure: Attempt) -> str:
+    """The path of the exception's class. What no exception has ended, such as a crash, has one of ours."""
+    found = _CLASS.search(failure.message) if failure.kind == "exception" else None
+    if found is None:
+        return _CLASSES.get(failure.kind, "supervisor.QueueError")
+    return found[1] if "." in found[1] else f"builtins.{found[1]}"
+
+
+def _stack(failure: Attempt) -> str:
+    return failure.traceback or failure.message

@@ -1,0 +1,159 @@
+"""The handler of a pool for Django's tasks: `handler = "supervisor.contrib.django.worker:Tasks"`.
+
+Importing this module sets Django up and imports every `tasks` module of the installed apps: in the template, before
+workers are forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+import django
+from asgiref.sync import AsyncToSync, ThreadSensitiveContext, sync_to_async
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections, connections, reset_queries
+from django.utils.module_loading import autodiscover_modules
+
+from supervisor.domain.errors import Fail, InvalidJob
+from supervisor.domain.middleware import FailedJob
+from supervisor.worker.context import Context
+
+if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+    raise ImproperlyConfigured('add env = { DJANGO_SETTINGS_MODULE = "….settings" } to the pool')
+if not apps.ready:
+    django.setup()
+autodiscover_modules("tasks")
+
+from supervisor.contrib.django import TasksBackend  # noqa: E402 - it needs the settings
+from supervisor.contrib.django._tasks import (  # noqa: E402
+    DEFAULT_TASK_BACKEND_ALIAS,
+    TaskContext,
+    TaskError,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from supervisor.contrib.django.place import file_of  # noqa: E402
+from supervisor.contrib.django.results import moment  # noqa: E402
+
+connections.close_all()  # what an app has opened while it was loaded: workers must not inherit it
+
+_running = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext(TaskContext):  # type: ignore[misc]  # Django has no types
+    """What a task with `takes_context` receives. `job` is our own context: progress, cancelled, extend, log."""
+
+    job: Context
+
+
+class Signals:
+    """Sends task_finished when a task has failed for good; `Tasks` brings it along."""
+
+    def on_failure(self, job: FailedJob, error: BaseException) -> None:
+        result, _running.result = getattr(_running, "result", None), None
+        if job.final and result is not None and result.id == str(job.id):
+            stack = "".join(traceback.format_exception(error))
+            path = f"{type(error).__module__}.{type(error).__qualname__}"
+            result.errors.append(TaskError(exception_class_path=path, traceback=stack))
+            _finish(result, TaskResultStatus.FAILED)
+
+
+class Tasks:
+    """Runs the task that a job's payload names."""
+
+    middleware = (Signals,)
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        if options:
+            raise ValueError(f"the handler of Django's tasks has no options, so none named {min(options)!r}")
+        url = os.environ.get("SUPERVISOR_DATABASE")
+        urls = [backend.place.url() for backend in _ours()]
+        if not urls:
+            raise ValueError("TASKS of Django's settings has no supervisor.contrib.django.TasksBackend")
+        if url and all(file_of(one) != file_of(url) for one in urls):
+            raise ValueError(
+                f"Django's tasks are enqueued into {', '.join(urls)}, but this supervisor's jobs are in {url}"
+            )
+
+    def handle(self, payload: Any, ctx: Context) -> Any:
+        # In a context of its own: what a task activates, such as a language, does not affect the next one.
+        return copy_context().run(_run, payload, ctx)
+
+
+def _ours() -> Iterator[TasksBackend]:
+    for alias in task_backends:
+        with contextlib.suppress(ImproperlyConfigured):  # another one, of which Django tells
+            if isinstance(backend := task_backends[alias], TasksBackend):
+                yield backend
+
+
+def _run(payload: Any, ctx: Context) -> Any:
+    reset_queries()
+    close_old_connections()
+    try:
+        alias = payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS) if isinstance(payload, dict) else ""
+        backend = task_backends[alias]
+        if not isinstance(backend, TasksBackend):
+            raise Fail(f'TASKS["{alias}"] is not a backend of job-supervisor')
+        try:
+            result = _running.result = backend.result_of(ctx.job_id)
+        except ImportError as error:
+            raise Fail(str(error)) from None
+        args = [JobContext(task_result=result, job=ctx)] if result.task.takes_context else []
+        call = _bound(result.task, [*args, *result.args], result.kwargs)
+        task_started.send(type(backend), task_result=result)
+        value = call()
+        try:
+            value = normalize_json(value)
+        except TypeError as error:
+            raise InvalidJob("result", str(error)) from error
+        object.__setattr__(result, "_return_value", value)
+        _finish(result, TaskResultStatus.SUCCESSFUL)
+        return value
+    finally:
+        close_old_connections()
+
+
+def _bound(task: Any, args: list[Any], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """The call. Arguments that do not fit fail at once: another attempt would not help."""
+    try:
+        inspect.signature(task.func).bind(*args, **kwargs)
+    except TypeError as error:
+        raise Fail(f"{task.module_path}: {error}") from None
+    inside = getattr(AsyncToSync.executors, "current", None) is not None  # of a test that is itself asynchronous
+    if inspect.iscoroutinefunction(task.func) and not inside:
+        return lambda: asyncio.run(_awaited(task.func(*args, **kwargs)))
+    return lambda: task.call(*args, **kwargs)
+
+
+async def _awaited(coroutine: Any) -> Any:
+    """Its synchronous parts, such as queries, run in a thread that ends with it, and with the thread's connections.
+
+    Not Django's async_to_sync: that waits for the coroutine even when the job is to stop.
+    """
+    async with ThreadSensitiveContext():
+        try:
+            return await coroutine
+        finally:
+            await sync_to_async(connections.close_all)()
+
+
+def _finish(result: Any, status: Any) -> None:
+    object.__setattr__(result, "finished_at", moment(time.time()))
+    object.__setattr__(result, "status", status)
+    task_finished.send(type(task_backends[result.backend]), task_result=result)

@@ -1,0 +1,52 @@
+"""supervisor.contrib.django in a Django project of its own, tests/contrib/shop, whose test cases Django runs.
+
+In the usual environment that is the package django-tasks; `make frameworks` runs them with Django 6, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHOP = Path(__file__).with_name("shop")
+PATIENCE = 110.0  # seconds
+SOURCE = "DJANGO_TESTS"  # the folder `tests` of Django's source
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("django") is None
+    or (importlib.util.find_spec("django_tasks") is None and importlib.util.find_spec("django.tasks") is None),
+    reason="Django 6, or Django with django-tasks, is not installed",
+)
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        "enqueueing",
+        "working",
+        pytest.param(
+            "of_django",
+            marks=pytest.mark.skipif(SOURCE not in os.environ, reason="`make frameworks` fetches Django's source"),
+        ),
+    ],
+)
+def test_the_cases_of_a_django_project_pass(cases: str, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(SHOP, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "manage.py", "test", "--noinput", f"orders.cases.{cases}"]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    assert process.returncode == 0, output[-8000:]
