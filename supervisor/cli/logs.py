@@ -150,6 +150,9 @@ class _Printer:
             line(_ended(part))
             if part.error:
                 lines((part.traceback or part.error).rstrip())
+            if part.stderr:
+                line("stderr:")
+                lines(part.stderr.rstrip())
 
 
 def _told(part: Part) -> Iterator[str]:

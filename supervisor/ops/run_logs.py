@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +16,11 @@ from supervisor.ops.posted import living, registered
 from supervisor.ops.timeline import trials
 from supervisor.store.base import Operations
 from supervisor.system import run_log
+from supervisor.system.scoreboard import Scoreboard
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends
-_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
+_UNIT = re.compile(r"/([^/\n]+\.service)$", re.MULTILINE)
 
 
 class Running(NamedTuple):
@@ -45,20 +47,21 @@ class Part(NamedTuple):
     duration: float | None = None
     error: str | None = None
     traceback: str | None = None
+    stderr: str | None = None
 
 
-def running(operations: Operations, job: int | None = None) -> Iterator[Running]:
-    """The runs that go on now, as far as this user can read the scoreboards."""
-    for _, _, board in registered(operations):
-        for number in range(1, 0 if board is None else board.highest + 1):
-            slot = board.slot(number).read() if board is not None else None
-            if slot is not None and slot.job and slot.state in PRESENT and job in (None, slot.job):
-                yield Running(slot.job, slot.token, slot.name, board.run_logs, number)  # type: ignore[union-attr]
+def running(boards: Iterable[Scoreboard], job: int | None = None) -> Iterator[Running]:
+    """The runs that go on now, or those of one job."""
+    for board in boards:
+        for number in range(1, board.highest + 1):
+            slot = board.slot(number).read()
+            if slot.job and slot.state in PRESENT and job in (None, slot.job):
+                yield Running(slot.job, slot.token, slot.name, board.run_logs, number)
 
 
 def end_of(operations: Operations, job_id: int) -> str | None:
     """What the current or latest run of a job has printed, as far as it is kept; None if nothing is."""
-    for run in running(operations, job_id):
+    for run in running((board for _, _, board in registered(operations) if board is not None), job_id):
         if text := run_log.said(run.file, run.slot, run.job, run.token):
             return text
     logged = [run.log for run in operations.jobs.runs(job_id) if run.log]
@@ -67,18 +70,25 @@ def end_of(operations: Operations, job_id: int) -> str | None:
 
 def where_events_are(operations: Operations) -> list[str]:
     """Where the events of each running supervisor go, in words."""
-    return [f"supervisor {record.pid}: {_target(record.pid)}" for record in living(operations)]
+    return [f"supervisor {record.pid}: {_target(Path('/proc', str(record.pid)))}" for record in living(operations)]
 
 
-def _target(pid: int) -> str:
-    try:
-        unit = _UNIT.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"))
-        target = str(Path(f"/proc/{pid}/fd/2").readlink())
-    except OSError:
-        return "its standard error, which this user cannot see"
-    if unit is not None and target.startswith("socket:"):
+def _target(process: Path) -> str:
+    cgroups, stderr = "", None
+    with suppress(OSError):
+        cgroups = (process / "cgroup").read_text(encoding="utf-8", errors="replace")
+        stderr = str((process / "fd/2").readlink())
+    return described_target(cgroups, stderr)
+
+
+def described_target(cgroups: str, stderr: str | None) -> str:
+    """Where a process writes, from its /proc/PID/cgroup and the target of its standard error; None: it is hidden."""
+    unit = _UNIT.search(cgroups)
+    if unit is not None and (stderr is None or stderr.startswith("socket:")):
         return f"journalctl -u {unit[1]} -f"
-    return target if target.startswith("/") else "its standard error, which another program reads"
+    if stderr is None:
+        return "its standard error, which this user cannot see"
+    return stderr if stderr.startswith("/") else "its standard error, which another program reads"
 
 
 @dataclass(slots=True)
@@ -119,7 +129,9 @@ class LogReader:
             if job is None:
                 raise JobNotFound(self._job)
         # Runs that end while we look are found as ended the next time.
-        going_on = [] if job is not None and job.status.finished else list(running(self._operations, self._job))
+        found = [] if job is not None and job.status.finished else list(registered(self._operations))
+        self.unseen = self.unseen or any(board is None and alive is not False for _, alive, board in found)
+        going_on = list(running((board for _, _, board in found if board is not None), self._job))
         parts = [*(self._ended() if job is None else self._ended_of(job))]
         for run in going_on:
             parts += self._printed(run, last)
@@ -162,6 +174,7 @@ class LogReader:
             run.duration,
             None if error is None else error.message,
             None if error is None else error.traceback,
+            None if error is None else error.stderr,
         )
 
     def _printed(self, run: Running, last: bool) -> Iterable[Part]:

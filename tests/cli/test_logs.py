@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.ops.run_logs import described_target
+from supervisor.system.scoreboard import Scoreboard
 from tests.site_under_test import Site, wait_for
 
 from .conftest import COMMAND, Run
@@ -161,6 +163,36 @@ def test_what_a_living_run_prints_is_shown_without_following(site: Site, cli: Ru
 
     Path(f"{gate}1").touch()
     site.queue.wait(job, timeout=20)
+
+
+def test_who_cannot_see_the_workers_is_told_and_sees_what_is_recorded(site: Site, cli: Run) -> None:
+    job = site.queue.enqueue("say", {"text": "recorded"})
+    site.queue.wait(job, timeout=20)
+    [board] = [path for path in site.folder.rglob("scoreboard-*") if Scoreboard.open(path) is not None]
+    hidden = board.with_name("hidden")  # root sees everything, so permissions would not do
+    board.rename(hidden)
+    try:
+        waiting = site.queue.enqueue("nobody")
+        ran = cli("logs", waiting, "-c", site.config)
+        assert "only the user of the workers sees what running jobs print" in ran.err
+        assert "recorded 0" in cli("logs", "-c", site.config).out
+    finally:
+        hidden.rename(board)
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "stderr", "told"),
+    [
+        ("0::/system.slice/job-supervisor.service\n", "socket:[81]", "journalctl -u job-supervisor.service -f"),
+        ("1:cpu:/\n0::/system.slice/jobs@a.service", None, "journalctl -u jobs@a.service -f"),
+        ("0::/system.slice/cron.service\n", "/var/log/jobs.log", "/var/log/jobs.log"),
+        ("0::/user.slice/user@7.service/app.slice/term.scope\n", "/dev/pts/3", "/dev/pts/3"),
+        ("0::/\n", "pipe:[7]", "its standard error, which another program reads"),
+        ("", None, "its standard error, which this user cannot see"),
+    ],
+)
+def test_where_a_supervisor_writes_its_events_is_said(cgroups: str, stderr: str | None, told: str) -> None:
+    assert described_target(cgroups, stderr) == told
 
 
 def test_unknown_and_silent_jobs_are_one_line(site: Site, cli: Run) -> None:
