@@ -91,6 +91,7 @@ def _workers(overview: Overview) -> None:
     devices = any(worker.device is not None for worker in overview.workers)
     for worker in overview.workers:
         job = "" if worker.job is None else f"job {worker.job} for {span(worker.running_for)}"
+        job += f", and {worker.running - 1} more" if worker.running > 1 else ""
         doing = ", ".join(filter(None, (job, activity(worker)))) or NOTHING
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
         device = (worker.device or NOTHING,) if devices else ()

@@ -29,6 +29,7 @@ _AS_WRITTEN = (
     "scale_down_delay",
     "idle_timeout",
     "prefetch",
+    "concurrency",
     "batch_size",
     "batch_wait",
     "timeout",
@@ -143,6 +144,12 @@ def _check_batches(pool: Layers, report: Report) -> None:
         if pool.own.values.get(key) and pool.get("batch_size") > 1:
             at = pool.at(("batch_size",))
             report.add(at, f"{what} is given one job at a time; batches need a handler with handle_batch")
+    if pool.get("concurrency") > 1 and pool.get("batch_size") > 1:
+        report.add(
+            pool.at(("concurrency",)), "a worker runs batches one at a time: raise batch_size or concurrency, not both"
+        )
+    elif pool.get("concurrency") > 1 and pool.own.values.get("command"):
+        report.add(pool.at(("concurrency",)), "a program is given one job at a time; raise workers instead")
 
 
 def _pool(pool: Layers, tables: Mapping[str, Checked], folder: Path, report: Report) -> PoolSettings:

@@ -83,6 +83,7 @@ class PoolSettings(NamedTuple):
     idle_timeout: float  # after this time without workers, the template's memory is released
     capabilities: tuple[str, ...]
     prefetch: int | None  # None: determined by the worker's own speed
+    concurrency: int  # jobs that one worker runs at the same time
     batch_size: int
     batch_wait: float
     timeout: float

@@ -24,6 +24,7 @@ from supervisor.domain.text import is_number
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
 MOST_IN_A_BATCH = 256
+MOST_AT_ONCE = 1000  # jobs in one worker
 MOST_WORKERS = 1024
 MOST_THREADS = 1024
 MOST_CORES = 4096
@@ -283,6 +284,7 @@ class PoolTable(Table):
     idle_timeout = Key(duration, 300.0)
     capabilities = Key[list[str]](listed(text(_capability), _distinct), [])
     prefetch = Key(_prefetch, None)
+    concurrency = Key(whole(1, MOST_AT_ONCE), 1)
     batch_size = Key(whole(1, MOST_IN_A_BATCH), 1)
     batch_wait = Key(duration, 0.02)
     timeout = Key(wait, 120.0)

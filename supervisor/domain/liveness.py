@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted
+
 
 class Verdict(Enum):
     WELL = "well"  # the heartbeat is recent

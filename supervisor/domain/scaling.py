@@ -57,12 +57,13 @@ class Taken(NamedTuple):
     jobs: int
 
 
-def still_due(due: int, measured_at: float, taken: Iterable[Taken]) -> int:
-    """Of the jobs that were due at the last look, those that no worker has taken since.
+def still_due(due: int, measured_at: float, taken: Iterable[Taken], places: int = 0) -> int:
+    """Of the jobs that were due at the last look, those that no worker has taken since, and for which busy workers have
+    no `places` either.
 
     No job must count twice: as waiting, and through the worker that is busy with it.
     """
-    return max(0, due - sum(max(1, one.jobs) for one in taken if one.since > measured_at))
+    return max(0, due - places - sum(max(1, one.jobs) for one in taken if one.since > measured_at))
 
 
 def decide(load: Load, policy: ScalingPolicy) -> Decision:

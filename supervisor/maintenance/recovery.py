@@ -129,4 +129,4 @@ def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, i
     if slot is None:
         return None, 1
     # Without a run this is (0, 0), which no claim matches: nothing had begun.
-    return (slot.job, slot.token if slot.job else 0), slot.batch if slot.job else 1
+    return (slot.job, slot.token if slot.job else 0), slot.together if slot.job else 1

@@ -317,6 +317,7 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         progress=slot.progress if slot.job else None,
         # Without a job or its progress, the text says why the worker waits.
         text=slot.text if slot.job or slot.progress is None else "",
+        running=slot.running or (slot.batch if slot.job else 0),
         claims=slot.claims,
         done=slot.done,
         memory=memory_of(slot.pid) or None if slot.pid else None,

@@ -31,7 +31,9 @@ def largest(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker. `running_for` and `beat_age` are seconds, `memory` is its unshared memory."""
+    """One worker. `running` is the number of jobs that it runs now; `running_for` and `beat_age` are seconds; `memory`
+    is its unshared memory.
+    """
 
     name: str
     pool: str
@@ -42,6 +44,7 @@ class WorkerView:
     running_for: float | None
     progress: float | None
     text: str
+    running: int
     claims: int
     done: int
     memory: int | None

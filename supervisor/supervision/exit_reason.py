@@ -112,9 +112,14 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     cause, message, kind, number, code = _cause(slot, known)
     charge, _ = _KILLS.get(cause, ("crash", ""))
     run, accused = _run(slot, known, charge)
-    if known.kill is not None and charge != "nothing" and cause == known.kill.reason and run != known.kill.run:
+    side_by_side = charge == "crash" and slot.places > 1 and slot.together > 1  # it is not known which one it was
+    meant = known.kill is None or cause != known.kill.reason or run == known.kill.run
+    if charge != "nothing" and not meant and not side_by_side:
         charge = "nothing"  # the run it was meant for had ended in the meantime
-    doubted = charge == "crash" and _in_doubt(slot, known, cause)
+    several = charge == "crash" and slot.together > 1  # none of them is charged
+    if side_by_side and run == NO_RUN:
+        run = (slot.last_job, slot.last_token)
+    doubted = charge == "crash" and not several and _in_doubt(slot, known, cause)
     if doubted:
         charge = "nothing"
         message += "; the first time does not count, because earlier jobs had left threads or processes behind"
@@ -127,9 +132,9 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
         message,
         charge,
         run,
-        batch=slot.batch if slot.job else 1,
-        uncommitted=max(slot.unsettled, 1) if doubted else 0 if none_lost else slot.unsettled,
-        last_job=slot.job if doubted else slot.last_job,
+        batch=slot.together if several or slot.places == 1 else 1,
+        uncommitted=max(slot.unsettled, 1) if doubted else 0 if none_lost or side_by_side else slot.unsettled,
+        last_job=slot.job if doubted else 0 if side_by_side else slot.last_job,
         early=_early(slot),
         expected=cause == SHUTDOWN,
         failure={
@@ -148,7 +153,7 @@ def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
     """Whether something that earlier jobs left behind may have ended the run. Not for a second death: what was left
     the first time ended with that worker.
     """
-    sure = cause in (ALONE, HELD_DATABASE) or slot.batch > 1
+    sure = cause in (ALONE, HELD_DATABASE)
     return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
 
 
@@ -156,7 +161,7 @@ def _early(slot: Snapshot) -> bool:
     """Whether it never committed anything. A batch that kills its worker is smaller next time, so such deaths end
     on their own.
     """
-    return slot.done - slot.unsettled <= slot.lost and not (slot.job and slot.batch > 1)
+    return slot.done - slot.unsettled <= slot.lost and slot.together == 1
 
 
 def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, bool]:

@@ -107,13 +107,15 @@ class Pool:
             self.target, self.reason, self.roof = 0, "no longer in the configuration", None
             return Decision(0, self.reason, needed=False)
         s = self.settings
-        policy = ScalingPolicy(s.min_workers, s.max_workers, s.jobs_per_worker, s.scale_down_delay, s.memory_budget)
+        each = max(s.jobs_per_worker, s.concurrency)
+        policy = ScalingPolicy(s.min_workers, s.max_workers, each, s.scale_down_delay, s.memory_budget)
         living = self.workers.living()
         slots = [worker.slot.read() for worker in living]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
+        places = sum(s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.job)
         decision = decide(
             Load(
-                due=still_due(self.waiting.due, self.waiting.at, taken),
+                due=still_due(self.waiting.due, self.waiting.at, taken, places),
                 busy=len(taken),
                 size=len(living),
                 target=self.target,

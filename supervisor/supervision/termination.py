@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from supervisor.domain.liveness import CANCEL_GRACE
 from supervisor.system.slot import Cancel, Snapshot, State
 
 KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
-CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted
-_MOST_REQUESTS = 64  # per worker; beyond that the oldest is dropped
+_MOST_REQUESTS = 1000  # per worker; beyond that the oldest is dropped
 
 Run = tuple[int, int]
 """A job's id and the token of its claim, which identify one run."""
@@ -49,7 +49,7 @@ class TerminationLadder:
         current = (slot.job, slot.token)
         if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
             return Step.NOTHING
-        if self.run == current and self.interrupted_at:
+        if self.run == current and self.interrupted_at and not self._extended(slot):
             return Step.KILL if now >= self.interrupted_at + KILL_GRACE else Step.NOTHING
         if slot.deadline and now >= slot.deadline:
             return self._interrupt(current, Cancel.TIMEOUT, now)
@@ -57,6 +57,10 @@ class TerminationLadder:
         if ends is not None and now >= ends:
             return self._interrupt(current, Cancel.REQUESTED, now)
         return Step.NOTHING
+
+    def _extended(self, slot: Snapshot) -> bool:
+        """Another run has blocked the event loop of both, for which time the worker extends the limit of this one."""
+        return slot.places > 1 and self.reason is Cancel.TIMEOUT and slot.deadline > self.interrupted_at
 
     def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
         self.run, self.reason, self.interrupted_at = run, reason, now
@@ -71,7 +75,7 @@ class TerminationLadder:
         """When to check again, in monotonic seconds; None while nothing is running or limited."""
         if slot.job == 0:
             return None
-        if self.run == (slot.job, slot.token) and self.interrupted_at:
+        if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
             return self.interrupted_at + KILL_GRACE
         times = [slot.deadline] if slot.deadline else []
         ends = self._grace_ends(slot)

@@ -71,8 +71,9 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     ladder = worker.ladder
     step = ladder.next_step(slot, now)
     if step is Step.INTERRUPT:
-        _tell_interrupted(worker, slot)
-        worker.dump_stacks(now)
+        if slot.places == 1:  # with concurrency, the worker has a limit for each run, and tells of each
+            _tell_interrupted(worker, slot)
+            worker.dump_stacks(now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
         worker.signal(signals.INTERRUPT)
     elif step is Step.KILL:

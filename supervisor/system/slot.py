@@ -57,6 +57,7 @@ _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN = 66  # it should exit
 _BUSY_SINCE = 67
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
+_RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -90,6 +91,17 @@ class Snapshot(NamedTuple):
     busy_since: float  # when it last took jobs after having none
     doubtful: bool  # the run started while there were recent leftovers of earlier jobs
     texts: bytes
+    running: int = 0  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
+    places: int = 1  # its concurrency
+
+    @property
+    def together(self) -> int:
+        """The runs any of which may be the cause if the worker dies now. With concurrency, an ended run that is not
+        committed is one of them.
+        """
+        if self.places > 1:
+            return self.running + self.unsettled
+        return self.batch if self.job else 1
 
     @property
     def incarnation(self) -> str:
@@ -164,6 +176,11 @@ class Requests(_Part):
         at = self._find_cancel(job, token) if job and self._ints[_CANCELS] else None
         return Cancel.NONE if at is None else Cancel(self._ints[at + 2])
 
+    @property
+    def cancels_made(self) -> int:
+        """How many requests were made so far. Only the last CANCELS are kept."""
+        return self._ints[_CANCELS]
+
     def _find_cancel(self, job: int, token: int) -> int | None:
         ints = self._ints
         for number in range(min(ints[_CANCELS], CANCELS)):
@@ -177,6 +194,14 @@ class Work(_Part):
     """The worker's claims and its runs: the current one, and how many have ended. Written by the worker."""
 
     __slots__ = ()
+
+    def run_together(self, places: int) -> None:
+        """It runs as many jobs at the same time."""
+        self._ints[_PLACES] = places
+
+    def open(self, whether: bool) -> None:
+        """Whether a job that arrives should wake it, although it is busy."""
+        self._ints[_OPEN] = whether
 
     def hold(self, claims: int) -> None:
         """Claims taken and not yet settled."""
@@ -224,6 +249,23 @@ class Work(_Part):
     def settle_aside(self, done: int) -> None:
         """The same for the heartbeat thread: a word of its own, since each word has one writer."""
         self._ints[_SETTLED_ASIDE] = done
+
+    def show(self, first: tuple[int, int, float, float], running: int, *, doubtful: bool) -> None:
+        """With concurrency: so many jobs run, and this one, (job, token, started, deadline), has to end first."""
+        ints, floats = self._ints, self._floats
+        ints[_JOB] = 0
+        ints[_RUNNING] = running
+        ints[_DOUBTFUL] = doubtful
+        job, ints[_TOKEN], floats[_STARTED], floats[_DEADLINE] = first
+        ints[_BATCH] = 1
+        ints[_JOB] = job
+
+    def end(self, done: int, last: tuple[int, int], running: int) -> None:
+        """With concurrency: `done` runs have ended so far, `last` the latest; so many still run."""
+        ints = self._ints
+        ints[_LAST_JOB], ints[_LAST_TOKEN] = last
+        ints[_DONE] = done
+        ints[_RUNNING] = running
 
     @property
     def run(self) -> tuple[int, int]:
@@ -304,7 +346,8 @@ class Slot(_Part):
     # Any process
 
     def is_idle(self) -> bool:
-        return self._ints[_STATE] == State.IDLE
+        """Whether a job that arrives should wake it."""
+        return self._ints[_STATE] == State.IDLE or bool(self._ints[_OPEN])
 
     @property
     def name(self) -> str:
@@ -336,6 +379,8 @@ class Slot(_Part):
             self._floats[_BUSY_SINCE],
             bool(ints[_DOUBTFUL]),
             bytes(self._bytes[_TEXTS]),
+            ints[_RUNNING],
+            max(1, ints[_PLACES]),
         )
 
 

@@ -240,6 +240,10 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     slot = board.slot(record.slot)
     standard.make_safe(keep_open=True)
     recorder = Recorder()
+    if pool.concurrency > 1 and not spec.cautious:
+        from supervisor.worker.concurrent.run import RunLogs  # imported here: few pools need it
+
+        recorder = Recorder(RunLogs)
     recorder.attach(run_log.shared(board.run_logs, record.slot))
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))

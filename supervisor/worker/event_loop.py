@@ -15,9 +15,10 @@ from asyncio import (
     tasks,
     wait,
 )
+from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any
 
 from supervisor.worker.context import JobInterrupted
@@ -29,6 +30,11 @@ _EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
 
 _OF_A_JOB: ContextVar[bool] = ContextVar("of_a_job", default=False)
 """True for everything that a job starts on the loop. What the set-up started, and what that starts, is not marked."""
+
+
+def mark_job(context: Context) -> None:
+    """What is started on the loop in this context belongs to a job."""
+    context.run(_OF_A_JOB.set, True)
 
 
 class EventLoop:
@@ -60,6 +66,45 @@ class EventLoop:
             _OF_A_JOB.reset(mark)
             if self._found.differs():
                 self._tidy(self._found)
+
+    # For several jobs at the same time. All but `pause` is called in the thread of the loop.
+
+    @property
+    def raw(self) -> AbstractEventLoop:
+        return self._loop
+
+    def serve(self) -> None:
+        """Run until `pause`, or until a job stops it. Raises what a leftover of a job raises through the loop."""
+        self._run_forever(self._loop)
+
+    def pause(self) -> None:
+        """End `serve`. May be called in any thread."""
+        self._loop.call_soon_threadsafe(self._stop_it, self._loop)
+
+    def restore(self) -> None:
+        """No job runs: restore what jobs have changed and end what they have left. Must also be called once before
+        the first job.
+        """
+        if self._found is None:
+            self._found = _Found(self._loop)
+        found = self._found
+        if not found.differs():
+            return
+        restored = list(found.put_back())
+        leftovers: list[Future[Any] | Handle] = [*found.left_tasks(), *found.left_timers()]
+        for leftover in leftovers:
+            leftover.cancel()
+        if leftovers:
+            restored.append("a task that was left on the event loop")
+        lasting = ("the event loop",) if found.is_broken() else ()
+        if restored or lasting:
+            self.changes = Changes(restored=tuple(restored), lasting=lasting)
+
+    def detach(self) -> None:
+        """In a process that a job has forked: run nothing of the other jobs."""
+        getattr(self._loop, "_ready", deque()).clear()
+        with suppress(Exception):
+            self._stop_it(self._loop)
 
     def close(self) -> None:
         with suppress(Exception):  # a handler may have broken it
@@ -167,13 +212,13 @@ class _Found:
             or loop.get_exception_handler() is not self._handler
             or loop.get_debug() is not self._debug
             or len(self._attributes) != len(self._names)
-            or self._is_broken()
+            or self.is_broken()
             or any(map(_left, self._ready))
             or any(map(_left, self._scheduled))
             or (_may_have_tasks() and bool(self.left_tasks()))
         )
 
-    def _is_broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether something is gone that cannot be restored."""
         loop = self._loop
         return (

@@ -67,14 +67,14 @@ class Executor:
 
     def __post_init__(self) -> None:
         self._run_log = self.recorder.run_log
-        self._handle, self._handle_batch = self.handler.handle, getattr(self.handler, "handle_batch", None)
+        self.handle, self._handle_batch = self.handler.handle, getattr(self.handler, "handle_batch", None)
         if self.middleware is not None:
-            self._handle = self.middleware.around(self._handle)
+            self.handle = self.middleware.around(self.handle)
             self._handle_batch = self._handle_batch and self.middleware.around(self._handle_batch)
 
-    def context(self, claim: Claim = NO_JOB) -> Context:
+    def context(self, claim: Claim = NO_JOB, board: Board | None = None) -> Context:
         return Context(
-            self.board, claim=claim, capabilities=self.capabilities, options=self.options, device=self.device
+            board or self.board, claim=claim, capabilities=self.capabilities, options=self.options, device=self.device
         )
 
     def run(self, claim: Claim) -> Settlement:
@@ -84,8 +84,8 @@ class Executor:
         run_log = self._run_log
         run_log.run = claim
         try:
-            payload = _decoded(claim.payload)
-            value = self._handle(payload, ctx)
+            payload = decoded(claim.payload)
+            value = self.handle(payload, ctx)
             if not self.mark[0]:
                 forked.end()
             result = None if value is None else encode("result", value)
@@ -118,7 +118,7 @@ class Executor:
         settlements: list[Settlement] = []
         for claim in claims:
             try:
-                payloads.append(_decoded(claim.payload))
+                payloads.append(decoded(claim.payload))
                 taken.append(claim)
             except BadPayload as error:
                 settlements.append(self._unsuccessful(claim, error, started_at))
@@ -146,9 +146,7 @@ class Executor:
             for ctx in contexts:
                 ctx._reported = batch.reported
         together = zip(claims, contexts, values, strict=True)
-        return self._shared(
-            [self._outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at
-        )
+        return self._shared([self.outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at)
 
     def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
         """Each job's share of what its batch used; the output of the batch belongs to all of them."""
@@ -182,8 +180,8 @@ class Executor:
             self._make_room(error)
         return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
 
-    def _outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
-        """The outcome of one job, from what handle_batch returned for it."""
+    def outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
+        """The outcome of one job, from what its handler returned for it, or raised."""
         try:
             if isinstance(value, BaseException):
                 raise value
@@ -254,7 +252,7 @@ class Executor:
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
 
-def _decoded(payload: str | bytes) -> Any:
+def decoded(payload: str | bytes) -> Any:
     if isinstance(payload, bytes):
         try:
             payload = payload.decode()

@@ -6,22 +6,34 @@ import contextlib
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
+from typing import Protocol
 
 from supervisor.system import signals
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
-from supervisor.worker.live_progress import LiveProgress
 
 PATIENCE = 0.05  # seconds that claims may wait behind a running job
 REST = 2.0  # seconds without such claims after which the thread sleeps between beats
+
+
+class Watch(Protocol):
+    """What the thread does besides, while jobs run."""
+
+    def reported(self) -> bool:
+        """There is news, from any thread. Returns whether the heartbeat thread must be told. Cheap."""
+
+    def look(self, now: float) -> float | None:
+        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
+        there is nothing to do.
+        """
 
 
 class HeartbeatThread(threading.Thread):
     """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
 
     While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
-    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat. What handlers
-    report is written to `progress`.
+    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat; `watch` is
+    called when it says so.
     """
 
     def __init__(
@@ -30,14 +42,14 @@ class HeartbeatThread(threading.Thread):
         interval: float,
         hand_back: Callable[[float], None],
         on_beat: Callable[[], None] = lambda: None,
-        progress: LiveProgress | None = None,
+        watch: Watch | None = None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._slot = slot
         self._interval = interval
         self._hand_back = hand_back
         self._on_beat = on_beat
-        self._progress = progress
+        self._watch = watch
         self._wake = threading.Event()
         self._last_batch = 0.0
         self._job_began = 0.0
@@ -60,7 +72,7 @@ class HeartbeatThread(threading.Thread):
 
     def progress_reported(self) -> None:
         """The slot has new progress. Cheap: handlers may report at every step."""
-        if self._progress is not None and self._progress.reported():
+        if self._watch is not None and self._watch.reported():
             self._wake.set()
 
     def cease(self) -> None:
@@ -95,7 +107,7 @@ class HeartbeatThread(threading.Thread):
                     self._hand_back(now - began)
         self._resting = now - self._last_batch > REST
         pause = self._interval if self._resting else PATIENCE / 2
-        look_in = None if self._progress is None else self._progress.look(now)
+        look_in = None if self._watch is None else self._watch.look(now)
         self._wake.wait(pause if look_in is None else min(pause, look_in))
         self._wake.clear()
 

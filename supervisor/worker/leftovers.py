@@ -33,6 +33,11 @@ class Leftovers:
         self._came = -NEW
         self._listed = self._asked = self._rested = 0.0
 
+    def expect_thread(self) -> None:
+        """The worker itself has started a thread."""
+        self._threads += 1
+        self._all_threads += 1
+
     def rest(self, now: float) -> None:
         """Until the next call of `new` no job runs."""
         self._rested = now

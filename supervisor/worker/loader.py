@@ -137,6 +137,19 @@ class Handler:
                 self._loop.close()
                 self._loop = None
 
+    def is_async(self, type: str) -> bool:
+        """Whether a job of this type is handled by `awaitable` on the event loop, or else by `handle`."""
+        return self.handle == self._awaited
+
+    def awaitable(self, payload: Any, ctx: Context) -> Awaitable[Any]:
+        """For several jobs on the event loop at the same time."""
+        value: Awaitable[Any] = self._handle(payload, ctx)
+        return value
+
+    @property
+    def event_loop(self) -> EventLoop:
+        return self._on_loop()
+
     def _awaited(self, payload: Any, ctx: Context) -> Any:
         return self._run(self._handle(payload, ctx))
 

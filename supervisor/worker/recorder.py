@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from time import monotonic, time
 
 from supervisor.domain.settlement import Usage
@@ -22,7 +23,9 @@ class Recorder:
     nothing is measured or captured: this process may not be a worker's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run_log: Callable[[memoryview | None], RunLog] = RunLog) -> None:
+        """`run_log` makes the run log, in the memory that `attach` is given."""
+        self._make_run_log = run_log
         self.run_log = RunLog()
         self._own: Meter | None = None
         self._program: Meter | None = None
@@ -34,7 +37,7 @@ class Recorder:
 
         `memory` outlives this process and keeps what was printed before its death.
         """
-        self.run_log = RunLog(memory)
+        self.run_log = self._make_run_log(memory)
         for stream in (sys.stdout, sys.stderr):
             tee(stream, self.run_log)
         os.register_at_fork(after_in_child=self.run_log.forget_in_child)

@@ -33,6 +33,12 @@ class TaskHandler(Handler):
         super().__init__(self._call, name)
         self.handle = self._called
 
+    def is_async(self, type: str) -> bool:
+        return type in self._async
+
+    async def awaitable(self, payload: Any, ctx: Context) -> Any:
+        return self._tasks[ctx.type].parameters.result(await self._call(payload, ctx))
+
     def _call(self, payload: Any, ctx: Context) -> Any:
         task = self._tasks.get(ctx.type)
         if task is None:

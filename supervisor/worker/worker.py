@@ -28,7 +28,7 @@ from supervisor.worker.counting import Counter
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.hand_back import HandBack
-from supervisor.worker.heartbeat import HeartbeatThread
+from supervisor.worker.heartbeat import HeartbeatThread, Watch
 from supervisor.worker.live_progress import LiveProgress
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
 from supervisor.worker.memory_watch import MemoryWatch
@@ -43,6 +43,7 @@ from supervisor.worker.wakeups import FOREIGN, Wakeups
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
+    from supervisor.worker.concurrent.loop import ConcurrentLoop
 
 SAFETY_NET = 5.0  # seconds after which an idle worker checks for jobs without a wake-up
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
@@ -83,6 +84,8 @@ class Worker:
         self._settled = 0  # jobs whose outcome the main thread has committed
         self._slept = False
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
+        self._concurrent = self.pool.concurrency > 1 and not self.cautious
+        self._side_by_side: ConcurrentLoop | None = None
         self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
 
     def run(self) -> int:
@@ -103,7 +106,7 @@ class Worker:
         spare = SpareStore(self.engine, self.record.incarnation, min(0.5, beat_every), lambda: self._fitness.closed())
         self._hand_back = HandBack(spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log)
         heartbeat = self._heartbeat = HeartbeatThread(
-            self.slot, beat_every, self._hand_back, self.on_beat, LiveProgress(self.slot, spare)
+            self.slot, beat_every, self._hand_back, self.on_beat, self._watch(spare)
         )
         heartbeat.start()
         try:
@@ -119,7 +122,10 @@ class Worker:
             traceback.print_exc()
             return self._broken(f"set-up failed: {type(error).__name__}: {error}")
         try:
-            self._work()
+            if self._side_by_side is not None:
+                self._side_by_side.run()
+            else:
+                self._work()
         except BaseException as error:
             # Nothing is raised here while the process is intact, whatever a handler or a row does.
             self._end_fork(error)
@@ -275,7 +281,7 @@ class Worker:
             timeout=self.pool.timeout_of,
             timed_out=lambda claim: self.slot.requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT,
             exhausted=self._fitness.out_of_memory,
-            out_of_files=lambda error: self._fitness.out_of_files(error, self._runner.done),
+            out_of_files=self._out_of_files,
             mark=self._mark,
             recorder=self.recorder,
             middleware=self._middleware,
@@ -293,6 +299,8 @@ class Worker:
             cautious=self.cautious,
         )
         self._interrupt = self._runner.interrupt
+        if self._concurrent:
+            self._set_up_concurrency(handler)
         failpoints.reach("set_up.before")
         ctx = self._executor.context()
         if self._middleware is not None:
@@ -307,6 +315,29 @@ class Worker:
         self.slot.state(State.IDLE)
         os.eventfd_write(self.news, 1)
 
+    def _watch(self, spare: SpareStore) -> Watch:
+        if not self._concurrent:
+            return LiveProgress(self.slot, spare)
+        from supervisor.worker.concurrent.watch import ConcurrentWatch  # imported here: few pools need it
+
+        self._concurrent_watch = ConcurrentWatch(self.slot, spare, self.engine, self.record, self._log)
+        return self._concurrent_watch
+
+    def _set_up_concurrency(self, handler: AnyHandler) -> None:
+        from supervisor.worker.concurrent.build import build
+
+        self._side_by_side = build(
+            self.pool, self.slot, handler, self._executor, self._store, self._buffer, self._fitness, self._heartbeat,
+            self._concurrent_watch, counter=self._counter, tell=self._tell, wakeups=self._wakeups,
+        )  # fmt: skip
+        self._interrupt = self._side_by_side.runner.interrupt_main
+
+    def _out_of_files(self, error: BaseException) -> bool:
+        if self._side_by_side is None:
+            return self._fitness.out_of_files(error, self._runner.done)
+        self._fitness.out_of_files(error, self._side_by_side.done)
+        return False  # the files may be those of jobs that run beside it: it fails as any other
+
     def _broken(self, why: str) -> int:
         self.slot.give_up(why)
         return EXIT_BROKEN
@@ -320,6 +351,8 @@ class Worker:
         """In a process that a handler forks: release everything that it shares with the worker."""
         self.slot.detach()
         self.row.detach()
+        if self._side_by_side is not None:
+            self._side_by_side.runner.detach()
         forks.after_in_child()
 
     def _tear_down(self) -> None:

@@ -33,8 +33,8 @@ def pool(name: str, **given: Any) -> PoolView:
 def worker(name: str, **given: Any) -> WorkerView:
     values: dict[str, Any] = {
         "pool": name.rpartition("-")[0], "supervisor": 7, "pid": 100, "state": "busy", "job": 12, "running_for": 3.0,
-        "progress": 0.25, "text": "picture 25", "claims": 1, "done": 4, "memory": 1 << 20, "beat_age": 0.1,
-        "leaving": None, "device": None,
+        "progress": 0.25, "text": "picture 25", "running": 1, "claims": 1, "done": 4, "memory": 1 << 20,
+        "beat_age": 0.1, "leaving": None, "device": None,
     }  # fmt: skip
     return WorkerView(name=name, **values | given)
 
@@ -100,6 +100,10 @@ def test_one_screen_tells_everything() -> None:
     assert "25% picture 25" in line_of(screen, "mail-1")
     assert "SMTP says no" in line_of(screen, "SMTP")
     assert "q quit" in screen[-1]
+
+
+def test_a_worker_with_several_jobs_shows_how_many_more() -> None:
+    assert "12 +49" in line_of(shown(overview(workers=[worker("mail-1", running=50)])), "mail-1")
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (61, 13), (200, 60), (20, 5), (80, 11)])

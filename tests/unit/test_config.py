@@ -113,6 +113,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 idle_timeout=300.0,
                 capabilities=("cpu", "tag@2"),
                 prefetch=None,
+                concurrency=1,
                 batch_size=1,
                 batch_wait=0.02,
                 timeout=120.0,

@@ -133,3 +133,8 @@ def test_whatever_the_load_the_target_keeps_to_the_bounds(load: Load, policy: Sc
 )
 def test_a_job_that_was_taken_since_somebody_looked_is_not_due(due: int, taken: list[Taken], left: int) -> None:
     assert still_due(due, 10.0, taken) == left
+
+
+def test_jobs_for_which_busy_workers_have_places_need_no_new_worker() -> None:
+    assert still_due(8, 10.0, [Taken(since=10.5, jobs=4)], places=3) == 1
+    assert still_due(8, 10.0, [], places=50) == 0

@@ -114,6 +114,7 @@ def _by_time(worker: WorkerView) -> tuple[float, float, str, int]:
 
 def _worker(worker: WorkerView, types: tuple[str, ...]) -> Row:
     job = NOTHING if worker.job is None else str(worker.job)
+    job += f" +{worker.running - 1}" if worker.running > 1 else ""
     memory = NOTHING if worker.memory is None else human_size(worker.memory)
     busy = worker.job is not None
     return Row(

@@ -53,7 +53,7 @@ class SqliteEngine:
         return SqliteProducer(connection, self.transactional)
 
     def claims(self, patience: float | None = None) -> SqliteClaims:
-        connection = Connection(self._place, synchronous="NORMAL")
+        connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
         if patience is not None:
             connection.raw.execute(f"PRAGMA busy_timeout = {patience * 1000:.0f}")
         return SqliteClaims(connection)

@@ -1,0 +1,290 @@
+"""Claims jobs whenever a worker with concurrency has free places, and settles each as it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+
+# Imported by name, as in the executor: a handler that replaces them must not affect the loop.
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
+from supervisor.system.forkmark import Mark
+from supervisor.system.slot import RecycleReason, Slot, State
+from supervisor.worker import forked
+from supervisor.worker.claim_buffer import ClaimBuffer
+from supervisor.worker.claim_store import ClaimStore
+from supervisor.worker.concurrent.runner import ConcurrentRunner
+from supervisor.worker.counting import Counter
+from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
+from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.telling import Telling
+from supervisor.worker.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.config import PoolSettings
+
+_PATIENCE = 0.05  # seconds that claims may wait for others to end
+_MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
+_MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together
+_EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
+_SAFETY_NET = 5.0  # seconds after which a worker with free places checks for jobs without a wake-up
+
+
+@dataclass(eq=False)
+class ConcurrentLoop:
+    """`run` is called in the main thread, and returns when the worker is to leave; the rest happens in a thread.
+
+    A job that ran beside others when a worker died has a limit: it runs beside fewer others the next time. What has
+    ended before is committed first.
+    """
+
+    pool: PoolSettings
+    slot: Slot
+    store: ClaimStore
+    buffer: ClaimBuffer
+    runner: ConcurrentRunner
+    fitness: Fitness
+    _: KW_ONLY
+    counter: Counter
+    tell: Telling
+    wakeups: Wakeups
+    watched: Callable[[], None]
+    log: Any
+    mark: Mark
+
+    def __post_init__(self) -> None:
+        self._most = self.pool.concurrency
+        self._growth = MemoryWatch(self.pool.max_memory)
+        self._limits: dict[int, int] = {}
+        self._room = 0  # with that many running a claim did not fit: none is claimed until there are fewer
+        self.done = self._settled = 0
+        self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
+        self._awake = True
+
+    def run(self) -> None:
+        """Raises Ruined."""
+        self.slot.work.run_together(self._most)
+        self.runner.restore_loop()
+        thread = threading.Thread(target=self._work, name="claims", daemon=True)
+        thread.start()
+        self.runner.serve()
+        thread.join()
+
+    def wake(self) -> None:
+        """A run has ended, or something else has happened. May be called in any thread."""
+        if not self._awake:
+            self._awake = True
+            with suppress(BlockingIOError):  # it is full: it will wake
+                os.write(self.wakeups.descriptor, b"\0")
+
+    # The thread
+
+    def _work(self) -> None:
+        try:
+            while not self._over():
+                self._turn_until_nothing_is_left_to_do()
+                if not self._over():
+                    self._rest()
+            self.slot.work.open(False)
+            self.slot.state(State.DRAINING)
+            while self.buffer:
+                self._exchange(0)
+            self.tell.rest()
+        except BaseException as error:
+            if not self.mark[0]:
+                forked.end(error)
+            leave_ruined(error, self.slot, self.log)
+        self.runner.leave()
+
+    def _over(self) -> bool:
+        return self._leaving and not self.runner.runs and not self.buffer.waiting
+
+    @property
+    def _leaving(self) -> bool:
+        return self.slot.requests.drain_requested or self.done >= self.pool.max_jobs_per_worker
+
+    def _turn_until_nothing_is_left_to_do(self) -> None:
+        self.slot.work.open(False)
+        while self._turn():
+            pass
+        if self._want():
+            # From now on a new job wakes us. One may have arrived before: check once more.
+            self._mark_idle()
+            while self._turn():
+                pass
+
+    def _mark_idle(self) -> None:
+        if self.runner.runs:
+            self.slot.work.open(True)
+        else:
+            self.slot.state(State.IDLE)
+
+    def _turn(self) -> bool:
+        """Settle what has ended, claim what there is room for, begin it. Whether there was anything."""
+        self._awake = True
+        ended = self._collect()
+        claims = self._exchange(self._want())
+        if claims:
+            self._limits |= self.store.limits(claims)
+            self.buffer.take(claims)
+        begun = self._begin()
+        self.slot.work.hold(len(self.runner.runs) + self.buffer.waiting)
+        if ended:
+            self.runner.show()
+            self._recycle()
+        return bool(ended or begun or self.runner.finished or (self._leaving and self.buffer))
+
+    def _want(self) -> int:
+        runs, left = self.runner.runs, self.pool.max_jobs_per_worker - self.done
+        if self._leaving or self.buffer.waiting:
+            return 0
+        if self._room and len(runs) >= self._room:
+            return 0
+        self._room = 0
+        return max(0, min(self._together() - len(runs), left - len(runs)))
+
+    def _together(self) -> int:
+        """How many may run at the same time beside those that run."""
+        return min([run.together for run in list(self.runner.runs.values())], default=self._most)
+
+    def _limit(self, claim: Claim) -> int:
+        return min(self._limits.get(claim.job_id, self._most), self._most)
+
+    def _begin(self) -> int:
+        """Begin those claims that fit, in order. Returns how many."""
+        if self._leaving:
+            self.buffer.release()
+        batch: list[Claim] = []
+        together, running = self._together(), len(self.runner.runs)
+        while (claim := self.buffer.next()) is not None:
+            limit = self._limit(claim)
+            together = min(together, limit)
+            uncommitted = limit < self._most and self.buffer.finished > 0
+            if running + len(batch) >= together or uncommitted:
+                self.buffer.return_first(claim)
+                break
+            batch.append(claim)
+        if batch:
+            self.slot.state(State.BUSY)
+            doubtful = not running and self.fitness.leftovers.new(monotonic())
+            self.runner.start(batch, self._limit, doubtful=doubtful)
+            self.watched()
+        return len(batch)
+
+    def _collect(self) -> int:
+        """Take the runs that have ended, as many as may be committed together. Returns how many."""
+        ended, children = 0, 0
+        while self.runner.finished and children < _MANY_CHILDREN:
+            run = self.runner.finished.popleft()
+            claim = run.claim
+            self.buffer.finish(run.settlement)
+            children += len(run.settlement.children)
+            ended += 1
+            self.done += 1
+            del self.runner.runs[claim.job_id, claim.token]
+            self._limits.pop(claim.job_id, None)
+            self.slot.work.end(self.done, (claim.job_id, claim.token), len(self.runner.runs))
+        return ended
+
+    def _exchange(self, want: int) -> list[Claim]:
+        """Settle what has ended and claim more. Waits while the database fails, or until something happens."""
+        if not self.mark[0]:
+            forked.end()
+        if self.fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
+            raise Ruined("a handler has closed all descriptors, the worker's own with them")
+        settlements, runs = self.buffer.collect()
+        if not settlements and not want:
+            return []
+        settlements[:runs] = sorted(settlements[:runs], key=_started)
+        now = time()
+        try:
+            exchange = self.store.settle_and_claim(settlements, want, now)
+        except StoreError as error:
+            self.buffer.put_back(settlements, runs)
+            self._unsure = self._unsure or want > 0
+            if not self.runner.runs:
+                self._look(closely=False)  # the cause may be in our own process
+            self.store.wait(error)
+            return []
+        if self.store.unavailable:
+            self.store.over()
+        if runs:
+            self._settled += runs
+            self.slot.work.settle(self._settled)
+        if settlements:
+            self.counter.settled(settlements, exchange.lost, now)
+        self.tell(settlements, exchange)
+        return self._held(exchange.claims) if self._unsure and want else exchange.claims
+
+    def _held(self, claims: list[Claim]) -> list[Claim]:
+        """Add other claims that the table has for us: an earlier claim was committed, but its answer was lost."""
+        try:
+            held = self.store.held()
+        except StoreError:
+            return claims
+        self._unsure = False
+        known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
+        return claims + [claim for claim in held if (claim.job_id, claim.token) not in known]
+
+    def _rest(self) -> None:
+        """Until a run has ended, a job has arrived that there is room for, or a signal."""
+        self._awake = False
+        if self.runner.finished or (self.store.unavailable and (self.buffer or self._want())):
+            return  # while the database fails, each attempt has waited already
+        if self.buffer.waiting:
+            self._wait_for_room()
+        elif self._want():
+            self._check_when_idle()
+            self.wakeups.sleep(_SAFETY_NET)
+        else:
+            self.wakeups.pause(_SAFETY_NET)
+
+    def _wait_for_room(self) -> None:
+        """For a job that may not run beside so many others. If that takes longer, another worker may have it."""
+        self.wakeups.pause(_PATIENCE)
+        first = self.buffer.next()
+        if first is None or self.runner.finished:
+            if first is not None:
+                self.buffer.return_first(first)
+            return
+        self._room = min(self._limit(first), self._together())
+        self.buffer.return_first(first)
+        self.buffer.release()
+        self._limits.clear()
+
+    # The process
+
+    def _recycle(self) -> None:
+        """Ask for a successor if that is due."""
+        if self.done >= self.pool.max_jobs_per_worker * _EARLY_NOTICE:
+            self.fitness.request_recycle(RecycleReason.OLD)
+        elif self._growth.beyond_limit(now := monotonic(), now):
+            self.fitness.request_recycle(RecycleReason.LARGE)
+
+    def _check_when_idle(self) -> None:
+        """The process is checked while no job runs: what differs then belongs to none."""
+        if self.runner.runs:
+            return
+        self.fitness.leftovers.rest(monotonic())
+        if not self.fitness.seen_closely(self.done):
+            self._look(closely=True)
+
+    def _look(self, *, closely: bool) -> None:
+        def look() -> None:
+            self.runner.restore_loop()
+            self.fitness.see_handler()
+            self.fitness.look(self.done, closely=closely)
+
+        self.runner.in_main(look, _MAIN_PATIENCE)
+
+
+def _started(settlement: Settlement) -> float:
+    return settlement.started_at or 0.0

@@ -1,0 +1,167 @@
+"""One of the runs of a worker that runs several at the same time."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import ContextVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from supervisor.domain.job import Claim
+from supervisor.domain.liveness import CANCEL_GRACE
+from supervisor.domain.settlement import Settlement
+from supervisor.system.run_log import RunLog
+from supervisor.system.slot import Cancel
+from supervisor.worker.context import Context
+from supervisor.worker.slot_board import SlotBoard
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from collections.abc import Callable
+
+CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=None)
+"""The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it."""
+
+
+class ConcurrentRun:
+    """Times are monotonic seconds, but for `started_at`. It runs `on_loop`, in its `task`, or in a `thread`; these two
+    are set when it has begun. `stopped_for` says why it was interrupted.
+    """
+
+    __slots__ = (
+        "_permit",
+        "cancelled_at",
+        "claim",
+        "ctx",
+        "deadline",
+        "limit",
+        "log",
+        "news",
+        "on_loop",
+        "progress",
+        "settlement",
+        "started",
+        "started_at",
+        "stopped_for",
+        "task",
+        "tell_at",
+        "thread",
+        "together",
+        "waits_in",
+    )
+
+    ctx: Context
+    settlement: Settlement
+    on_loop: bool
+
+    def __init__(self, claim: Claim, started: float, started_at: float, limit: float, together: int) -> None:
+        self.claim = claim
+        self.started = started
+        self.started_at = started_at
+        self.limit = limit  # seconds
+        self.deadline = started + limit
+        self.together = together  # the number of jobs that may run while this one does
+        self.cancelled_at = 0.0
+        self.stopped_for = Cancel.NONE
+        self.task: Task[None] | None = None
+        self.thread = self.waits_in = 0  # the thread, until it is interrupted, and always
+        self.tell_at = 0.0
+        self.log: RunLog | None = None
+        self.progress: tuple[float, str] | None = None
+        self.news = False  # progress that is not in the table yet
+        self._permit = deque([True])
+
+    @property
+    def must_end(self) -> float:
+        """When it is interrupted."""
+        return min(self.deadline, self.cancelled_at + CANCEL_GRACE) if self.cancelled_at else self.deadline
+
+    def take_permit(self) -> bool:
+        """Whether the caller may interrupt it, or end it: the first one may. Removing an element is atomic."""
+        try:
+            return self._permit.pop()
+        except IndexError:
+            return False
+
+
+class RunBoard(SlotBoard):
+    """What the context of one run does. `changed` is called when its time limit has changed, `told` when it has
+    reported its progress.
+    """
+
+    def __init__(
+        self, common: SlotBoard, run: ConcurrentRun, changed: Callable[[], None], told: Callable[[ConcurrentRun], None]
+    ) -> None:
+        self._common = common
+        self._run = run
+        self._changed = changed
+        self._told = told
+        self._mark = common._mark
+
+    def keep(self, line: str) -> None:
+        if self._mark[0]:
+            kept(self._run).line(line)
+
+    def progress(self, fraction: float, text: str) -> None:
+        if self._mark[0]:
+            run = self._run
+            run.progress, run.news = (fraction, text), True
+            self._told(run)
+
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+        if self._run.stopped_for is not Cancel.NONE:
+            return  # too late
+        self._run.deadline = monotonic() + seconds
+        self._changed()
+
+    def cancelled(self, job: int, token: int) -> bool:
+        return self._run.cancelled_at > 0 or self._common.cancelled(job, token)
+
+    def epoch(self) -> str:
+        return self._common.epoch()
+
+    def meta(self, job: int) -> Any:
+        self.check("meta")
+        return self._common.meta(job)
+
+
+class RunLogs(RunLog):
+    """What is printed or logged belongs to the run in whose context that happens. What a run says that began alone is
+    in `memory`, which outlives this process.
+    """
+
+    def __init__(self, memory: memoryview | None = None) -> None:
+        super().__init__()
+        self.run = ()  # something is always captured
+        self._lasting = RunLog(memory)
+
+    def begin(self, run: ConcurrentRun, *, alone: bool) -> None:
+        if alone and self._lasting.run is None:
+            self._lasting.run, run.log = run.claim, self._lasting
+
+    def end(self, run: ConcurrentRun) -> str | None:
+        """All that it has said; None if nothing."""
+        if run.log is None:
+            return None
+        text = run.log.text()
+        run.log.run = None
+        run.log.forget()
+        return text
+
+    def add(self, data: bytes) -> None:
+        run = CURRENT.get()
+        if run is not None:
+            kept(run).add(data)
+
+    def forget_in_child(self) -> None:
+        super().forget_in_child()
+        self._lasting.forget_in_child()
+
+
+def kept(run: ConcurrentRun) -> RunLog:
+    """The log of a run, created when it says something first."""
+    if run.log is None:
+        run.log = RunLog()
+        run.log.run = run.claim
+    return run.log

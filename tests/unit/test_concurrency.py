@@ -1,0 +1,202 @@
+"""Several runs in one worker: what is charged when it dies, whose output is whose, and how a thread is interrupted."""
+
+from __future__ import annotations
+
+import contextvars
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.domain.errors import ConfigError
+from supervisor.domain.job import Claim
+from supervisor.domain.policy import JobPolicy, settle_held
+from supervisor.domain.settlement import Failure
+from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision.termination import CANCEL_GRACE, Step, TerminationLadder
+from supervisor.system.slot import SLOT_BYTES, Slot, State
+from supervisor.worker.concurrent import threads
+from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun, RunLogs
+from supervisor.worker.context import JobInterrupted
+
+KILLED = int(signal.SIGKILL)
+
+
+@pytest.fixture
+def slot() -> Slot:
+    made = Slot(memoryview(bytearray(SLOT_BYTES)))
+    made.assign("w1", "many-1")
+    made.state(State.BUSY)
+    made.work.run_together(50)
+    return made
+
+
+def claim(job: int) -> Claim:
+    return Claim(job, 1, "many", "{}", 1, None, 0)
+
+
+def a_run(job: int) -> ConcurrentRun:
+    return ConcurrentRun(claim(job), 0.0, 0.0, 10.0, 50)
+
+
+def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:
+    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=True)
+    slot.work.end(2, (9, 1), 3)  # two that have ended are not committed
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.early) == ("crash", (7, 1), 5, 0, False)
+    held = [claim(job) for job in (7, 8, 9, 10, 11)]
+    failure, policy = Failure("crash", ""), JobPolicy()
+    settled = settle_held(held, ended.run, ended.charge, failure, policy, 0.5, ended.batch)
+    assert {(one.status, one.attempts, one.crashes, one.batch_limit) for one in settled} == {("pending", -1, 0, 3)}
+
+
+def test_a_death_after_several_have_ended_suspects_all_of_them(slot: Slot) -> None:
+    slot.work.end(3, (9, 1), 0)
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (ended.charge, ended.run, ended.batch, ended.uncommitted) == ("crash", (9, 1), 3, 0)
+
+
+def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
+    slot.work.end(3, (9, 1), 1)
+    slot.work.settle(3)
+    slot.work.show((7, 1, 0.0, 9.0), 1, doubtful=False)
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
+
+
+@pytest.mark.parametrize(("reason", "charge"), [("time_limit", "attempt"), ("cancelled", "cancel")])
+def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: str, charge: str) -> None:
+    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
+    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
+    assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
+    slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)  # it has ended in the meantime
+    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1)))).charge == "nothing"
+
+
+def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
+    slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)
+    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STUCK, (7, 1))))
+    assert (ended.charge, ended.batch) == ("crash", 2)
+
+
+def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:
+    ladder = TerminationLadder()
+    slot.work.show((7, 1, 1.0, 99.0), 3, doubtful=False)
+    ladder.cancel(7, 1, 2.0)
+    assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE - 0.1) is Step.NOTHING
+    assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE) is Step.INTERRUPT
+
+
+def test_a_run_whose_limit_was_extended_after_all_is_not_killed(slot: Slot) -> None:
+    """Another one has blocked the event loop."""
+    ladder = TerminationLadder()
+    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
+    assert ladder.next_step(slot.read(), 9.0) is Step.INTERRUPT
+    slot.work.show((7, 1, 0.0, 20.0), 3, doubtful=False)
+    assert ladder.next_step(slot.read(), 15.0) is Step.NOTHING
+    assert ladder.due(slot.read()) == 20.0
+    assert ladder.next_step(slot.read(), 20.0) is Step.INTERRUPT
+    assert ladder.next_step(slot.read(), 25.0) is Step.KILL
+
+
+def test_a_worker_with_free_places_is_woken_although_it_is_busy(slot: Slot) -> None:
+    assert not slot.is_idle()
+    slot.work.open(True)
+    assert slot.is_idle()
+
+
+def test_what_is_printed_belongs_to_the_run_of_its_context() -> None:
+    logs, one, other = RunLogs(), a_run(1), a_run(2)
+    logs.begin(one, alone=True)
+    for run in (one, other, None):
+        context = contextvars.copy_context()
+        context.run(CURRENT.set, run)
+        context.run(logs.line, f"by {run.claim.job_id if run else 'nobody'}")
+    assert (logs.end(one), logs.end(other), logs.end(a_run(3))) == ("by 1\n", "by 2\n", None)
+    logs.begin(third := a_run(4), alone=True)
+    assert logs.end(third) is None  # nothing of the one before
+
+
+@pytest.mark.parametrize("swallow", [False, True])
+def test_a_thread_is_interrupted_in_its_own_run_only(swallow: bool) -> None:
+    run, next_run, ends = a_run(1), a_run(2), []
+    began, done = threading.Event(), threading.Event()
+
+    def first() -> None:
+        run.thread = threading.get_ident()
+        began.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        except JobInterrupted:
+            if not swallow:
+                ends.append("interrupted")
+        threads.seal(run)
+
+    def second() -> None:
+        next_run.thread = threading.get_ident()
+        for _ in range(50):
+            time.sleep(0.001)
+        threads.seal(next_run)
+        ends.append("whole")
+        done.set()
+
+    started: list[bool] = []
+    pool = threads.JobThreads(lambda: started.append(True))
+    pool.run(first)
+    assert began.wait(5)
+    threads.interrupt(run)
+    threads.interrupt(run)
+    pool.run(second)
+    assert done.wait(5)
+    assert ends == [*([] if swallow else ["interrupted"]), "whole"]
+
+
+def test_a_run_that_has_ended_is_not_interrupted() -> None:
+    run, done, ended = a_run(1), threading.Event(), threading.Event()
+
+    def call() -> None:
+        run.thread = threading.get_ident()
+        threads.seal(run)
+        ended.set()
+        for _ in range(50):
+            time.sleep(0.001)
+        done.set()
+
+    threads.JobThreads(lambda: None).run(call)
+    assert ended.wait(5)
+    threads.interrupt(run)
+    assert done.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            'handler = "jobs:many"\nbatch_size = 2',
+            "concurrency: a worker runs batches one at a time: raise batch_size or concurrency, not both",
+        ),
+        ('command = ["cat"]', "concurrency: a program is given one job at a time; raise workers instead"),
+    ],
+)
+def test_what_does_not_combine_is_one_sentence(tmp_path: Path, keys: str, sentence: str) -> None:
+    path = tmp_path / "supervisor.toml"
+    path.write_text(f"[pools.many]\nconcurrency = 2\n{keys}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert [problem.split(": pools.many.")[-1] for problem in caught.value.problems] == [sentence]
+
+
+@pytest.mark.parametrize(("value", "good"), [("0", False), ("1", True), ("1000", True), ("1001", False)])
+def test_concurrency_is_from_1_to_1000(tmp_path: Path, value: str, good: bool) -> None:
+    path = tmp_path / "supervisor.toml"
+    path.write_text(f'[defaults]\nconcurrency = {value}\n[pools.many]\nhandler = "jobs:many"\n')
+    if good:
+        assert load(path).pools["many"].concurrency == int(value)
+    else:
+        with pytest.raises(ConfigError):
+            load(path)
