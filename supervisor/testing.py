@@ -22,14 +22,17 @@ work here: there is no time limit and no memory limit, and a crash ends the test
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from supervisor import tasks
 from supervisor.client import Queue
+from supervisor.config.types import policy_of
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
 from supervisor.domain.policy import JobPolicy
@@ -71,18 +74,26 @@ def run_due(
     that enqueue themselves forever.
 
     A handler's exception is recorded in its job, as in a worker: check `status` and `last_error`. `retry` is
-    the pool's policy. Raises HandlerError for a handler that cannot be used, KeyboardInterrupt at once.
+    the pool's policy; the options of a task's decorator override it. Tasks that are enqueued go into the same
+    database. Raises HandlerError for a handler that cannot be used, KeyboardInterrupt at once.
     """
-    at = _seconds(now)
+    if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+        raise RuntimeError(
+            "run_due cannot run on an event loop; call it in a thread: await asyncio.to_thread(run_due, …)"
+        )
+    at = time.time if now is None else partial(_seconds, now)
     queue = queue if isinstance(queue, Queue) else Queue(queue)
     engine = open_engine(queue.url)
     engine.database.migrate()
     handlers = tasks.registered if handlers is None else handlers
-    executors = _Executors(handlers, JobPolicy(retry or RetryPolicy()), capabilities, options, engine)
+    retry = retry or RetryPolicy()
+    own = {type_: policy_of(each.declared, retry) for type_, each in handlers.items() if isinstance(each, tasks.Task)}
+    executors = _Executors(handlers, JobPolicy(retry, retry_by_type=own), capabilities, options, engine)
     claims = engine.claims()
     try:
-        executors.set_up()
-        ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
+        with tasks.using(queue):
+            executors.set_up()
+            ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
     finally:
         executors.tear_down()
         claims.close()
@@ -182,29 +193,29 @@ def _handler(type_: str, target: HandlerLike) -> Handler:
     return TaskHandler(name, {type_: target}) if isinstance(target, tasks.Task) else Handler(target, name)
 
 
-def _run_all(claims: Claims, executors: _Executors, wanted: JobSelector, at: float, limit: int | None) -> list[int]:
+def _run_all(
+    claims: Claims, executors: _Executors, wanted: JobSelector, at: Callable[[], float], limit: int | None
+) -> list[int]:
     """The ids of the jobs that were run, each once, in the order of their first run."""
     owner = f"testing-{uuid.uuid4()}"
     ids: dict[int, None] = {}
     runs = 0
     while limit is None or runs < limit:
-        found = claims.settle_and_claim(owner, [], wanted, 1, _LOCK_TIME, at).claims
+        found = claims.settle_and_claim(owner, [], wanted, 1, _LOCK_TIME, at()).claims
         if not found:
             break
         claim = found[0]
         settlement = executors.executor(claim.type).run(claim)
         if executors.interrupted is not None:
-            claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at)
+            claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at())
             raise executors.interrupted
-        claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at)
+        claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at())
         ids[claim.job_id] = None
         runs += 1
     return list(ids)
 
 
-def _seconds(now: float | datetime.datetime | None) -> float:
-    if now is None:
-        return time.time()
+def _seconds(now: float | datetime.datetime) -> float:
     if not isinstance(now, datetime.datetime):
         return float(now)
     if now.tzinfo is None:

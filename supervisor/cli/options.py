@@ -84,7 +84,7 @@ class Target:
         """Read once. Raises ConfigError."""
         from supervisor.config import load
 
-        return load(self.config_path, database=self.database)
+        return load(self.config_path, database=self.database, sources=False)
 
     def settings_if_any(self) -> Settings | None:
         """None with --database alone, which needs no configuration. Raises ConfigError."""

@@ -31,17 +31,19 @@ DEFAULT_FILE = Path("supervisor.toml")
 VARIABLE = "SUPERVISOR_CONFIG"
 
 
-def load(path: Path, *, database: str | None = None, to_run: Collection[str] | None = None) -> Settings:
+def load(
+    path: Path, *, database: str | None = None, to_run: Collection[str] | None = None, sources: bool = True
+) -> Settings:
     """The settings in the file at `path`; `database` (a URL) replaces the file's own.
 
     A relative path in the file's URL starts at the file's folder, one in `database` at the current
     folder, as usual on a command line. With `to_run`, the programs of these pools (of all, if it is empty)
-    must exist on this machine. Raises ConfigError, which lists every problem of the file at once, each with
-    file, line and key.
+    must exist on this machine. Without `sources`, modules with tasks may have faults; their types are then unknown.
+    Raises ConfigError, which lists every problem of the file at once, each with file, line and key.
     """
     from supervisor.config.reader import read
 
-    return read(path, database, to_run)
+    return read(path, database, to_run, sources)
 
 
 def locate(explicit: Path | None) -> Path:

@@ -33,11 +33,16 @@ class Report:
 
     homes: Mapping[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    of_sources: list[Problem] = field(default_factory=list)  # of modules with tasks, not of the file
 
     def add(self, at: Key, text: str) -> None:
         problem = Problem(at, text)
         if problem not in self.problems:
             self.problems.append(problem)
+
+    def add_of_source(self, at: Key, text: str) -> None:
+        """Of a module with tasks: commands that only need the file go on without it."""
+        self.of_sources.append(Problem(at, text))
 
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
         """A key that does not exist there, with the one that was probably meant, or a hint."""
@@ -55,8 +60,9 @@ class Report:
 
     def sentences(self, file: str, text: str) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
-        lines = Lines(text if self.problems else "")
-        found = [(lines.of(problem.at) or 0, problem) for problem in self.problems]
+        problems = dict.fromkeys(self.problems + self.of_sources)
+        lines = Lines(text if problems else "")
+        found = [(lines.of(problem.at) or 0, problem) for problem in problems]
         found.sort(key=lambda pair: pair[0])
         return [
             f"{file}{f':{line}' if line else ''}: {dotted(problem.at)}: {_short(problem.text)}"

@@ -37,9 +37,11 @@ class Survey(NamedTuple):
         return self.override + self.report.sentences(self.file, self.text)
 
 
-def read(path: Path, database: str | None, to_run: Collection[str] | None) -> Settings:
+def read(path: Path, database: str | None, to_run: Collection[str] | None, sources: bool) -> Settings:
     """See `supervisor.config.load`."""
     found = survey(path, database)
+    if not sources:
+        found.report.of_sources.clear()
     if to_run is not None:
         report_missing(found.settings, found.report, to_run)
         cores.report_absent(found.settings, found.report, to_run)

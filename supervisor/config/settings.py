@@ -65,7 +65,6 @@ class TypeSettings(NamedTuple):
 
     timeout: float
     retry: RetryPolicy
-    priority: int  # of jobs that are enqueued without one, by programs that read the configuration
 
 
 class PoolSettings(NamedTuple):

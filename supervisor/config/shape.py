@@ -17,7 +17,7 @@ from supervisor.config.values import Inner, Key, Table, anything, boolean, liste
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, checked_type, encode
+from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import is_number
 
@@ -136,7 +136,7 @@ def _distinct(values: list[_Listed]) -> list[_Listed]:
 
 def _some(values: list[str]) -> list[str]:
     if not values:
-        raise ValueError("the list is empty; omit the key to use the pool's own name")
+        raise ValueError("the list is empty; omit the key to use the pool's own name, or all its tasks")
     return values
 
 
@@ -318,13 +318,12 @@ NAMING = frozenset({"types", "handler", "tasks", "command"})
 
 
 class TypeTable(Table):
-    """`[types.NAME]`, and the options of `@task`: what may differ between the types of a pool."""
+    """`[types.NAME]`: what may differ between the types of a pool."""
 
     timeout = Key[float | None](wait, None)
     retry = Inner(RetryTable)
     max_attempts = Key[int | None](whole(1, MAX_ATTEMPTS), None)
     give_up_on = Key[list[str]](listed(text(_exception), _distinct), [])
-    priority = Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)
 
 
 class ScheduleTable(Table):

@@ -6,7 +6,6 @@ import ast
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,49 +31,58 @@ def of_module(module: str, folder: Path) -> list[Declared]:
 
     Raises Unreadable.
     """
-    return [task for file in files(module, folder) for task in _of_file(file)]
-
-
-def files(module: str, folder: Path) -> list[Path]:
-    """The source file of a module; for a package, of all modules in it. Raises Unreadable."""
-    path: Sequence[str] | None = [str(folder), *(entry for entry in sys.path if entry)]
-    spec = None
-    parts = module.split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        spec = PathFinder.find_spec(name, path)
-        if spec is None:
-            raise Unreadable(f"there is no module {name!r} (looked in {folder} first)")
-        path = list(spec.submodule_search_locations or ())
-    assert spec is not None
-    if path:
-        found = sorted(file for entry in path for file in Path(entry).rglob("*.py"))
-        return [file for file in found if "__pycache__" not in file.parts]
-    if not spec.origin or not spec.origin.endswith(".py"):
-        raise Unreadable(f"the module {module!r} has no source file; list its types and use handler instead")
-    return [Path(spec.origin)]
+    return [task for _, file in files(module, folder) for task in _of_file(file)]
 
 
 def modules(module: str, folder: Path) -> list[str]:
-    """The names of the modules that `of_module` reads: what a worker has to import. Raises Unreadable."""
-    found = files(module, folder)
-    root = next((file.parent for file in found if file.name == "__init__.py"), None)
-    if len(found) == 1 and root is None:
-        return [module]
-    base = min((file.parent for file in found), key=lambda folder: len(folder.parts))
-    names = []
-    for file in found:
-        inner = file.relative_to(base).with_suffix("").parts
-        names.append(".".join((module, *(inner[:-1] if inner[-1] == "__init__" else inner))))
-    return names
+    """The names of the modules in which `of_module` finds tasks: what a worker has to import. Raises Unreadable."""
+    return [name for name, file in files(module, folder) if name == module or any(True for _ in _of_file(file))]
+
+
+def files(module: str, folder: Path) -> list[tuple[str, Path]]:
+    """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
+    places = [Path(entry) for entry in (str(folder), *sys.path) if entry]
+    for part in module.split("."):
+        package, file, places = _step(part, places)
+    if file is not None:
+        return [(module, file)]
+    if package is None and not places:
+        raise Unreadable(f"there is no module {module!r} (looked in {folder} first)")
+    found: dict[str, Path] = {}
+    for place in places:
+        for each in sorted(place.rglob("*.py")):
+            inner = each.relative_to(place).with_suffix("").parts
+            if all(part.isidentifier() for part in inner) and inner[-1] != "__main__" and each.is_file():
+                name = ".".join((module, *(inner[:-1] if inner[-1] == "__init__" else inner)))
+                found.setdefault(name, each)
+    return list(found.items())
+
+
+def _step(part: str, places: Sequence[Path]) -> tuple[Path | None, Path | None, list[Path]]:
+    """Where a name leads from these folders, as Python's import does: to a package, to a file, or to the folders of a
+    namespace. Returns (package, file, folders in which to go on).
+    """
+    spaces = []
+    for place in places:
+        package = place / part
+        if (package / "__init__.py").is_file():
+            return package, None, [package]
+        if (file := place / f"{part}.py").is_file():
+            return None, file, []
+        if package.is_dir():
+            spaces.append(package)
+    return None, None, spaces
 
 
 def _of_file(file: Path) -> Iterator[Declared]:
     shown = os.path.relpath(file) if file.is_relative_to(Path.cwd()) else str(file)
     try:
-        tree = ast.parse(file.read_bytes(), shown)
+        source = file.read_bytes()
+        if b"task" not in source:
+            return  # quicker, and such a file may be broken
+        tree = ast.parse(source, shown)
     except SyntaxError as error:
-        raise Unreadable(f"{shown}:{error.lineno}: {error.msg}") from None
+        raise Unreadable(f"{shown}:{error.lineno or 1}: {error.msg}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise Unreadable(f"{shown}: it cannot be read: {error}") from None
     names = _Names(tree)
@@ -133,6 +141,9 @@ class _Names:
                 self._functions |= _aliases(node.names, "task")
             elif isinstance(node, ast.Import):
                 self._modules |= _aliases(node.names, "supervisor")
+                self._modules |= {
+                    alias.asname for alias in node.names if alias.name == "supervisor.tasks" and alias.asname
+                }
 
     def is_task(self, decorator: ast.expr) -> bool:
         if isinstance(decorator, ast.Name):

@@ -12,9 +12,17 @@ from supervisor.config.problems import Report, dotted, shown
 from supervisor.config.settings import PoolSettings, TypeSettings
 from supervisor.config.shape import TypeTable
 from supervisor.config.tasks import Declared, Unreadable, of_module
+from supervisor.config.values import Key, whole
 from supervisor.domain.duration import human
+from supervisor.domain.intake import MAX_PRIORITY
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.text import like
+
+
+class TaskTable(TypeTable):
+    """The options of `@task`; `priority` is of the jobs that it enqueues."""
+
+    priority = Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)
 
 
 def tables(raw: object, report: Report) -> dict[str, Checked]:
@@ -35,15 +43,17 @@ def declared(
         try:
             tasks = of_module(module, folder)
         except Unreadable as error:
-            report.add((*at, index), str(error))
+            report.add_of_source((*at, index), str(error))
             continue
         if not tasks:
-            report.add((*at, index), f"the module {module!r} defines no function with @task")
+            report.add_of_source((*at, index), f"the module {module!r} defines no function with @task")
         for task in tasks:
             other = found.setdefault(task.type, task)
             if other.where != task.where:
-                report.add((*at, index), f"{task.where}: the type {task.type!r} is that of {other.where} already")
-    if wanted is None or report.problems:
+                report.add_of_source(
+                    (*at, index), f"{task.where}: the type {task.type!r} is that of {other.where} already"
+                )
+    if wanted is None or report.problems or report.of_sources:
         return found
     for type_ in wanted:
         if type_ not in found:
@@ -63,13 +73,13 @@ def settings(
     found = {}
     for name in names:
         values = {**_options(tasks.get(name), report), **(written[name].values if name in written else {})}
-        if values:
+        if values.keys() & TypeTable.keys.keys():
             table = TypeTable(values)
             policy = _retry(table, retry)
             if policy.max < policy.base and table.retry:
                 what = f"max is {human(policy.max)}, which is shorter than base, {human(policy.base)}"
                 report.add(("types", name, "retry") if name in written else ("pools",), f"the type {name!r}: {what}")
-            found[name] = TypeSettings(timeout if table.timeout is None else table.timeout, policy, table.priority)
+            found[name] = TypeSettings(timeout if table.timeout is None else table.timeout, policy)
     return found
 
 
@@ -80,19 +90,30 @@ def _retry(table: TypeTable, retry: RetryPolicy) -> RetryPolicy:
     return replace(retry, give_up_on=tuple(table.give_up_on)) if "give_up_on" in table.written else retry
 
 
+def policy_of(options: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
+    """The retry policy of a task with these options in its decorator, in a pool with this one."""
+    return _retry(TaskTable(_checked(options, Report())), retry)
+
+
+def _checked(options: Mapping[str, Any], found: Report) -> Mapping[str, Any]:
+    return checked(TaskTable, {n: list(v) if isinstance(v, tuple) else v for n, v in options.items()}, (), found).values
+
+
 def _options(task: Declared | None, report: Report) -> Mapping[str, Any]:
     """The valid options of a task's decorator."""
     if task is None:
         return {}
     found = Report()
-    values = checked(TypeTable, dict(task.options), (), found).values
+    values = _checked(task.options, found)
     for problem in found.problems:
-        report.add(("pools",), f"{task.where}: {dotted(problem.at)}: {problem.text}")
+        report.add_of_source(("pools",), f"{task.where}: {dotted(problem.at)}: {problem.text}")
     return values
 
 
 def report_untaken(written: Mapping[str, Checked], pools: Iterable[PoolSettings], report: Report) -> None:
     """A table for a type that no pool takes is a mistake."""
+    if report.of_sources:
+        return  # not all types are known
     taken = {type_ for pool in pools for type_ in pool.types}
     for name, table in written.items():
         if name not in taken:

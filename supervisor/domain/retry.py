@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,12 +38,26 @@ class RetryPolicy:
             delay = self.base
         return min(delay, self.max) * (1 + self.jitter * (2 * chance - 1))
 
-    def gives_up_on(self, error: type[BaseException]) -> bool:
-        """Whether this exception, or one that it is derived from, is listed, with or without its module."""
-        return bool(self.give_up_on) and any(
-            cls.__qualname__ in self.give_up_on or f"{cls.__module__}.{cls.__qualname__}" in self.give_up_on
-            for cls in error.__mro__
+    def gives_up_on(self, error: BaseException) -> bool:
+        """Whether the exception or a class that it is derived from is listed: by name, with or without its module, or
+        by the name under which another module exports it.
+        """
+        return any(self._is(error, name) for name in self.give_up_on)
+
+    def _is(self, error: BaseException, name: str) -> bool:
+        module, _, exported = name.rpartition(".")
+        listed = getattr(sys.modules.get(module), exported, None)
+        if isinstance(listed, type):
+            return isinstance(error, listed)
+        names = (
+            {cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}"} for cls in type(error).__mro__
         )
+        return any(name in each for each in names)
+
+    def gives_up_after(self, message: str) -> bool:
+        """The same for a program's error, which is known by a message that begins with its class."""
+        name = message.partition(":")[0].strip()
+        return any(listed in (name, name.rpartition(".")[2]) for listed in self.give_up_on)
 
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""

@@ -13,11 +13,12 @@ Importing this module needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -48,13 +49,13 @@ class Task(Generic[P, R]):
         self.function = function
         self.type = type
         self.declared = declared
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes stay its own
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
         return result
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id.
 
         The arguments are checked against the signature. Raises InvalidJob, with nothing written, if they do not fit or
@@ -62,7 +63,7 @@ class Task(Generic[P, R]):
         """
         return self.options().enqueue(*args, **kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """The same in asynchronous programs: the event loop is not blocked."""
         return await self.options().aenqueue(*args, **kwargs)
 
@@ -83,6 +84,8 @@ class Task(Generic[P, R]):
 
         With `queue`, the job goes into its database instead of the default one.
         """
+        if queue is not None and not hasattr(queue, "enqueue"):
+            raise TypeError(f"queue must be a Queue, not {queue!r}")
         options: dict[str, Any] = {
             "priority": self.declared.get("priority", 0) if priority is None else priority,
             "delay": delay,
@@ -96,7 +99,7 @@ class Task(Generic[P, R]):
             options["connection"] = connection
         return Call(self, options, queue)
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
         return self.parameters.payload(args, kwargs)
 
@@ -106,6 +109,10 @@ class Task(Generic[P, R]):
         from supervisor.tasks.parameters import Parameters
 
         return Parameters(self.function, self.type)
+
+    def __reduce__(self) -> str:
+        """Pickled as the name of the function, which other processes import."""
+        return self.function.__qualname__
 
     def __get__(self, instance: object, owner: type | None = None) -> Task[P, R]:
         return self
@@ -124,13 +131,15 @@ class Call(Generic[P]):
         self._options = options
         self._queue = queue
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
         payload = self._task.payload(*args, **kwargs)
         return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """The same in asynchronous programs."""
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """The same in asynchronous programs. With `connection`, the insert runs here: only this thread may use it."""
+        if "connection" in self._options:
+            return self.enqueue(*args, **kwargs)
         import asyncio
 
         payload = self._task.payload(*args, **kwargs)
@@ -200,13 +209,22 @@ registered: dict[str, Task[..., Any]] = {}
 def _register(function: Callable[..., Any], type: str | None, declared: Mapping[str, Any]) -> Task[..., Any]:
     new: Task[..., Any] = Task(function, checked_type(type or function.__name__), declared)
     old = registered.get(new.type)
-    if old is not None and _place(old) != _place(new):  # a module that is imported again defines it again
+    if old is not None and _source(old) != _source(new):  # a module that is imported again defines it again
         raise ValueError(
             f"{_place(new)}: the type {new.type!r} belongs to {_place(old)} already; "
             f'give one of them another, like @task("{new.function.__module__}.{new.function.__name__}")'
         )
     registered[new.type] = new
     return new
+
+
+def _source(task: Task[..., Any]) -> tuple[str, str]:
+    """The same for a module that also runs as a script, under another name."""
+    function: Any = task.function
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return (task.function.__module__ if code is None else code.co_filename), task.function.__qualname__
 
 
 def _place(task: Task[..., Any]) -> str:
@@ -220,6 +238,20 @@ _url: str | None = None
 _queues: dict[str, Queue] = {}
 
 
+_used: Queue | None = None
+
+
+@contextlib.contextmanager
+def using(queue: Queue) -> Iterator[None]:
+    """Enqueue tasks there in the meantime, whatever is configured: for tests."""
+    global _used
+    before, _used = _used, queue
+    try:
+        yield
+    finally:
+        _used = before
+
+
 def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
     """Set the database into which tasks are enqueued, like "sqlite:///app.db", and the middleware of its queue.
 
@@ -227,6 +259,8 @@ def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
     supervisor.toml, in the current folder or above it.
     """
     global _url
+    if not isinstance(url, str):
+        raise TypeError(f"configure: the database's URL must be a text, not {url!r}")
     from supervisor.client import Queue
 
     with _guard:
@@ -239,6 +273,8 @@ def default_queue() -> Queue:
     """The queue into which tasks are enqueued. Raises QueueError if nothing names a database."""
     from supervisor.client import Queue
 
+    if _used is not None:
+        return _used
     with _guard:
         url = _url or os.environ.get(VARIABLE) or _configured()
         if url not in _queues:

@@ -44,13 +44,18 @@ class Parameters:
         context = context_of(function)
         self._context = context.name if context is not None else None
         self._converters: dict[str, Converter] = {}
-        self._others = False  # whether it takes any other keyword
+        self._others: Converter | None = None  # if it takes any other keyword
         kept = []
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{name}: it is a generator; a task must return its result instead of yielding it")
+        inner = function.__qualname__.rpartition("<locals>.")[2]
+        if "." in inner and {"self", "cls"} & {*signature.parameters}:
+            raise TypeError(f"{name}: it is a method; a task is a function, or a staticmethod")
         for parameter in signature.parameters.values():
-            if parameter.name == self._context:
+            if parameter.name == self._context and parameter.kind in _NAMED:
                 continue
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                self._others = True
+                self._others = converter(resolved(parameter.annotation), f"{name}: {parameter.name}")
             elif parameter.kind in _NAMED:
                 self._converters[parameter.name] = converter(
                     resolved(parameter.annotation), f"{name}: {parameter.name}"
@@ -73,8 +78,8 @@ class Parameters:
             for name, value in given.items():
                 if name in self._converters:
                     payload[name] = self._converters[name].stored(value)
-                else:
-                    payload |= value  # of **kwargs
+                elif self._others is not None:
+                    payload |= {key: self._others.stored(each) for key, each in value.items()}
         except Mismatch as error:
             raise InvalidJob("payload", str(error)) from None
         return payload
@@ -90,8 +95,8 @@ class Parameters:
         for name, value in payload.items():
             if name in self._converters:
                 arguments[name] = self._converters[name].loaded(value)
-            elif self._others and name != self._context:
-                arguments[name] = value
+            elif self._others is not None and name != self._context:
+                arguments[name] = self._others.loaded(value)
             else:
                 raise Mismatch(f"{self._name}: the task has no parameter {name!r}")
         if self._context is not None:
@@ -143,7 +148,11 @@ class Converter(typing.Protocol):
 
 def converter(annotation: Any, name: str) -> Converter:
     """The converter for an annotation; `name` is for messages. Raises TypeError for an unusable annotation."""
-    return Checked(annotation, name) if _is_plain(annotation) else Converted(annotation, name)
+    try:
+        plain = _is_plain(annotation)
+    except TypeError:  # it cannot be hashed
+        raise TypeError(f"{name}: {annotation!r} is not a type") from None
+    return Checked(annotation, name) if plain else Converted(annotation, name)
 
 
 class Checked:
@@ -173,10 +182,21 @@ class Converted:
         try:
             self._adapter = TypeAdapter(annotation)
         except Exception as error:
-            raise TypeError(f"{name}: its annotation cannot be used: {str(error).splitlines()[0]}") from None
+            raise TypeError(f"{name}: its annotation cannot be used: {_first_line(error)}") from None
 
     def stored(self, value: Any) -> Any:
-        return self._adapter.dump_python(self.loaded(value), mode="json", by_alias=True)
+        """What JSON holds of the value, if that becomes the same value again: a union may choose another member, a
+        secret is hidden, a field of a subclass is left out.
+        """
+        value = self.loaded(value)
+        try:
+            stored = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+            again = self.loaded(stored)
+            if type(again) is type(value) and bool(again == value):
+                return stored
+        except Exception as error:
+            raise Mismatch(f"{self._name}: {_shown(value)} cannot be stored as JSON: {_first_line(error)}") from None
+        raise Mismatch(f"{self._name}: {_shown(value)} would come back from JSON as {_shown(again)}")
 
     def loaded(self, value: Any) -> Any:
         from pydantic import ValidationError
@@ -195,7 +215,7 @@ def _is_plain(annotation: Any) -> bool:
         return True
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return all(isinstance(value, (str, int, bool, type(None))) for value in inner)
+        return all(type(value) in (str, int, bool, type(None)) for value in inner)
     if origin is dict:
         return inner[0] is str and _is_plain(inner[1])
     return origin in (list, Union, types.UnionType) and all(map(_is_plain, inner))
@@ -227,6 +247,10 @@ def _described(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(_described, inner))
     return str(annotation)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _shown(value: Any) -> str:

@@ -18,6 +18,7 @@ from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.policy import JobPolicy
+from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import (
     MAX_MESSAGE,
     MAX_TEXT,
@@ -231,7 +232,7 @@ class Executor:
             ),
             policy,
             chance=random(),
-            permanent=kind in ("permanent", "payload", "result") or policy.gives_up_on(type(error)),
+            permanent=kind in ("permanent", "payload", "result") or _gives_up(policy, error, message),
             after=_after(error),
             started_at=started_at,
         )
@@ -280,6 +281,14 @@ def _kind(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "exit"
     return "memory" if isinstance(error, MemoryError) else "exception"
+
+
+def _gives_up(policy: RetryPolicy, error: BaseException, message: str) -> bool:
+    if not policy.give_up_on or isinstance(error, Retry):
+        return False
+    if isinstance(error, Reported):
+        return error.kind == "exception" and policy.gives_up_after(message)
+    return policy.gives_up_on(error)
 
 
 def _after(error: BaseException) -> float | None:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -99,6 +99,9 @@ class Handler:
         _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
         _check_signature(self._setup, f"{self.name}.setup", "ctx")
         _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
+
+    def insist_on(self, types: Iterable[str]) -> None:
+        """Raises HandlerError if it knows what types it handles, and one of these is missing."""
 
     def insist_on_batches(self) -> None:
         """Raises HandlerError if it cannot handle several jobs at a time."""

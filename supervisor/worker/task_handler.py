@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from supervisor.config.tasks import Unreadable, modules, of_module
+from supervisor.domain.errors import InvalidJob
 from supervisor.tasks import Task, registered
 from supervisor.tasks.parameters import Mismatch
 from supervisor.worker.context import Context
@@ -29,7 +30,6 @@ class TaskHandler(Handler):
 
     def __init__(self, name: str, tasks: Mapping[str, Task[..., Any]]) -> None:
         self._tasks = tasks
-        self._async = {type_ for type_, task in tasks.items() if inspect.iscoroutinefunction(task.function)}
         super().__init__(self._call, name)
         self.handle = self._called
 
@@ -51,9 +51,20 @@ class TaskHandler(Handler):
 
     def _called(self, payload: Any, ctx: Context) -> Any:
         value = self._call(payload, ctx)
-        if ctx.type in self._async:
+        if inspect.isawaitable(value):
             value = self._run(value)
-        return self._tasks[ctx.type].parameters.result(value)
+        try:
+            return self._tasks[ctx.type].parameters.result(value)
+        except Mismatch as error:
+            raise InvalidJob("result", str(error)) from None
+
+    def insist_on(self, types: Iterable[str]) -> None:
+        for type_ in types:
+            if type_ not in self._tasks:
+                raise HandlerError(
+                    f"{self.name}: its tasks have changed: there is none of the type {type_!r} any more; "
+                    "`supervisor reload` reads the modules again"
+                )
 
 
 def _imported(module: str, name: str) -> dict[str, Task[..., Any]]:
@@ -72,6 +83,13 @@ def _imported(module: str, name: str) -> dict[str, Task[..., Any]]:
                 f"{name}: {task} cannot be found by reading the source; write `from supervisor import task` and @task "
                 "above a function of the module, with a literal type"
             )
+        name_there, there = task.function.__name__, sys.modules[task.function.__module__]
+        if (
+            callable(other := getattr(there, name_there, task))
+            and "." not in task.function.__qualname__
+            and (not isinstance(other, Task))
+        ):
+            raise HandlerError(f"{name}: {task} is hidden by another decorator; @task must be the first line above it")
         try:
             _ = task.parameters
         except TypeError as error:

@@ -268,6 +268,8 @@ class Worker:
         handler = self.handler or load(self.pool.handler)
         if self.pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
+        if isinstance(handler, Handler):
+            handler.insist_on(self.pool.types)
         info = middleware.WorkerInfo(self.pool.name, self.record.name, self._log)
         loaded = middleware.load([*self.pool.middleware, *getattr(handler, "middleware", ())])
         self._middleware = WorkerMiddleware(loaded, info, self._mark) if loaded else None

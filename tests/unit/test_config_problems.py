@@ -135,7 +135,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         (f"retry = {{ jitter = 1{'0' * 310} }}", f"retry.jitter: must be at most 1.0, not 1{'0' * 17}...{'0' * 19}"),
         ("retry = { max_attempts = 0 }", "retry.max_attempts: must be at least 1, not 0"),
         ("retry = 3", "retry: must be a table, like { name = … }, not 3"),
-        ("types = []", "types: the list is empty; omit the key to use the pool's own name"),
+        ("types = []", "types: the list is empty; omit the key to use the pool's own name, or all its tasks"),
         ('types = ["a", "a"]', "types: 'a' is listed twice"),
         ('types = "a"', 'types: must be a list, like ["a", "b"], not \'a\''),
         ('capabilities = ["a", "b", "a"]', "capabilities: 'a' is listed twice"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import PoolSettings, load
-from supervisor.config.tasks import of_module
+from supervisor.config.tasks import modules, of_module
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.retry import RetryPolicy
 from supervisor.worker.loader import HandlerError
@@ -63,7 +64,7 @@ def test_the_types_of_a_pool_are_those_of_its_tasks(folder: Path) -> None:
     assert found.handler == "jobs"
     assert set(found.by_type) == {"mail.send"}
     send = found.by_type["mail.send"]
-    assert (send.timeout, send.priority) == (30.0, 3)
+    assert send.timeout == 30.0
     assert send.retry == RetryPolicy(2, base=1.0, jitter=0.5, give_up_on=("KeyError",))
     assert found.timeout_of("resize") == 300.0
     assert found.policy.retry_of("resize") == RetryPolicy(jitter=0.5)
@@ -108,7 +109,7 @@ BAD = [
     ('tasks = ["nothing"]', r"pools.default.tasks[0]: there is no module 'nothing' (looked in "),
     ('tasks = ["jobs.py"]', "there is no module 'jobs.py'"),
     ('tasks = ["job s"]', "'job s' is not a module"),
-    ('tasks = ["math"]', "the module 'math' has no source file"),
+    ('tasks = ["math"]', "there is no module 'math'"),
     ('tasks = ["jobs"]\nhandler = "jobs:plain"', "write either handler or tasks, not both"),
     ('tasks = ["jobs"]\ncommand = ["true"]', "write either tasks or command, not both"),
     ('tasks = ["jobs"]\nbatch_size = 2', "a task is given one job at a time"),
@@ -122,6 +123,7 @@ BAD = [
     ('tasks = ["wrong"]', "wrong.py:4: timeout: 5 is not a duration"),
     ('tasks = ["twice"]', "the type 'a' is that of "),
     ('tasks = ["jobs"]\n[types.resize]\nretry = { base = "1h" }', "types.resize.retry: the type 'resize': max is 10m"),
+    ('tasks = ["jobs"]\n[types.resize]\npriority = 5', "types.resize.priority: unknown key"),
     ("tasks = []", "default.handler: is missing"),
     ('[types.resize]\n[defaults]\ntasks = ["jobs"]', "each pool has its own"),
 ]
@@ -130,7 +132,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "sentence"), BAD)
 def test_what_is_wrong_is_told_with_its_place(folder: Path, text: str, sentence: str) -> None:
     (folder / "empty.py").write_text("def task(): ...\n@task\ndef no(): ...\n")
-    (folder / "broken.py").write_text("\ndef (:\n")
+    (folder / "broken.py").write_text("# task\ndef (:\n")
     (folder / "named.py").write_text("from supervisor import task\nNAME = 'a'\n@task(NAME)\ndef one(): ...\n")
     (folder / "wrong.py").write_text("from supervisor import task\n\n@task(timeout=5)\ndef one(): ...\n")
     (folder / "twice.py").write_text(
@@ -170,3 +172,77 @@ def test_a_worker_compares_what_was_read_with_what_was_imported(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(HandlerError, match=sentence):
         load_handler(name)
+
+
+def test_commands_that_need_only_the_file_go_on_beside_a_broken_module(folder: Path) -> None:
+    (folder / "supervisor.toml").write_text('[pools.a]\ntasks = ["jobs"]\n[pools.b]\ntasks = ["broken"]\n[types.x]\n')
+    (folder / "broken.py").write_text("# task\ndef (:\n")
+    found = load(folder / "supervisor.toml", sources=False)
+    assert set(found.pools["a"].types) == {"resize", "mail.send", "grouped"}
+    with pytest.raises(ConfigError, match=r"broken\.py:2"):
+        load(folder / "supervisor.toml")
+    (folder / "supervisor.toml").write_text('[pools.b]\ntasks = ["broken"]\nworkers = "x"\n')
+    with pytest.raises(ConfigError, match="workers: must be a whole number"):
+        load(folder / "supervisor.toml", sources=False)
+
+
+def test_files_of_a_package_that_cannot_be_imported_or_have_no_tasks_are_left_alone(folder: Path) -> None:
+    package = folder / "shop"
+    (package / "tests").mkdir(parents=True)
+    for name in ("__init__.py", "tests/__init__.py", "tests/broken.py", ".#lock.py", "my-task.py", "__main__.py"):
+        (package / name).write_text("def (" if name != "__init__.py" else "")
+    (package / "link.py").symlink_to("nowhere")
+    (package / "tasks.py").write_text("from supervisor import task\n@task\ndef one(): ...\n")
+    assert [each.type for each in of_module("shop", folder)] == ["one"]
+    assert modules("shop", folder) == ["shop", "shop.tasks"]
+
+
+def test_namespace_packages_of_any_depth_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = folder / "other"
+    for base, name in ((folder, "ns/sub/b.py"), (other, "ns/sub/c.py")):
+        (base / name).parent.mkdir(parents=True)
+        (base / name).write_text(f"import supervisor.tasks as st\n@st.task('{name}')\ndef one(): ...\n")
+    monkeypatch.syspath_prepend(other)
+    assert [each.type for each in of_module("ns.sub.b", folder)] == ["ns/sub/b.py"]
+    assert [each.type for each in of_module("ns", folder)] == ["ns/sub/b.py", "ns/sub/c.py"]
+
+
+HIDDEN = """
+import functools
+from supervisor import task
+
+def log(function):
+    @functools.wraps(function)
+    def logged(*args, **kwargs):
+        return function(*args, **kwargs)
+    return logged
+
+@log
+@task("covered.one")
+def one(): ...
+"""
+
+
+def test_a_decorator_above_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "covered.py").write_text(HIDDEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerError, match="is hidden by another decorator"):
+        load_handler("covered")
+
+
+def test_a_worker_whose_modules_have_lost_a_type_takes_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "renamed.py").write_text("from supervisor import task\n@task('renamed.new')\ndef new(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    handler = load_handler("renamed")
+    handler.insist_on(["renamed.new"])
+    with pytest.raises(HandlerError, match=r"none of the type 'renamed.old' any more; `supervisor reload`"):
+        handler.insist_on(["renamed.new", "renamed.old"])
+
+
+def test_a_module_may_also_run_as_a_script(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from supervisor import task\n@task\ndef one(): ...\nif __name__ == '__main__':\n    import views\n"
+    )
+    (tmp_path / "views.py").write_text("import app\nprint(app.one.type)\n")
+    ran = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("one\n", "")

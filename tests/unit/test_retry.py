@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -65,3 +66,34 @@ def test_the_first_crash_costs_no_delay_and_later_ones_back_off() -> None:
     policy = RetryPolicy(base=2, jitter=0)
 
     assert [crash_delay(policy, crashes, 0.5) for crashes in (0, 1, 2, 3, 4)] == [0, 0, 2, 4, 8]
+
+
+class Outer:
+    class Inner(LookupError):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("listed", "error", "given_up"),
+    [
+        ("LookupError", KeyError(), True),
+        ("builtins.LookupError", KeyError(), True),
+        ("KeyError", LookupError(), False),
+        ("json.JSONDecodeError", json.JSONDecodeError("", "", 0), True),  # defined in json.decoder
+        ("Inner", Outer.Inner(), True),
+        ("Outer.Inner", Outer.Inner(), True),
+        (f"{__name__}.Outer.Inner", Outer.Inner(), True),
+        ("nothing.LookupError", KeyError(), False),
+    ],
+)
+def test_exceptions_are_listed_by_any_of_their_names(listed: str, error: Exception, given_up: bool) -> None:
+    assert RetryPolicy(give_up_on=(listed,)).gives_up_on(error) is given_up
+    assert not RetryPolicy().gives_up_on(error)
+
+
+def test_the_errors_of_programs_are_known_by_their_first_word() -> None:
+    policy = RetryPolicy(give_up_on=("ValueError", "requests.Timeout"))
+    assert policy.gives_up_after("ValueError: no")
+    assert policy.gives_up_after("app.ValueError: no")
+    assert not policy.gives_up_after("KeyError: ValueError")
+    assert not policy.gives_up_after("it failed")

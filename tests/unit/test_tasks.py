@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
 import os
+import pickle
+import sqlite3
 import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType
 
+import pydantic
 import pytest
 
 from supervisor import Context, InvalidJob, Queue, QueueError, configure, task, tasks
@@ -129,6 +133,107 @@ def test_what_does_not_fit_is_refused_on_both_sides(annotation: Any, value: Any,
         each.payload(value)
     with pytest.raises(Mismatch, match=sentence):
         each.parameters.arguments({"value": value}, None)
+
+
+@dataclasses.dataclass
+class Cat:
+    name: str
+
+
+@dataclasses.dataclass
+class Dog:
+    name: str
+
+
+@dataclasses.dataclass
+class Puppy(Dog):
+    age: int = 0
+
+
+LOST: list[tuple[Any, Any, str]] = [
+    (Cat | Dog, Dog("rex"), r"would come back from JSON as Cat\(name='rex'\)"),
+    (list[Cat | Dog], [Cat("a"), Dog("b")], "would come back"),
+    (Dog, Puppy("rex", 7), "would come back"),
+    (datetime.date | str, datetime.date(2026, 1, 2), "would come back from JSON as '2026-01-02'"),
+    (Path | str, Path("a"), "would come back"),
+    (set[int] | list[int], {1}, "would come back"),
+    (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "would come back"),
+    (Annotated[int, pydantic.BeforeValidator(lambda value: value + 1)], 5, "would come back"),
+    (bytes, b"\xff", "cannot be stored as JSON"),
+    (Literal[Colour.RED] | dict[tuple[int, int], int], {(1, 2): 3}, "f: value"),
+    (decimal.Decimal, decimal.Decimal("nan"), "f: value"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "sentence"), LOST)
+def test_what_json_would_change_is_refused(annotation: Any, value: Any, sentence: str) -> None:
+    def f(value: Any) -> None: ...
+
+    f.__annotations__ = {"value": annotation}
+    with pytest.raises(InvalidJob, match=sentence):
+        task(f).payload(value)
+
+
+class Group:
+    @task("group.method")
+    def method(self, x: int) -> None: ...
+
+    @task("group.static")
+    @staticmethod
+    def static(x: int) -> None: ...
+
+
+def yields() -> Any:
+    yield 1
+
+
+def only_by_position(ctx: Context, /) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (Group.method, "is a method"),
+        (task("y")(yields), "is a generator"),
+        (task("p")(only_by_position), "by their names"),
+    ],
+)
+def test_what_cannot_be_a_task_is_told(wrong: Any, sentence: str) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        _ = wrong.parameters
+
+
+def test_further_keywords_are_checked_by_their_annotation() -> None:
+    @task
+    def f(**others: int) -> None: ...
+
+    with pytest.raises(InvalidJob, match="f: others must be a whole number"):
+        f.payload(a="x")
+
+
+def test_a_task_is_pickled_as_its_name() -> None:
+    assert pickle.loads(pickle.dumps(Group.static)) is Group.static
+
+
+def test_attributes_of_the_function_stay_its_own() -> None:
+    def f(self: int, x: int) -> None: ...
+
+    f.type = "other"  # type: ignore[attr-defined]
+    made: Any = task(f)
+    assert made.type == "f"
+    assert made.payload(self=1, x=2) == {"self": 1, "x": 2}
+
+
+def test_a_callers_connection_is_used_in_its_own_thread(tmp_path: Path) -> None:
+    @task
+    def f() -> None: ...
+
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    queue.create_tables()
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        job = asyncio.run(f.options(queue=queue, connection=connection).aenqueue())
+        connection.commit()
+    assert queue.job(job).type == "f"
 
 
 def test_the_arguments_must_fit_the_signature() -> None:
@@ -285,6 +390,33 @@ def test_due_tasks_run_in_tests(tmp_path: Path) -> None:
     ]
     other = double.options(queue=queue).enqueue(1)
     assert [job.id for job in run_due(queue, {"double": double})] == [other]
+
+    async def inside() -> None:
+        run_due(queue)
+
+    with pytest.raises(RuntimeError, match="call it in a thread"):
+        asyncio.run(inside())
+
+
+def test_tests_follow_the_decorator_and_enqueue_into_the_tested_database(tmp_path: Path) -> None:
+    configure(f"sqlite:///{tmp_path}/real.db")
+    seen = []
+
+    @task("child")
+    def child(number: int) -> None:
+        seen.append(number)
+
+    @task("parent", give_up_on=("LookupError",), max_attempts=2)
+    def parent(number: int) -> None:
+        child.enqueue(number)
+        raise KeyError(number)
+
+    queue = Queue(f"sqlite:///{tmp_path}/test.db")
+    parent.options(queue=queue).enqueue(4)
+    first = run_due(queue)
+    assert [(job.type, job.status, job.attempts) for job in first] == [("parent", "failed", 1), ("child", "done", 1)]
+    assert seen == [4]
+    assert not (tmp_path / "real.db").exists()
 
 
 def test_a_task_is_not_a_handler() -> None:
