@@ -148,7 +148,7 @@ def _workers(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
 
 
 def _schedules(overview: Overview) -> Iterator[Metric]:
-    late = {str(json_safe(view.name)): max(0.0, -view.next_in) for view in overview.schedules}
+    late = {str(json_safe(view.name)): view.late for view in overview.schedules}
     yield _by("supervisor_schedule_lag_seconds", "How long a schedule is overdue.", "schedule", late)
 
 

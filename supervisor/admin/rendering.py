@@ -58,6 +58,11 @@ def nameable(type_: str) -> bool:
         return False
 
 
+def segment(name: str) -> bool:
+    """Whether a name can be one segment of an address of the API."""
+    return len(name) <= 100 and "/" not in name and name.strip(".") != ""
+
+
 def _finalize(value: Any) -> Any:
     """Limits the length of every text in a template, even without a filter."""
     if isinstance(value, Markup) or not isinstance(value, (str, bytes)):
@@ -85,7 +90,7 @@ def _environment() -> Environment:
     numbers = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent")
     texts = ("pretty", "brief", "cut", "timing", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
-    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, final)}
+    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, segment, final)}
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,

@@ -8,7 +8,7 @@ _UNKNOWN = re.compile(r"No such (?:command '([^']*)'|option: (\S+))")
 _COMMANDS = {
     "supervisor run": "start serve work worker consume up beat cron",
     "to stop a supervisor, press Ctrl-C or send it SIGTERM": "stop shutdown quit kill",
-    "supervisor status": "ps workers worker-list pools queues stats info inspect health ping schedules",
+    "supervisor status": "ps workers worker-list pools queues stats info inspect health ping",
     "supervisor reload": "restart",
     "supervisor enqueue TYPE [JSON]": "add push put submit send call delay",
     "supervisor resume TYPE": "unpause continue",

@@ -35,6 +35,7 @@ COMMANDS = {
     "backup": "upkeep",
     "restore": "upkeep",
     "jobs": "jobs",
+    "schedules": "schedules",
 }
 
 # The base of the parser's errors, wherever this version of typer keeps it.

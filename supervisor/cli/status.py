@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from supervisor.cli import tables
 from supervisor.cli.columns import heading, table
 from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line, show
@@ -128,9 +129,4 @@ def _types(overview: Overview) -> None:
 
 
 def _schedules(overview: Overview) -> None:
-    rows = []
-    for view in overview.schedules:
-        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
-        last = NOTHING if view.last_at is None else f"{span(max(0.0, overview.time - view.last_at))} ago"
-        rows.append((view.name, coming, last, view.last_job or NOTHING))
-    _section("Schedules", ("schedule", "next", "last", "job>"), rows)
+    _section("Schedules", tables.OF_SCHEDULES, tables.of_schedules(overview.schedules, overview.time))

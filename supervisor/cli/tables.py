@@ -18,7 +18,7 @@ from supervisor.ops.timeline import Trial, steps
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
     from supervisor.ops.diagnosis import Finding
-    from supervisor.ops.views import WorkerView
+    from supervisor.ops.views import ScheduleView, WorkerView
 
 NOTHING = "–"
 _LAST_LINES = 20  # of a log that is shown without --log
@@ -47,6 +47,19 @@ def activity(worker: WorkerView) -> str:
     if worker.progress is not None:
         return f"{percent(worker.progress)} {worker.text}".rstrip()
     return worker.text or (f"to be replaced: {worker.leaving}" if worker.leaving else "")
+
+
+OF_SCHEDULES = ("schedule", "next", "last", "job>")
+
+
+def of_schedules(views: Iterable[ScheduleView], now: float) -> list[tuple[object, ...]]:
+    """A row each."""
+    rows: list[tuple[object, ...]] = []
+    for view in views:
+        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
+        last = NOTHING if view.last_at is None else f"{span(max(0.0, now - view.last_at))} ago"
+        rows.append((view.name, "paused" if view.paused_at is not None else coming, last, view.last_job or NOTHING))
+    return rows
 
 
 def jobs(found: Iterable[Job], now: float) -> None:

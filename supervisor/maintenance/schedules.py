@@ -10,6 +10,7 @@ from supervisor.domain.schedule import Schedule, firing
 from supervisor.store.base import Planned, Schedules
 from supervisor.telemetry import events
 
+_LOOK_FOR_RESUME = 0.5  # seconds between two looks, and only if something was committed
 _LATE = 0.0005  # seconds after its time, so that the time has come for sure
 
 
@@ -32,21 +33,25 @@ class FireSchedule(Duty):
         self._log = events(process="maintainer")
 
     def next_at(self, now: float) -> float | None:
-        return None if self._planned is None else self._planned.next_at + _LATE
+        if self._planned is None or self._planned.paused_at is not None:
+            return None
+        return self._planned.next_at + _LATE
 
     def run(self, now: float) -> Fired:
-        """Plan it the first time; then fire it when it is due."""
+        """Plan it the first time; then fire it when it is due. While it is paused, look whether it still is."""
         schedule = self._schedule
         if self._planned is None:
-            self._planned = self._schedules.plan(schedule.name, schedule.timing, next(schedule.after(now)))
+            self._planned = self._plan(next(schedule.after(now)))
             return Fired()
-        if self._planned.next_at > now:
+        if self._planned.paused_at is not None:
+            self._planned = self._plan(self._planned.next_at)
+        if self._planned.paused_at is not None or self._planned.next_at > now:
             return Fired()
         decision = firing(schedule, self._planned.next_at, now)
         jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at) for at in decision.times]
         ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
-        # Advanced by us or by a peer: either way the row has the next time.
-        self._planned = self._schedules.plan(schedule.name, schedule.timing, decision.next_at)
+        # Advanced by us or by a peer, or paused: in any case the row has the next time.
+        self._planned = self._plan(decision.next_at)
         if ids is None:
             return Fired()
         self._log.info(
@@ -58,3 +63,12 @@ class FireSchedule(Duty):
             next_at=self._planned.next_at,
         )
         return Fired(len(ids))
+
+    def _plan(self, next_at: float) -> Planned:
+        """The row as it is now; changes matter only while it is paused: it may be resumed."""
+        schedule = self._schedule
+        planned = self._schedules.plan(
+            schedule.name, schedule.timing, next_at, type=schedule.type, payload=schedule.payload
+        )
+        self.rest = None if planned.paused_at is None else _LOOK_FOR_RESUME
+        return planned

@@ -14,9 +14,9 @@ from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
-from supervisor.domain.text import like
+from supervisor.domain.text import like, text_of
 from supervisor.ops.posted import living, pools_of, types_taken
-from supervisor.store.base import Filter, Operations, SupervisorRecord
+from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
 
 MOST_WORKERS = MAX_SLOTS - 1
@@ -37,6 +37,10 @@ class NoSupervisor(Conflict):
 
 class UnknownPool(ConfigError):
     """Neither the configuration nor a running supervisor has a pool of that name."""
+
+
+class UnknownSchedule(ConfigError):
+    """No supervisor has ever planned a schedule of that name on this database."""
 
 
 class UnknownType(ConfigError):
@@ -182,6 +186,36 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> N
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
     for type_ in types:
         pause(operations, type_, paused, now, force=True)
+
+
+def pause_schedule(operations: Operations, name: str, paused: bool, now: float) -> bool:
+    """Pause or resume a schedule. Returns whether that is a change. Raises UnknownSchedule.
+
+    A resumed one makes up for the times that it has missed as its `misfire` says.
+    """
+    planned = _schedule(operations, name)
+    known = operations.schedules.pause(name, now) if paused else operations.schedules.resume(name)
+    return known and (planned.paused_at is not None) != paused
+
+
+def run_schedule(operations: Operations, name: str, now: float) -> int:
+    """Enqueue the job of a schedule now, also of a paused one, and return its id.
+
+    Raises UnknownSchedule, and Conflict if it is not known what the schedule enqueues.
+    """
+    _schedule(operations, name)
+    job_id = operations.schedules.run(name, now)
+    if job_id is None:
+        raise Conflict(f"what the schedule {name} enqueues is known only when a supervisor that has it has run")
+    return job_id
+
+
+def _schedule(operations: Operations, name: str) -> Planned:
+    schedules = {planned.name: planned for planned in operations.schedules.planned()}
+    if name not in schedules:
+        known = f"; the schedules are {', '.join(sorted(map(text_of, schedules)))}" if schedules else ""
+        raise UnknownSchedule([f"there is no schedule {name!r}{known}"])
+    return schedules[name]
 
 
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:

@@ -181,9 +181,13 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:
-    for schedule in seen.schedules if seen.running else ():
-        if schedule.next_in < -_LATE:
-            fact = f"the schedule {schedule.name} is {human(-schedule.next_in)} late"
+    for schedule in seen.schedules:
+        if schedule.paused_at is not None:
+            fact = f"the schedule {schedule.name} is paused"
+            advice = f"`supervisor schedules resume {schedule.name}` resumes it"
+            yield Finding("note", "schedules", fact, advice, "schedule_paused")
+        elif seen.running and schedule.late > _LATE:
+            fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield Finding("warning", "schedules", fact, "no running supervisor has this schedule", "schedule_late")
 
 

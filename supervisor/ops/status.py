@@ -24,19 +24,18 @@ from supervisor.ops.posted import registered
 from supervisor.ops.views import (
     COUNT_LIMIT,
     MOST_NAMED,
-    MOST_SCHEDULES,
     MOST_TYPES,
     SENTENCE,
     AdminView,
     DutyView,
     Overview,
     PoolView,
-    ScheduleView,
     SupervisorView,
     TypeView,
     WorkerView,
     finite,
     largest,
+    schedules_of,
 )
 from supervisor.store.base import Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
 from supervisor.system.kernel import memory_of
@@ -161,10 +160,7 @@ def gather(
             {"type": name, "count": speed.count, "mean": finite(speed.mean), "longest": finite(speed.longest)}
             for name, speed in islice(speeds.items(), _MOST_SLOW)
         ],
-        schedules=[
-            ScheduleView(text_of(s.name), s.next_at - now, finite(s.last_at), s.last_job)
-            for s in operations.schedules.planned()[:MOST_SCHEDULES]
-        ],
+        schedules=schedules_of(operations.schedules.planned(), now),
         unhandled_types=len(unhandled),
         more_types=len(others),
         other_types=_together(others) if others else None,

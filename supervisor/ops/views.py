@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from supervisor.domain.history import QUIET, Hour
+from supervisor.domain.text import text_of
+from supervisor.store.base import Planned
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -163,12 +165,29 @@ class TypeView:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """One schedule: seconds until it fires next (below 0: overdue), when it last fired, and the job it enqueued."""
+    """One schedule: seconds until it fires next (below 0: overdue), when it last fired, and the job it enqueued.
+
+    `paused_at` is Unix seconds; a paused one fires nothing.
+    """
 
     name: str
     next_in: float
     last_at: float | None
     last_job: int | None
+    paused_at: float | None = None
+
+    @property
+    def late(self) -> float:
+        """For how many seconds it should have fired."""
+        return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
+
+
+def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
+    """At most MOST_SCHEDULES of them."""
+    return [
+        ScheduleView(text_of(s.name), s.next_at - now, finite(s.last_at), s.last_job, finite(s.paused_at))
+        for s in list(planned)[:MOST_SCHEDULES]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,11 +199,29 @@ class Schedules(Protocol):
     def planned(self) -> list[Planned]:
         """Every schedule that was ever planned on this database, by name."""
 
-    def plan(self, name: str, timing: str, next_at: float) -> Planned:
-        """The schedule's row; a new one, or one with another timing, is planned for `next_at` (Unix seconds)."""
+    def plan(self, name: str, timing: str, next_at: float, *, type: str = "", payload: str = "{}") -> Planned:
+        """The schedule's row; a new one, or one with another timing, is planned for `next_at` (Unix seconds).
+
+        `type` and `payload` (JSON text) are those of its jobs.
+        """
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
-        """Advance the schedule and insert the jobs, both or neither. None: somebody else has advanced it."""
+        """Advance the schedule and insert the jobs, both or neither.
+
+        None: somebody else has advanced it, or it is paused.
+        """
+
+    def pause(self, name: str, now: float) -> bool:
+        """From now on it does not fire. Returns whether there is such a schedule."""
+
+    def resume(self, name: str) -> bool:
+        """The same, so that it fires again; what it has missed is the caller's business."""
+
+    def run(self, name: str, now: float) -> int | None:
+        """Insert its job now, paused or not; its next time stays. Returns the job's id.
+
+        None: there is no such schedule, or it is not known what it enqueues.
+        """
 
 
 class Jobs(Protocol):

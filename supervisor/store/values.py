@@ -113,13 +113,19 @@ class ControlState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A schedule's row: when it fires next, when it last did and by which job."""
+    """A schedule's row: when it fires next, when it last did and by which job, and what it enqueues.
+
+    Without a `type` it is not known what it enqueues. While it is paused, `next_at` stays as it was.
+    """
 
     name: str
     timing: str
     next_at: float
     last_at: float | None = None
     last_job: int | None = None
+    type: str = ""
+    payload: str = "{}"
+    paused_at: float | None = None
 
 
 class Filter(NamedTuple):

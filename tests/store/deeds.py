@@ -219,6 +219,9 @@ def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]
     return {
         "plan": (lambda r: r.schedules.plan("hourly", "{}", NOW), True),
         "plan otherwise": (lambda r: r.schedules.plan("nightly", "{1}", NOW), True),
+        "pause": (lambda r: r.schedules.pause("nightly", NOW), True),
+        "resume": (lambda r: r.schedules.resume("nightly"), True),
+        "run": (lambda r: r.schedules.run("nightly", NOW), False),
         "fire": (lambda r: r.schedules.fire(nightly, [_new(), _new()], NOW + 60, NOW), False),
     }
 

@@ -59,3 +59,33 @@ def test_a_time_without_jobs_only_moves_on(desk: Desk, schedules: Schedules) -> 
     assert schedules.fire(planned, [], NOW + 60, NOW) == []
     assert schedules.plan("night", TIMING, 0).next_at == NOW + 60
     assert desk.claim(["tidy"], 10) == []
+
+
+def test_a_paused_schedule_does_not_fire_and_keeps_its_time(desk: Desk, schedules: Schedules) -> None:
+    planned = schedules.plan("night", TIMING, NOW)
+
+    assert schedules.pause("night", NOW + 1) is True
+    assert schedules.pause("night", NOW + 2) is True
+    assert schedules.fire(planned, [job(NOW)], NOW + 60, NOW) is None
+
+    assert desk.claim(["tidy"], 10) == []
+    paused = schedules.plan("night", TIMING, NOW + 99)
+    assert (paused.next_at, paused.paused_at) == (NOW, NOW + 1)
+    assert schedules.resume("night") is True
+    assert schedules.fire(planned, [job(NOW)], NOW + 60, NOW)
+    assert (schedules.pause("day", NOW), schedules.resume("day")) == (False, False)
+
+
+def test_a_schedule_is_run_by_hand_without_moving_on(desk: Desk, schedules: Schedules) -> None:
+    schedules.plan("night", TIMING, NOW + 60)
+    assert schedules.run("night", NOW) is None  # nobody has told what it enqueues
+    assert schedules.run("day", NOW) is None
+    schedules.plan("night", TIMING, NOW + 99, type="tidy", payload='{"a":1}')
+    schedules.pause("night", NOW)
+
+    job_id = schedules.run("night", NOW)
+
+    assert job_id is not None
+    assert (desk.job(job_id).payload, desk.job(job_id).scheduled_at) == ({"a": 1}, NOW)
+    [planned] = desk.operations.schedules.planned()
+    assert (planned.next_at, planned.last_at, planned.last_job) == (NOW + 60, NOW, job_id)

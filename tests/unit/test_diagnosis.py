@@ -44,6 +44,7 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
     ("paused", "note", False, {"paused": ["mail"]}),
     ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
+    ("schedule_paused", "note", False, {"schedules": [ScheduleView("nightly", -61.0, None, None, 900.0)]}),
 ]
 
 

@@ -3,7 +3,8 @@
 jobs.py       list, enqueue, show, retry, cancel, delete
 bulk.py       the same for all jobs that match a filter
 pools.py      pools and types: show, pause, scale
-workers.py    workers, schedules and the overview
+schedules.py  schedules: show, pause, run now
+workers.py    workers and the overview
 stats.py      numbers: counts, speeds, failures by cause, the last hour
 stream.py     the state as server-sent events
 health.py     whether this process is alive, and whether the system is ready
@@ -17,7 +18,7 @@ from __future__ import annotations
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 
-from supervisor.admin.api import bulk, health, jobs, pools, stats, stream, workers
+from supervisor.admin.api import bulk, health, jobs, pools, schedules, stats, stream, workers
 from supervisor.admin.api.problems import tell_problems
 
 DESCRIPTION = """Jobs, workers, pools and numbers of one database.
@@ -38,5 +39,5 @@ def install(app: FastAPI) -> None:
     # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     app.include_router(health.router)
     app.include_router(health.with_access_control, dependencies=[_TOKEN])
-    for part in (bulk, jobs, pools, workers, stats, stream):
+    for part in (bulk, jobs, pools, schedules, workers, stats, stream):
         app.include_router(part.router, dependencies=[_TOKEN])

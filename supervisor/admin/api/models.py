@@ -333,6 +333,16 @@ class TypeAnswer(BaseModel):
     changed: bool = Field(description="Whether this was a change.")
 
 
+class ScheduleChange(Request):
+    paused: bool = Field(description="Whether the schedule stops firing.")
+
+
+class ScheduleAnswer(BaseModel):
+    name: str
+    paused: bool
+    changed: bool = Field(description="Whether this was a change.")
+
+
 class Health(BaseModel):
     status: Literal["alive"]
     version: str

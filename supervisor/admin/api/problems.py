@@ -19,7 +19,7 @@ from supervisor.config import values
 from supervisor.config.problems import shown
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.commands import UnknownPool, UnknownType
+from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
 
@@ -34,6 +34,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidJob, 422),
     (UnknownPool, 404),
     (UnknownType, 404),
+    (UnknownSchedule, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),

@@ -1,4 +1,4 @@
-"""Workers, schedules and the overview."""
+"""Workers and the overview."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import reading
 from supervisor.admin.state import TheState
-from supervisor.ops.views import Overview, ScheduleView, WorkerView
+from supervisor.ops.views import Overview, WorkerView
 
 router = APIRouter(prefix="/api/admin", tags=["state"])
 
 
 class Workers(BaseModel):
     workers: list[WorkerView]
-
-
-class Schedules(BaseModel):
-    schedules: list[ScheduleView]
 
 
 @router.get("/overview", response_model=Overview, responses=reading())
@@ -32,9 +28,3 @@ async def overview(state: TheState) -> JSONResponse:
 async def list_workers(state: TheState) -> JSONResponse:
     """List workers: process, state, job, memory and age of the last heartbeat."""
     return answer({"workers": (await state.watch.overview()).workers})
-
-
-@router.get("/schedules", response_model=Schedules, responses=reading())
-async def list_schedules(state: TheState) -> JSONResponse:
-    """List schedules: when each fires next, and when it last did."""
-    return answer({"schedules": (await state.watch.overview()).schedules})

@@ -331,22 +331,29 @@ DELETE FROM job_workers WHERE incarnation = :incarnation;
 
 -- name: plan
 -- A schedule with a new timing starts again; otherwise its next time stays.
-INSERT INTO job_schedules (name, timing, next_at) VALUES (:name, :timing, :next_at)
-ON CONFLICT (name) DO UPDATE SET timing = :timing, next_at = :next_at WHERE timing <> :timing;
+INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
+ON CONFLICT (name) DO UPDATE SET
+  next_at = iif(timing <> :timing, :next_at, next_at), timing = :timing, type = :type, payload = :payload;
 
 -- name: schedule
-SELECT name, timing, next_at, last_at, last_job FROM job_schedules WHERE name = :name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, timing, next_at, last_at, last_job FROM job_schedules ORDER BY name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
 
 -- name: note_fired
 UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
 
 -- name: move_on
--- Unless it has been advanced already: of several supervisors one fires each time.
+-- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
 UPDATE job_schedules SET next_at = :next_at
-WHERE name = :name AND timing = :timing AND next_at = :planned;
+WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
+
+-- name: pause_schedule
+UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
+
+-- name: resume_schedule
+UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
 
 
 -- Alerts -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Planned
@@ -27,12 +28,17 @@ class SqliteSchedules:
     def planned(self) -> list[Planned]:
         return [Planned(*row) for row in self._connection.rows(QUERIES.schedules)]
 
-    def plan(self, name: str, timing: str, next_at: float) -> Planned:
+    def plan(self, name: str, timing: str, next_at: float, *, type: str = "", payload: str = "{}") -> Planned:
+        wanted = Planned(name, timing, next_at, type=type, payload=payload)
+        found = self._planned(name)
+        if found is None or (found.timing, found.type, found.payload) != (timing, type, payload):
+            self._connection.apply(QUERIES.plan, asdict(wanted))
+            found = self._planned(name)
+        return found or wanted
+
+    def _planned(self, name: str) -> Planned | None:
         row = self._connection.row(QUERIES.schedule, {"name": name})
-        if row is None or row[1] != timing:
-            self._connection.apply(QUERIES.plan, {"name": name, "timing": timing, "next_at": next_at})
-            row = self._connection.row(QUERIES.schedule, {"name": name})
-        return Planned(*row) if row else Planned(name, timing, next_at)
+        return None if row is None else Planned(*row)
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
@@ -49,6 +55,27 @@ class SqliteSchedules:
             return ids
 
         return with_room(self._connection, fire)
+
+    def pause(self, name: str, now: float) -> bool:
+        return bool(self._connection.apply(QUERIES.pause_schedule, {"name": name, "now": now}))
+
+    def resume(self, name: str) -> bool:
+        return bool(self._connection.apply(QUERIES.resume_schedule, {"name": name}))
+
+    def run(self, name: str, now: float) -> int | None:
+        planned = self._planned(name)
+        if planned is None or not planned.type:
+            return None
+        job = NewJob(planned.type, planned.payload, scheduled_at=now)
+
+        def insert(raw: sqlite3.Connection) -> int:
+            cursor = raw.cursor()
+            insert_job(cursor, job, now)
+            job_id = cursor.lastrowid or 0
+            raw.execute(QUERIES.note_fired, {"name": name, "last_at": now, "last_job": job_id})
+            return job_id
+
+        return with_room(self._connection, insert)
 
     def close(self) -> None:
         if self._opened is not None:

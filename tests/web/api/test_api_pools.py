@@ -248,3 +248,29 @@ def test_a_type_that_nobody_has_is_not_paused_by_a_slip(site: Site) -> None:
     assert "did you mean tag?" in answer["error"]
     assert controls(site) == (set(), {})
     assert site.put(f"{API}/types/tagg", {"paused": True, "force": True})["changed"]
+
+
+def test_a_schedule_is_paused_resumed_and_run(site: Site) -> None:
+    site.desk.maintenance.schedules.plan("nightly", "[]", 4e9, type="tag", payload='{"all":true}')
+
+    path = "/api/admin/schedules/nightly"
+    assert site.put(path, {"paused": True}) == {"name": "nightly", "paused": True, "changed": True}
+    assert site.put(path, {"paused": True})["changed"] is False
+    site.state.watch._seen = None
+    [shown] = site.get("/api/admin/schedules")["schedules"]
+    assert shown["paused_at"] is not None
+    made = site.post(f"{path}/run", status=201)
+    assert site.get(f"/api/admin/jobs/{made['id']}")["type"] == "tag"
+    assert site.put(path, {"paused": False})["changed"] is True
+    assert site.put(path, {"paused": False})["changed"] is False
+
+
+def test_an_unknown_schedule_is_not_found_and_one_that_nobody_told_of_is_not_run(site: Site) -> None:
+    site.desk.maintenance.schedules.plan("old", "[]", 4e9)
+    before = site.everything
+
+    assert "the schedules are old" in site.put("/api/admin/schedules/new", {"paused": True}, 404)["error"]
+    assert site.post("/api/admin/schedules/new/run", status=404)
+    assert "known only when" in site.post("/api/admin/schedules/old/run", status=409)["error"]
+    assert site.put("/api/admin/schedules/old", {"paused": "yes"}, 422)["field"] == "paused"
+    assert site.everything == before

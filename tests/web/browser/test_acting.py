@@ -277,6 +277,27 @@ def test_a_paused_pool_lets_its_jobs_wait_until_it_is_resumed(common: Site, visi
     common.done(job)
 
 
+def test_a_schedule_is_paused_run_and_resumed(common: Site, visit: Visit) -> None:
+    visitor = visit(common)
+
+    page = visitor.open("/schedules")
+    row = page.locator("tr", has_text="yearly")
+    expect(visitor.press("Pause", within="tbody tr")).to_contain_text("until you resume it")
+    assert visitor.confirm("Pause") == "The schedule yearly is paused."
+    expect(row.locator(".badge")).to_have_text("paused")
+    page.get_by_role("button", name="Close this message").click()
+    visitor.press("Run now", within="tbody tr")
+    assert visitor.confirm("Run now") == "The job of yearly is enqueued."
+    expect(row.get_by_role("link")).to_be_visible()
+    common.done(int(row.get_by_role("link").inner_text().removeprefix("#")))
+    page.get_by_role("button", name="Close this message").click()
+    visitor.press("Resume", within="tbody tr")
+    assert visitor.confirm("Resume") == "The schedule yearly is resumed."
+
+    expect(row.locator(".badge")).to_have_count(0)
+    assert common.rows("SELECT paused_at FROM job_schedules") == [(None,)]
+
+
 def test_a_pool_is_scaled_and_given_back(common: Site, visit: Visit) -> None:
     visitor = visit(common)
 

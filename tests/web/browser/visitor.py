@@ -72,6 +72,10 @@ workers = 1
 [pools.work]
 handler = "jobs:work"
 workers = 1
+[[schedules]]
+name = "yearly"
+cron = "0 3 1 1 *"
+type = "work"
 [pools.elastic]
 handler = "jobs:work"
 min_workers = 1

@@ -1,0 +1,82 @@
+"""`schedules`: list, pause, resume and run them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.options import AsJson, Target, on_target
+from supervisor.cli.output import document, line, result, show, write
+from supervisor.cli.parser import Command, Group
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+
+schedules = typer.Typer(name="schedules", cls=Group, rich_markup_mode=None, add_completion=False)
+
+
+@schedules.callback(invoke_without_command=True, help="List, pause, resume, run schedules.")
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        write(context.get_help() + "\n")
+
+
+@schedules.command("list", cls=Command)
+@on_target
+def list_schedules(target: Target, as_json: AsJson = False) -> None:
+    """List schedules and when they fire next."""
+    from supervisor.cli import tables
+    from supervisor.cli.columns import table
+    from supervisor.ops.views import schedules_of
+
+    now = time.time()
+    with target.operations() as operations:
+        views = schedules_of(operations.schedules.planned(), now)
+    if as_json:
+        document(views)
+    elif views:
+        show(table(tables.OF_SCHEDULES, tables.of_schedules(views, now)))
+    else:
+        line("there are no schedules; tables [[schedules]] of the configuration define them")
+
+
+@schedules.command(cls=Command)
+@on_target
+def pause(target: Target, name: Name, as_json: AsJson = False) -> None:
+    """Stop a schedule from firing."""
+    _set(target, name, paused=True, as_json=as_json)
+
+
+@schedules.command(cls=Command)
+@on_target
+def resume(target: Target, name: Name, as_json: AsJson = False) -> None:
+    """Let a paused schedule fire again.
+
+    It makes up for the times that it has missed as its `misfire` says.
+    """
+    _set(target, name, paused=False, as_json=as_json)
+
+
+def _set(target: Target, name: str, *, paused: bool, as_json: bool) -> None:
+    from supervisor.ops import commands
+
+    with target.operations() as operations:
+        changed = commands.pause_schedule(operations, name, paused, time.time())
+    done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
+    text = f"the schedule {name} {done if changed else unchanged}"
+    result({"name": name, "paused": paused, "changed": changed}, text, as_json=as_json)
+
+
+@schedules.command(cls=Command)
+@on_target
+def run(target: Target, name: Name, as_json: AsJson = False) -> None:
+    """Enqueue the job of a schedule now.
+
+    The next time of the schedule stays. A paused schedule can be run, too.
+    """
+    from supervisor.ops import commands
+
+    with target.operations() as operations:
+        job_id = commands.run_schedule(operations, name, time.time())
+    result({"id": job_id}, str(job_id), as_json=as_json)
