@@ -75,8 +75,17 @@ def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, high
                 )
             )
     return Markup(
-        '<g class="minute"><title>{}: {}</title><rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
-    ).format(formatting.clock(at), told, _short(left), _short(place), _short(HEIGHT), Markup("").join(shapes))
+        '<g class="minute"><title data-at="{}">{}: {}</title>'
+        '<rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
+    ).format(
+        formatting.iso(at),
+        formatting.clock(at),
+        told,
+        _short(left),
+        _short(place),
+        _short(HEIGHT),
+        Markup("").join(shapes),
+    )
 
 
 def _grid() -> Markup:

@@ -13,6 +13,7 @@ from supervisor.domain.text import text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value, to keep pages readable
+_EXACT = "%Y-%m-%d %H:%M:%S %Z"
 _BRIEF = 200  # characters of a value in a table
 _VARIABLE = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\S*[\d/\\]\S*|\n""")  # quoted, numbers, paths, addresses
 _UNITS = ((86_400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"))
@@ -54,11 +55,12 @@ def whole_span(seconds: float) -> str:
 
 
 def absolute(at: object) -> str:
-    """A stored time in this machine's time zone, with its name. Other programs may have stored any value."""
+    """A stored time in this machine's time zone, with its name, and in UTC. Programs may have stored any value."""
     moment = _moment(at)
     if moment is None:
         return NOTHING if at is None else text_of(at)
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    local = moment.astimezone()
+    return local.strftime(_EXACT) + ("" if local.tzname() == "UTC" else f" = {moment.strftime(_EXACT)}")
 
 
 def iso(at: object) -> str:
@@ -72,13 +74,10 @@ def clock(at: float) -> str:
     return NOTHING if moment is None else moment.astimezone().strftime("%H:%M")
 
 
-def time_of_day(at: float, now: float) -> str:
-    """`20:41:33`, preceded by the date if it is not today."""
-    then, today = _moment(at), _moment(now)
-    if then is None or today is None:
-        return NOTHING
-    then, today = then.astimezone(), today.astimezone()
-    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+def date_and_time(at: float) -> str:
+    """`2026-11-23 20:41:33`, in this machine's time zone."""
+    moment = _moment(at)
+    return NOTHING if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def number(value: float | None) -> str:

@@ -31,13 +31,21 @@ def moment(at: object, now: float) -> Markup | str:
     return _time(at, formatting.age(at, now))
 
 
-def stamp(at: float, now: float) -> Markup:
-    """A <time> that shows the time of day, with the date if it is not today."""
-    return _time(at, formatting.time_of_day(at, now))
+def stamp(at: float) -> Markup:
+    """A <time> that shows date and time."""
+    return _time(at, formatting.date_and_time(at), "stamp")
 
 
-def _time(at: float, text: str) -> Markup:
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(formatting.iso(at), formatting.absolute(at), text)
+def hour(at: float) -> Markup:
+    """A <time> that shows hour and minute."""
+    return _time(at, formatting.clock(at), "clock")
+
+
+def _time(at: float, text: str, shows: str = "age") -> Markup:
+    """What it shows, and its tooltip, are put into the browser's time zone by live.js."""
+    return Markup('<time datetime="{}" title="{}" data-show="{}">{}</time>').format(
+        formatting.iso(at), formatting.absolute(at), shows, text
+    )
 
 
 def encoded(value: object) -> str:
@@ -90,7 +98,9 @@ def _environment() -> Environment:
     numbers = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent")
     texts = ("pretty", "brief", "cut", "timing", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
-    environment.filters |= {own.__name__: own for own in (moment, stamp, encoded, query, nameable, segment, final)}
+    environment.filters |= {
+        own.__name__: own for own in (moment, stamp, hour, encoded, query, nameable, segment, final)
+    }
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,

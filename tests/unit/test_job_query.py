@@ -9,17 +9,17 @@ from starlette.datastructures import QueryParams
 
 from supervisor.admin.pages.job_query import FINISHED, JobQueryForm, read
 from supervisor.domain.job import Status
-from supervisor.store.base import Filter
+from supervisor.store.base import Filter, Sort
 
 
 def asked(query: str) -> JobQueryForm:
-    return read(QueryParams(query))
+    return read(QueryParams(query), show_payloads=True)
 
 
 def test_everything_that_can_be_asked_for_becomes_a_filter() -> None:
     query = asked(
         "status=failed&status=quarantined&type=tag&type=mail,sms&error=no+such&key=a%20b&requires=gpu"
-        "&priority=-5&finished=1h&before=77"
+        "&priority=-5&finished=1h&before=77&text=Sofa&sort=-attempts"
     )
 
     assert query.which(10_000.0) == Filter(
@@ -30,15 +30,19 @@ def test_everything_that_can_be_asked_for_becomes_a_filter() -> None:
         requires="gpu",
         priority=-5,
         finished_after=6_400.0,
+        text="Sofa",
     )
+    assert (query.by, query.descending) == (Sort.ATTEMPTS, True)
     assert query.before == 77
     assert asked("finished=older-7d").which(1e6).finished_before == 1e6 - 7 * 86_400
 
 
 def test_an_address_means_the_same_when_it_is_read_again() -> None:
-    query = asked("status=failed&type=tag&error=%22x%26y&key=%C3%A4&requires=gpu&priority=0&finished=15m&before=9")
+    query = asked(
+        "status=failed&type=tag&error=%22x%26y&key=%C3%A4&requires=gpu&priority=0&finished=15m&before=9&text=a+b&sort=type"
+    )
 
-    assert read(QueryParams(urlsplit(query.address(before=9)).query)) == query
+    assert asked(urlsplit(query.address(before=9)).query) == query
     assert asked("").address() == "/jobs"
     assert "before" not in query.address(statuses=())
 
@@ -50,6 +54,7 @@ def test_the_filter_of_a_bulk_action_means_the_same_jobs_in_fewer_states() -> No
         "status": ["failed"],
         "type": ["tag"],
         "error": "x",
+        "text": "",
         "key": None,
         "requires": None,
         "priority": None,

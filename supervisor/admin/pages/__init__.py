@@ -1,7 +1,7 @@
 """The dashboard: pages for people, rendered from what the API answers.
 
 overview.py  the overview, with current problems
-jobs.py      the list with its filters (job_query.py), and one job
+jobs.py      the list with its filters (job_query.py), one job (copies.py), and the form for a new one
 failures.py  failed attempts, grouped by what went wrong
 tables.py    workers and schedules
 route.py     what every page shares, and the error pages

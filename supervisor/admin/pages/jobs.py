@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.pages import job_query, route
+from supervisor.admin.pages.copies import copies
 from supervisor.admin.state import TheState
 from supervisor.domain.job import Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
@@ -141,6 +142,7 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, tried[:MOST_ATTEMPTS]),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
+        copies=copies(known.job, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,

@@ -15,6 +15,8 @@ from supervisor.domain.history import KEPT, minute_of
 from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.views import Overview, PoolView, largest
 
+DENSE = 6  # pools from which on they are lines of a table, above the charts
+
 router = route.router()
 
 
@@ -45,6 +47,7 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
         hour=hour,
         findings=diagnose(shown),
         pools=[pool_card(pool, shown, hour) for pool in shown.pools],
+        dense=len(shown.pools) >= DENSE,
         oldest=largest(view.oldest_age for view in shown.types),
     )
 

@@ -26,6 +26,28 @@
     if (!light.classList.contains("is-lost")) show("lost", `Disconnected since ${at}`);
   }
 
+  // Times in the browser's time zone; the tooltip has UTC, too. The server knows only its own zone.
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
+  const stamp = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(at)}:${two(at.getSeconds())}`;
+  const zone = (at) => new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(at).find((part) => part.type === "timeZoneName").value;
+
+  function localise(root) {
+    for (const time of root.querySelectorAll("time[data-show]")) {
+      const at = new Date(time.dateTime);
+      if (isNaN(at)) continue;
+      const utc = `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+      const local = `${stamp(at)} ${zone(at)}`;
+      time.title = local === utc ? utc : `${local} = ${utc}`;
+      if (time.dataset.show === "clock") time.textContent = clock(at);
+      if (time.dataset.show === "stamp") time.textContent = stamp(at);
+    }
+    for (const title of root.querySelectorAll("title[data-at]")) {
+      const at = new Date(title.dataset.at);
+      if (!isNaN(at)) title.textContent = title.textContent.replace(/^\d\d:\d\d/, clock(at));
+    }
+  }
+
   // The new page, or null if it is unavailable.
   async function fetched() {
     const response = await fetch(location.href, { cache: "no-store", headers: { Accept: "text/html" } });
@@ -34,7 +56,9 @@
       return null;
     }
     if (response.status >= 500) return null;
-    return new DOMParser().parseFromString(await response.text(), "text/html");
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    localise(page);
+    return page;
   }
 
   async function look() {
@@ -169,6 +193,7 @@
     listen();
     soon();
   });
+  localise(document);
   addEventListener("pagehide", quiet);
   addEventListener("pageshow", listen);
   document.addEventListener("acted", () => refresh());

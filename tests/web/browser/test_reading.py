@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import Site
-from tests.web.browser.visitor import HOSTILE, READER, Visitor
+from tests.site_under_test import Site, site
+from tests.web.browser.visitor import HOSTILE, READER, Visitor, config
 
 pytestmark = pytest.mark.long
 
@@ -169,3 +170,29 @@ def quoted(text: str) -> str:
     from urllib.parse import quote
 
     return quote(text, safe="")
+
+
+def test_thirteen_pools_fit_on_one_screen(visit: Callable[..., Visitor], tmp_path: Path) -> None:
+    names = [f"pool-number-{n:02}" for n in range(13)]
+    pools = "".join(f'[pools.{name}]\nhandler = "jobs:handle"\nmin_workers = 0\nmax_workers = 9\n' for name in names)
+    with site(tmp_path, config(pools), "def handle(payload, ctx):\n    pass\n") as made:
+        made.start()
+        visitor = visit(made)
+        page = visitor.open("/")
+        visitor.live()
+        rows = page.locator(".pool-row")
+        assert rows.count() == 13
+        assert page.evaluate("scrollY") == 0
+        bottoms = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().bottom)")
+        assert max(bottoms) <= 800
+        assert page.evaluate(f"({LOOKS}).width()") == []
+        assert page.evaluate(f"({LOOKS}).names()") == []
+
+        visitor.press("Pause", within=".pool-row")
+        assert visitor.confirm("Pause") == f"The pool {names[0]} is paused."
+        narrow = visit(made, width=390, color_scheme="dark").open("/")
+        assert narrow.evaluate(f"({LOOKS}).width()") == []
+        assert narrow.evaluate(f"({LOOKS}).contrast()") == []
+        if folder := os.environ.get("PICTURES"):  # for whoever wants to look at them
+            page.screenshot(path=f"{folder}/pools-wide.png")
+            narrow.screenshot(path=f"{folder}/pools-narrow.png", full_page=True)
