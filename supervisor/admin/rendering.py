@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ def nameable(type_: str) -> bool:
 
 
 def segment(name: str) -> bool:
-    """Whether a name can be one segment of an address of the API."""
-    return len(name) <= 100 and "/" not in name and name.strip(".") != ""
+    """Whether a name is one that a schedule can have, so that it can be part of an address of the API."""
+    return re.fullmatch(r"[a-z0-9_.-]{1,100}", name) is not None and name.strip(".") != ""
 
 
 def _finalize(value: Any) -> Any:

@@ -88,7 +88,7 @@ def test_bars_stand_on_each_other_and_fill_the_scale() -> None:
 def test_pointing_at_a_bar_tells_its_numbers() -> None:
     told = charts.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
 
-    assert re.search(r"<title>\d\d:\d\d: 1,200 done</title>", told)
+    assert re.search(r'<title data-at="[^"]+">\d\d:\d\d: 1,200 done</title>', told)
 
 
 def test_names_in_a_chart_stay_text() -> None:
