@@ -77,7 +77,7 @@ class Task(Generic[P, R]):
         max_attempts: int | None = None,
         unique_key: str | None = None,
         meta: Mapping[str, object] | None = None,
-        connection: sqlite3.Connection | None = None,
+        connection: object = None,
         queue: Queue | None = None,
     ) -> Call[P]:
         """How the next call is enqueued; the options are those of `Queue.enqueue`.

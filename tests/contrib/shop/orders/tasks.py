@@ -14,6 +14,7 @@ from supervisor import Fail, Retry
 
 SEEN = Path(settings.BASE_DIR) / "seen"
 LOADED_IN = os.getpid()
+connection.ensure_connection()  # as careless code may; the handler closes it before workers are forked
 
 
 def seen(*words):
