@@ -30,6 +30,7 @@ class TaskHandler(Handler):
 
     def __init__(self, name: str, tasks: Mapping[str, Task[..., Any]]) -> None:
         self._tasks = tasks
+        self._async = {type_ for type_, task in tasks.items() if inspect.iscoroutinefunction(task.function)}
         super().__init__(self._call, name)
         self.handle = self._called
 
@@ -37,7 +38,7 @@ class TaskHandler(Handler):
         return type in self._async
 
     async def awaitable(self, payload: Any, ctx: Context) -> Any:
-        return self._tasks[ctx.type].parameters.result(await self._call(payload, ctx))
+        return self._result(await self._call(payload, ctx), ctx)
 
     def _call(self, payload: Any, ctx: Context) -> Any:
         task = self._tasks.get(ctx.type)
@@ -53,6 +54,9 @@ class TaskHandler(Handler):
         value = self._call(payload, ctx)
         if inspect.isawaitable(value):
             value = self._run(value)
+        return self._result(value, ctx)
+
+    def _result(self, value: Any, ctx: Context) -> Any:
         try:
             return self._tasks[ctx.type].parameters.result(value)
         except Mismatch as error:
