@@ -26,8 +26,6 @@ from supervisor.domain.errors import QueueError
 from supervisor.domain.intake import checked_type
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from supervisor import Context
     from supervisor.client import Queue
     from supervisor.tasks.parameters import Parameters

@@ -1,6 +1,7 @@
 import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 
 from django.conf import settings
@@ -41,6 +42,18 @@ def ship(order):
 @tasks.task(queue_name="mail", priority=5)
 def mail(to):
     return to
+
+
+@tasks.task(queue_name="mail")
+def meet(name):
+    """Ends when three of these run at the same time."""
+    Order.objects.create(name=name, state=f"met by {threading.get_native_id()}")
+    until = time.monotonic() + 30
+    while Order.objects.filter(state__startswith="met").count() < 3:
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.01)
+    return os.getpid()
 
 
 @tasks.task

@@ -92,6 +92,11 @@ class Working(TransactionTestCase):
         self.assertEqual(result.return_value, "lamp", result.errors)
         self.assertEqual(self.finished(own.where.enqueue()).return_value, before)
 
+    def test_a_worker_may_run_several_at_the_same_time(self):
+        results = [self.finished(result) for result in [own.meet.enqueue(name) for name in "abc"]]
+        self.assertEqual(len({result.return_value for result in results}), 1)
+        self.assertEqual(Order.objects.values("state").distinct().count(), 3)
+
     def test_a_running_task_can_be_cancelled(self):
         result = own.sleeps_async.enqueue()
         wait_for(lambda: "sleeps" in own.SEEN.read_text())
