@@ -168,7 +168,8 @@ class RaiseAlert(Duty):
     def _missed_schedules(self, now: float) -> list[Event]:
         ours, found = {schedule.name: schedule.timing for schedule in self._sources.planned}, []
         for row in self._sources.schedules.planned():
-            if ours.get(row.name) != row.timing or not self._alert.concerns(row.name):
+            paused = row.paused_at is not None
+            if paused or ours.get(row.name) != row.timing or not self._alert.concerns(row.name):
                 continue
             if now - row.next_at > LATE:
                 found.append(of_schedule(row.name, now - row.next_at))

@@ -253,6 +253,13 @@ def test_a_missed_schedule_is_told_before_it_fires(ground: Ground) -> None:
     assert ground.told(duty, later + 2 * EVERY) == []
 
 
+def test_a_paused_schedule_is_not_told_as_missed(ground: Ground) -> None:
+    FireSchedule(ground.desk.maintenance.schedules, NIGHTLY).run(NOW)
+    ground.desk.operations.schedules.pause("nightly", NOW)
+
+    assert ground.told(ground.alert("schedule_missed"), NOW + 7200) == []
+
+
 def test_a_clock_that_is_set_back_does_not_silence_an_alert(ground: Ground) -> None:
     duty = ground.alert()
     ground.told(duty, NOW)
