@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sqlite3
 import time
@@ -242,6 +243,23 @@ def test_a_drain_lets_fifty_jobs_end_and_begins_no_other(make_site: MakeSite, ki
     assert supervisor.wait(20) == 0
     assert {site.job(job).status for job in jobs} == {Status.DONE}
     site.verdict(pending=[later])
+
+
+@pytest.mark.fault(85)
+def test_jobs_that_were_claimed_just_before_a_drain_do_not_begin(make_site: MakeSite) -> None:
+    site = make_site(pool("on_loop"), HANDLERS)
+    jobs = site.queue.enqueue_many("many", [{}] * 50)
+    point = "worker:claim_group.committed=stop"
+    supervisor = site.start(env=site.failpoints(point))
+    stopped = site.hit(point)
+    supervisor.send_signal(signal.SIGTERM)
+    [worker] = site.workers("many")
+    wait_for(lambda: site.slot(worker).requests.drain_requested, "the drain to be requested")
+    os.kill(stopped, signal.SIGCONT)
+    assert supervisor.wait(20) == 0
+    site.verdict(pending=jobs)
+    assert charges(site) == {(0, 0)}
+    assert not any(site.runs("start", job) for job in jobs)
 
 
 @pytest.mark.fault(85)
