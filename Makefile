@@ -50,7 +50,7 @@ demo: $(VENV)/.installed-ml
 test: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
-# The admin, store and process tests on the newest Python that the machine has, where that is not the usual one.
+# The admin, store, process and framework tests on the newest Python that the machine has, where that is not the usual one.
 newest: $(VENV)/.installed
 	@newest=$$(tests/newest.sh $(BIN)/python); \
 	if [ -z "$$newest" ]; then echo "newest: this machine has no newer Python than $$($(BIN)/python -V)"; else \

@@ -104,7 +104,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def _task_of(self, job: Job) -> Any:
         queue = self.place.queue_of(job.type)
         payload = job.payload
-        if queue is None or not isinstance(payload, dict) or not isinstance(payload.get("task"), str):
+        if queue is None or not isinstance(payload, dict) or not _is_call(**payload):
             raise ImportError(f"job {job.id} is not a task of Django's")
         task = import_string(payload["task"])
         if not isinstance(task, Task):
@@ -147,3 +147,8 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
             if url not in self._queues:
                 self._queues[url] = Queue(url)
             return self._queues[url]
+
+
+def _is_call(task: Any = None, args: Any = (), kwargs: Any = None, **others: Any) -> bool:
+    """Whether a payload, which any program may have stored, can be one of ours."""
+    return isinstance(task, str) and isinstance(args, (list, tuple)) and isinstance(kwargs or {}, dict)

@@ -82,7 +82,10 @@ class Tasks:
         if options:
             raise ValueError(f"the handler of Django's tasks has no options, so none named {min(options)!r}")
         url = os.environ.get("SUPERVISOR_DATABASE")
-        urls = [backend.place.url() for backend in _ours()]
+        try:
+            urls = [backend.place.url() for backend in _ours()]
+        except ImproperlyConfigured as error:
+            raise ValueError(str(error)) from None
         if not urls:
             raise ValueError("TASKS of Django's settings has no supervisor.contrib.django.TasksBackend")
         if url and all(file_of(one) != file_of(url) for one in urls):
@@ -106,7 +109,11 @@ def _run(payload: Any, ctx: Context) -> Any:
     reset_queries()
     close_old_connections()
     try:
-        alias = payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS) if isinstance(payload, dict) else ""
+        alias = (
+            payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS)
+            if isinstance(payload, dict)
+            else DEFAULT_TASK_BACKEND_ALIAS
+        )
         backend = task_backends[alias]
         if not isinstance(backend, TasksBackend):
             raise Fail(f'TASKS["{alias}"] is not a backend of job-supervisor')

@@ -8,6 +8,7 @@ from unittest import mock
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, transaction
+from django.db.backends.signals import connection_created
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
@@ -117,6 +118,12 @@ class Enqueueing(NoJobs, TransactionTestCase):
 
     def test_other_jobs_are_no_results(self):
         other = queue().enqueue("resize", {"path": "cat.jpg"})
+        for payload in ([], "x", {"task": 5}, {"task": "orders.tasks.ship", "args": 5}):
+            odd = queue().enqueue("django.mail", payload)
+            with self.assertRaises(TaskResultDoesNotExist):
+                tasks.default_task_backend.get_result(str(odd))
+            [job] = run()[-1:]
+            self.assertEqual(job.last_error, f"job {odd} is not a task of Django's")
         gone = queue().enqueue("django", {"task": "orders.tasks.gone", "args": [], "kwargs": {}})
         no_task = queue().enqueue("django", {"task": "os.getpid", "args": [], "kwargs": {}})
         for unknown in (other, gone, no_task, 999999, "x", ""):
@@ -134,6 +141,7 @@ class Results(NoJobs, TransactionTestCase):
         result = own.ship.enqueue(order.id)
         self.assertEqual((result.status, result.attempts), ("READY", 0))
         run()
+        self.assertIsNone(connections["default"].connection)
         result.refresh()
         self.assertEqual((result.status, result.return_value, result.attempts), ("SUCCESSFUL", {"order": order.id}, 1))
         self.assertLessEqual(result.enqueued_at, result.started_at)
@@ -201,9 +209,17 @@ class Results(NoJobs, TransactionTestCase):
         self.assertEqual(queue().job(int(result.id)).progress, 1)
 
     def test_async_tasks_use_the_database(self):
+        made = []
+
+        def note(connection, **others):
+            made.append(connection)
+
         order = Order.objects.create(name="lamp")
         result = own.ship_async.enqueue(order.id)
+        connection_created.connect(note)
         run()
+        connection_created.disconnect(note)
+        self.assertEqual([one.connection for one in made], [None])
         result.refresh()
         self.assertEqual(result.return_value, "lamp", result.errors)
         order.refresh_from_db()

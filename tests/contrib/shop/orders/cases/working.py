@@ -90,7 +90,9 @@ class Working(TransactionTestCase):
         before = self.finished(own.where.enqueue()).return_value
         result = self.finished(own.ship_async.enqueue(order.id))
         self.assertEqual(result.return_value, "lamp", result.errors)
-        self.assertEqual(self.finished(own.where.enqueue()).return_value, before)
+        after = self.finished(own.where.enqueue()).return_value
+        self.assertEqual(after, before)
+        self.assertNotIn("ThreadPool", str(after))
 
     def test_a_worker_may_run_several_at_the_same_time(self):
         results = [self.finished(result) for result in [own.meet.enqueue(name) for name in "abc"]]
@@ -116,6 +118,11 @@ class Working(TransactionTestCase):
             [f"started {result.id} RUNNING 1", f"started {result.id} RUNNING 2", f"finished {result.id} FAILED 2"],
         )
         self.assertEqual(len(result.errors), 2)
+
+    def test_so_they_are_in_a_pool_with_concurrency(self):
+        result = self.finished(own.fails.using(queue_name="mail").enqueue("fail"))
+        lines = [line for line in own.SEEN.read_text().splitlines() if line.split()[1:2] == [result.id]]
+        self.assertEqual(lines, [f"started {result.id} RUNNING 1", f"finished {result.id} FAILED 1"])
 
     def test_the_supervisor_and_the_settings_agree_on_the_database(self):
         check = [sys.executable, "-m", "supervisor", "check"]
