@@ -37,7 +37,7 @@ class Survey(NamedTuple):
         return self.override + self.report.sentences(self.file, self.text)
 
 
-def read(path: Path, database: str | None, to_run: Collection[str] | None, sources: bool) -> Settings:
+def read(path: Path, database: str | None, to_run: Collection[str] | None, sources: bool = True) -> Settings:
     """See `supervisor.config.load`."""
     found = survey(path, database)
     if not sources:

@@ -34,7 +34,7 @@ def test_what_other_programs_call_otherwise_has_a_hint(cli: Run, database: Path,
 
 
 def test_keys_of_other_programs_have_a_hint(cli: Run, project: Path) -> None:
-    (project / "supervisor.toml").write_text(CONFIGURATION + "concurrency = 4\nqueue = 'x'\n")
+    (project / "supervisor.toml").write_text(CONFIGURATION + "processes = 4\nqueue = 'x'\n")
     assert [error.partition("; ")[2] for error in cli("check").errors()] == [
         "did you mean workers?",
         "did you mean types?",

@@ -116,7 +116,7 @@ def test_without_the_variable_connections_are_the_drivers_own(tmp_path: Path) ->
     program = (
         "import sys\nfrom supervisor import Queue\n"
         f"queue = Queue('sqlite:///{tmp_path}/jobs.db')\nqueue.enqueue('tag')\n"
-        "raw = queue._store(queue._writer)._connection.raw\n"
+        "raw = queue._connections.store(queue._connections.writer)._connection.raw\n"
         "print(type(raw).__name__, 'supervisor.system.failpoints' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
