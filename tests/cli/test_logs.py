@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.ops.run_logs import described_target
 from supervisor.system.scoreboard import Scoreboard
+from tests.cli.conftest import interrupted_by
 from tests.site_under_test import Site, wait_for
 
 from .conftest import COMMAND, Run
@@ -44,7 +45,8 @@ def site(make_site: Callable[..., Site]) -> Site:
 def logs(site: Site) -> Callable[..., subprocess.Popen[str]]:
     def start(*words: object) -> subprocess.Popen[str]:
         command = [COMMAND, "logs", *map(str, words), "-c", str(site.config)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with interrupted_by(signal.SIG_DFL):
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start
 

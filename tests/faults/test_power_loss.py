@@ -27,7 +27,7 @@ from supervisor import Queue
 url, count, instead = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 queue = Queue(url)
 if instead:
-    queue._store(queue._writer)._connection.raw.execute(f"PRAGMA synchronous = {instead}")
+    queue._connections.store(queue._connections.writer)._connection.raw.execute(f"PRAGMA synchronous = {instead}")
 acks = os.open(url.removeprefix("sqlite:///") + "-acks", os.O_WRONLY | os.O_CREAT)
 for number in range(count):
     os.write(acks, b"%d " % queue.enqueue("work", {"text": "x" * 500}))
