@@ -17,7 +17,6 @@ class Declared(NamedTuple):
     """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator."""
 
     type: str
-    function: str
     where: str
     options: Mapping[str, Any]
 
@@ -31,22 +30,23 @@ def of_module(module: str, folder: Path) -> list[Declared]:
 
     Raises Unreadable.
     """
-    return [task for _, file in files(module, folder) for task in _of_file(file)]
+    return [task for tasks in by_module(module, folder).values() for task in tasks]
 
 
-def modules(module: str, folder: Path) -> list[str]:
-    """The names of the modules in which `of_module` finds tasks: what a worker has to import. Raises Unreadable."""
-    return [name for name, file in files(module, folder) if name == module or any(True for _ in _of_file(file))]
+def by_module(module: str, folder: Path) -> dict[str, list[Declared]]:
+    """The same by the names of the modules that a worker has to import: the named one, and those with tasks in it."""
+    found = {name: list(_of_file(file)) for name, file in files(module, folder)}
+    return {name: tasks for name, tasks in found.items() if tasks or name == module}
 
 
 def files(module: str, folder: Path) -> list[tuple[str, Path]]:
     """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
     places = [Path(entry) for entry in (str(folder), *sys.path) if entry]
     for part in module.split("."):
-        package, file, places = _step(part, places)
+        file, places = _step(part, places)
     if file is not None:
         return [(module, file)]
-    if package is None and not places:
+    if not places:
         raise Unreadable(f"there is no module {module!r} (looked in {folder} first)")
     found: dict[str, Path] = {}
     for place in places:
@@ -58,20 +58,20 @@ def files(module: str, folder: Path) -> list[tuple[str, Path]]:
     return list(found.items())
 
 
-def _step(part: str, places: Sequence[Path]) -> tuple[Path | None, Path | None, list[Path]]:
-    """Where a name leads from these folders, as Python's import does: to a package, to a file, or to the folders of a
-    namespace. Returns (package, file, folders in which to go on).
+def _step(part: str, places: Sequence[Path]) -> tuple[Path | None, list[Path]]:
+    """Where a name leads from these folders, as Python's import does: to a file, or to the folders in which to go on,
+    one of a package or several of a namespace.
     """
     spaces = []
     for place in places:
         package = place / part
         if (package / "__init__.py").is_file():
-            return package, None, [package]
+            return None, [package]
         if (file := place / f"{part}.py").is_file():
-            return None, file, []
+            return file, []
         if package.is_dir():
             spaces.append(package)
-    return None, None, spaces
+    return None, spaces
 
 
 def _of_file(file: Path) -> Iterator[Declared]:
@@ -107,7 +107,7 @@ def _declared(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call |
         found = checked_type(function.name if type_ is None else type_)
     except InvalidJob as error:
         raise Unreadable(f"{where}: {error.problem}") from None
-    return Declared(found, function.name, where, {name: v for name, v in options.items() if v is not None})
+    return Declared(found, where, {name: v for name, v in options.items() if v is not None})
 
 
 def _literal(node: ast.expr, what: str, where: str) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -116,7 +117,7 @@ class Task(Generic[P, R]):
         return self
 
     def __repr__(self) -> str:
-        return f"<task {self.type!r}: {self.function.__module__}.{self.function.__qualname__}>"
+        return f"<task {self.type!r}: {_place(self)}>"
 
 
 class Call(Generic[P]):
@@ -198,7 +199,7 @@ if TYPE_CHECKING:
 
 
 DECLARED = frozenset({"max_attempts", "timeout", "priority", "retry", "give_up_on"})
-"""The options of the decorator, which are also the keys of `[types.NAME]`."""
+"""The options of the decorator; all but `priority` are also keys of `[types.NAME]`."""
 
 registered: dict[str, Task[..., Any]] = {}
 """Every task that has been defined in this process, by its type."""
@@ -218,10 +219,7 @@ def _register(function: Callable[..., Any], type: str | None, declared: Mapping[
 
 def _source(task: Task[..., Any]) -> tuple[str, str]:
     """The same for a module that also runs as a script, under another name."""
-    function: Any = task.function
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(task.function), "__code__", None)
     return (task.function.__module__ if code is None else code.co_filename), task.function.__qualname__
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin
 
 from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import short
 
 _CONTEXTS = ("Context", "BatchContext")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -164,7 +165,7 @@ class Checked:
 
     def stored(self, value: Any) -> Any:
         if not _fits(value, self._annotation):
-            raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {_shown(value)}")
+            raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {short(value)}")
         return value
 
     loaded = stored
@@ -195,8 +196,8 @@ class Converted:
             if type(again) is type(value) and bool(again == value):
                 return stored
         except Exception as error:
-            raise Mismatch(f"{self._name}: {_shown(value)} cannot be stored as JSON: {_first_line(error)}") from None
-        raise Mismatch(f"{self._name}: {_shown(value)} would come back from JSON as {_shown(again)}")
+            raise Mismatch(f"{self._name}: {short(value)} cannot be stored as JSON: {_first_line(error)}") from None
+        raise Mismatch(f"{self._name}: {short(value)} would come back from JSON as {short(again)}")
 
     def loaded(self, value: Any) -> Any:
         from pydantic import ValidationError
@@ -206,7 +207,7 @@ class Converted:
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             place = "".join(f"[{part!r}]" for part in first["loc"])
-            raise Mismatch(f"{self._name}{place}: {first['msg']}, not {_shown(first['input'])}") from None
+            raise Mismatch(f"{self._name}{place}: {first['msg']}, not {short(first['input'])}") from None
 
 
 def _is_plain(annotation: Any) -> bool:
@@ -251,8 +252,3 @@ def _described(annotation: Any) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _shown(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.tasks import Unreadable, modules, of_module
+from supervisor.config.tasks import Unreadable, by_module
 from supervisor.domain.errors import InvalidJob
 from supervisor.tasks import Task, registered
 from supervisor.tasks.parameters import Mismatch
@@ -75,12 +75,13 @@ def _imported(module: str, name: str) -> dict[str, Task[..., Any]]:
     """The tasks of a module, or of all modules of a package, by their types."""
     folder = Path(sys.path[0] or ".")
     try:
-        names, declared = modules(module, folder), {task.type for task in of_module(module, folder)}
+        read = by_module(module, folder)
     except Unreadable as error:
         raise HandlerError(f"{name}: {error}") from None
-    for each in names:
+    for each in read:
         import_module(each, name)
-    found = {type_: task for type_, task in registered.items() if task.function.__module__ in names}
+    declared = {task.type for tasks in read.values() for task in tasks}
+    found = {type_: task for type_, task in registered.items() if task.function.__module__ in read}
     for type_, task in found.items():
         if type_ not in declared:
             raise HandlerError(

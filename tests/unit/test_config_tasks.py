@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import PoolSettings, load
-from supervisor.config.tasks import modules, of_module
+from supervisor.config.tasks import by_module, of_module
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.retry import RetryPolicy
 from supervisor.worker.loader import HandlerError
@@ -194,7 +194,7 @@ def test_files_of_a_package_that_cannot_be_imported_or_have_no_tasks_are_left_al
     (package / "link.py").symlink_to("nowhere")
     (package / "tasks.py").write_text("from supervisor import task\n@task\ndef one(): ...\n")
     assert [each.type for each in of_module("shop", folder)] == ["one"]
-    assert modules("shop", folder) == ["shop", "shop.tasks"]
+    assert list(by_module("shop", folder)) == ["shop", "shop.tasks"]
 
 
 def test_namespace_packages_of_any_depth_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
