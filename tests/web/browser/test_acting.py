@@ -139,7 +139,7 @@ def test_a_job_is_enqueued_by_a_form_that_checks_its_json(common: Site, kind: st
     page.get_by_label("Payload").fill('{"n": 1,}')
     expect(page.locator("#payload-told")).to_contain_text("not valid JSON")
     page.get_by_role("button", name="Enqueue").click()
-    assert page.url.endswith("/enqueue")
+    expect(page).to_have_url(re.compile("/enqueue$"))
     page.get_by_label("Payload").fill('{"n": 12345678901234567890, "x": 1.0}')
     expect(page.locator("#payload-told")).to_contain_text("Valid JSON, 37 bytes")
     page.get_by_label("Priority").fill("7")
@@ -156,7 +156,7 @@ def test_a_job_is_enqueued_by_a_form_that_checks_its_json(common: Site, kind: st
     expect(page.locator("#said")).to_contain_text(f"Job {job} is enqueued.")
 
     page.get_by_role("link", name="Clone…").click()
-    assert page.get_by_label("Priority").input_value() == "7"
+    expect(page.get_by_label("Priority")).to_have_value("7")
     page.get_by_role("button", name="Enqueue").click()
     expect(page.locator("#said")).to_contain_text("Nothing was enqueued")
     assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(1,)]
@@ -324,7 +324,7 @@ def test_a_number_that_is_none_is_refused_before_anything_is_sent(common: Site, 
         dialog.get_by_label("Workers").fill(nonsense)
         dialog.get_by_role("button", name="Scale").click()
 
-    assert dialog.is_visible()
+    expect(dialog).to_be_visible()
     assert controls(common, "patient") == []
 
 

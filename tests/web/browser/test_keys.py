@@ -29,7 +29,7 @@ def test_a_job_is_found_and_opened_with_the_keyboard(shared: Site, visit: Visit)
     page.keyboard.press("/")
     expect(page.get_by_label("Payload, result or error")).to_be_focused()
     page.keyboard.type("such j")  # letters in a field are letters
-    assert page.get_by_label("Payload, result or error").input_value() == "such j"
+    expect(page.get_by_label("Payload, result or error")).to_have_value("such j")
     page.keyboard.press("Backspace")
     page.keyboard.type("pic")
     page.keyboard.press("Enter")

@@ -53,8 +53,8 @@ def test_what_a_reader_does_is_left_alone(common: Site, visit: Callable[..., Vis
     common.done(second)
     expect(page.locator(f"#job-{second} .badge")).to_have_text("done")
 
-    assert page.get_by_label("Error contains").input_value() == "half a wor"
-    assert page.get_by_label("Job number").is_visible()
+    expect(page.get_by_label("Error contains")).to_have_value("half a wor")
+    expect(page.get_by_label("Job number")).to_be_visible()
     expect(page.locator(f"#job-{first} a").first).to_be_focused()
     assert page.evaluate("scrollY") > 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.site_under_test import Site, site
-from tests.web.browser.visitor import HOSTILE, READER, Visitor, config
+from tests.web.browser.visitor import HOSTILE, READER, Visitor, config, expect
 
 pytestmark = pytest.mark.long
 
@@ -80,14 +80,14 @@ def test_pages_are_read_without_scripts_and_show_no_button_that_does_nothing(
     visitor = visit(shared, scripts=False)
 
     page = visitor.open("/")
-    assert page.get_by_role("heading", name="slow").is_visible()
-    assert page.get_by_text("The last hour by state").is_visible()
-    assert page.locator("button.action").first.is_hidden()
+    expect(page.get_by_role("heading", name="slow")).to_be_visible()
+    expect(page.get_by_text("The last hour by state")).to_be_visible()
+    expect(page.locator("button.action").first).to_be_hidden()
     page.get_by_role("link", name="Failures").first.click()
     page.locator(".cause", has_text="no such picture").get_by_role("link", name="3 failed jobs").click()
-    assert page.locator("tbody tr").count() == 3
+    expect(page.locator("tbody tr")).to_have_count(3)
     page.locator("tbody tr a").first.click()
-    assert page.get_by_text("Traceback (most recent call last)").is_visible()
+    expect(page.get_by_text("Traceback (most recent call last)")).to_be_visible()
     assert page.locator("noscript").first.inner_text()
 
 
@@ -97,12 +97,13 @@ def test_jobs_are_turned_over_a_page_at_a_time(shared: Site, visit: Callable[...
     page = visitor.open("/jobs?type=good&status=done")
     seen = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.id)")
     page.get_by_role("link", name="Older").click()
+    expect(page.locator("tbody tr")).to_have_count(11)
     seen += page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.id)")
 
     assert len(seen) == len(set(seen)) == 61
-    assert page.get_by_role("link", name="Older").count() == 0
+    expect(page.get_by_role("link", name="Older")).to_have_count(0)
     page.get_by_role("link", name="Latest").click()
-    assert page.locator("tbody tr").count() == 50
+    expect(page.locator("tbody tr")).to_have_count(50)
 
 
 def test_filters_combine_in_the_form(shared: Site, visit: Callable[..., Visitor]) -> None:
@@ -112,8 +113,8 @@ def test_filters_combine_in_the_form(shared: Site, visit: Callable[..., Visitor]
     page.get_by_role("button", name="Show").click()
     page.wait_for_url("**error=PICTURE**")
 
-    assert page.locator("tbody tr").count() == 3
-    assert page.get_by_label("Type").input_value() == "bad"
+    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.get_by_label("Type")).to_have_value("bad")
     page.locator("summary", has_text="More").click()
     page.get_by_label("Job number").fill("2")
     page.get_by_role("button", name="Show").click()
@@ -126,7 +127,7 @@ def test_whoever_may_only_look_is_offered_nothing_else(shared: Site, visit: Call
     for path in every_page(shared):
         page = visitor.open(path)
         assert page.locator("button.action, dialog").count() == 0, path
-        assert page.get_by_text("read-only access").is_visible()
+        expect(page.get_by_text("read-only access")).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_thirteen_pools_fit_on_one_screen(visit: Callable[..., Visitor], tmp_pat
         page = visitor.open("/")
         visitor.live()
         rows = page.locator(".pool-row")
-        assert rows.count() == 13
+        expect(rows).to_have_count(13)
         assert page.evaluate("scrollY") == 0
         bottoms = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().bottom)")
         assert max(bottoms) <= 800

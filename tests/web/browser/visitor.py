@@ -172,9 +172,13 @@ def open_one(folder: Path) -> Iterator[Site]:
 
 
 def expect(actual: Any) -> Any:
-    """Playwright's, imported at last: whoever collects these tests without running them needs none of it."""
+    """Playwright's, imported at last: whoever collects these tests without running them needs none of it.
+
+    What a page shows is asked with it, never with `assert`: a click returns before the page that it opens is there.
+    """
     from playwright.sync_api import expect as expected
 
+    expected.set_options(timeout=15_000)
     return expected(actual)
 
 
