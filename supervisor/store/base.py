@@ -128,8 +128,13 @@ class Claims(Protocol):
         want: int,
         lock_time: float,
         now: float,
+        *,
+        posted: bool = False,
     ) -> Exchange:
-        """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked."""
+        """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked.
+
+        `posted`: somebody has just seen a due job, so it is not looked for before locking.
+        """
 
     def held_by(self, owner: str) -> list[Claim]:
         """A worker's claims, in the order in which it runs them."""

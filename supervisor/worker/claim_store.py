@@ -53,10 +53,13 @@ class ClaimStore:
     def close(self) -> None:
         self._store.close()
 
-    def settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float) -> Exchange:
-        """In one transaction. Raises StoreError; call `wait` then, and `over` when it succeeds again."""
+    def settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Exchange:
+        """In one transaction. `posted`: somebody has just seen a due job.
+
+        Raises StoreError; call `wait` then, and `over` when it succeeds again.
+        """
         return self._store.settle_and_claim(
-            self.record.incarnation, settlements, self.wanted, want, self.lock_time, now
+            self.record.incarnation, settlements, self.wanted, want, self.lock_time, now, posted=posted
         )
 
     def held(self) -> list[Claim]:

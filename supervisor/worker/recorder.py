@@ -18,9 +18,9 @@ FRESH = 0.010  # seconds for which a reading of the meters can be reused
 class Recorder:
     """The executor sets `run_log.run` around each run, and asks for the `usage` of those that get a row.
 
-    To cost the other runs nothing, the meters are read when claims arrive, unless that was just done, and after
-    each run with a row: the CPU time of a run may include up to 20 ms of shorter runs before it. Until `attach`
-    nothing is measured or captured: this process may not be a worker's.
+    To cost the other runs nothing, the meters are read when claims arrive or the worker goes to sleep, unless that was
+    just done, and after each run with a row: the CPU time of a run may include up to 20 ms of shorter runs before it.
+    Until `attach` nothing is measured or captured: this process may not be a worker's.
     """
 
     def __init__(self, run_log: Callable[[memoryview | None], RunLog] = RunLog) -> None:
@@ -52,8 +52,8 @@ class Recorder:
         if self._program is not None:
             self._program.close()
 
-    def hand(self, now: float) -> None:
-        """Several claims were taken. `now` is monotonic seconds."""
+    def read_meters(self, now: float) -> None:
+        """Before runs, or before a sleep, so that the job that ends it need not wait. `now` is monotonic seconds."""
         if now - self._read_at > FRESH:
             self._restart(now)
 

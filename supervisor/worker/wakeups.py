@@ -42,17 +42,20 @@ class Wakeups:
         self._poll.register(self._inbox.fileno(), select.EPOLLIN)
         signals.unblock_all()
 
-    def sleep(self, most: float) -> None:
-        """Until a job may have arrived, a signal has, or `most` seconds have passed."""
+    def sleep(self, most: float) -> bool:
+        """Until a job may have arrived, a signal has, or `most` seconds have passed. Returns whether a job may have."""
+        posted = False
         for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     eventfd_read(self._wake)
+                    posted = True
             elif descriptor == self._inbox.fileno():
                 self._inbox.take()
             else:  # a handler's; it would wake us again and again
                 with contextlib.suppress(OSError):
                     self._poll.unregister(descriptor)
+        return posted
 
     def pause(self, seconds: float) -> None:
         """The same, but new jobs do not end it."""

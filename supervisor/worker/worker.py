@@ -82,7 +82,7 @@ class Worker:
         self._growth = MemoryWatch(self.pool.max_memory)
         self._buffer = ClaimBuffer()
         self._settled = 0  # jobs whose outcome the main thread has committed
-        self._slept = False
+        self._slept = self._posted = False  # since the last round; woken by a post
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
         self._concurrent = self.pool.concurrency > 1 and not self.cautious
         self._side_by_side: ConcurrentLoop | None = None
@@ -143,7 +143,7 @@ class Worker:
                 self._fitness.look(runner.done, closely=True)
             if not claims and not self._draining:
                 self.slot.state(State.IDLE)
-                self._slept = False
+                self._slept = self._posted = False
                 # A job may have arrived between the claim and the state "idle": check once more.
                 claims = self._exchange(self._want())
             if claims:
@@ -188,7 +188,7 @@ class Worker:
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         (settlements, runs), now = self._buffer.collect(), time()
         try:
-            exchange = self._store.settle_and_claim(settlements, want, now)
+            exchange = self._store.settle_and_claim(settlements, want, now, self._posted)
         except StoreError as error:
             self._buffer.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
@@ -230,12 +230,14 @@ class Worker:
         fitness, runner = self._fitness, self._runner
         if self.cautious and (seconds := fitness.leftovers.dangerous_for(monotonic())):
             self._wakeups.pause(seconds)  # let leftovers do their harm while no job runs
-        self._slept = False
+        slept, self._slept = self._slept, False
+        self._posted = False
         self.slot.state(State.BUSY)
         began = monotonic()
         if len(claims) > 1:
             self._heartbeat.batch(began)
-        self.recorder.hand(began)
+        if not slept:
+            self.recorder.read_meters(began)
         count = runner.run_all(claims, limits)
         now = monotonic()
         fitness.leftovers.rest(now)
@@ -257,7 +259,8 @@ class Worker:
         self._buffer.release()
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
-        self._wakeups.sleep(most)
+        self.recorder.read_meters(monotonic())
+        self._posted = self._wakeups.sleep(most)
         self._slept = True
 
     # The ends

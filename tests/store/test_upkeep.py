@@ -339,3 +339,14 @@ def test_nothing_is_lost_by_flushing(desk: Desk) -> None:
 
     desk.maintenance.flush()
     assert desk.status(job_id) is Status.PENDING
+
+    @pytest.mark.parametrize("posted", [False, True])
+    def test_a_claim_of_nothing_wakes_nobody(self, desk: Desk, posted: bool) -> None:
+        watcher = desk.engine.changes()
+        before = watcher.version()
+
+        found = desk.claims.settle_and_claim("w1", [], JobSelector(("tag",)), 1, LOCK, NOW, posted=posted)
+
+        assert found.claims == []
+        assert watcher.version() == before
+        watcher.close()

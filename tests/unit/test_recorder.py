@@ -94,7 +94,7 @@ def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went
         time.sleep(WORTH)
 
     recorder = Recorder()
-    recorder.hand(time.monotonic())
+    recorder.read_meters(time.monotonic())
     executor = Executor(Handler(slow, "slow"), NoBoard(), JobPolicy(), options={}, recorder=recorder)
     before = time.time()
     usage = executor.run(Claim(1, 1, "slow", "{}", 1, None, 0)).usage
@@ -132,7 +132,7 @@ def run(work):
     assert settlement.failure is None, settlement.failure
     return settlement.usage
 
-recorder.hand(time.monotonic())
+recorder.read_meters(time.monotonic())
 """
 
 

@@ -47,8 +47,10 @@ class SqliteClaims:
         want: int,
         lock_time: float,
         now: float,
+        *,
+        posted: bool = False,
     ) -> Exchange:
-        if not settlements and (want < 1 or not self._anything_due(wanted, now)):
+        if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
             return Exchange([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
         try:

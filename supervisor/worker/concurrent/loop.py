@@ -206,7 +206,7 @@ class ConcurrentLoop:
         settlements[:runs] = sorted(settlements[:runs], key=_started)
         now = time()
         try:
-            exchange = self.store.settle_and_claim(settlements, want, now)
+            exchange = self.store.settle_and_claim(settlements, want, now, posted=False)
         except StoreError as error:
             self.buffer.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
