@@ -1,8 +1,8 @@
 """Ours, as the enqueuing programs of others see it. BENCH_COMMIT says who commits, and how durably:
 
 FULL        Queue.enqueue commits by itself: the job survives a power cut
-NORMAL      on the program's own connection, synchronous = NORMAL, a commit a job
-APPLICATION the same, with a row of the application's in each transaction
+NORMAL      on the program's own connection in autocommit mode, synchronous = NORMAL
+APPLICATION the same connection, with a row of the application's in each transaction
 """
 
 import os
@@ -22,12 +22,13 @@ connection.execute("CREATE TABLE IF NOT EXISTS pictures (id INTEGER PRIMARY KEY,
 def enqueue(type: str, payload: object) -> None:
     if COMMIT == "FULL":
         queue.enqueue(type, payload)
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    if COMMIT == "APPLICATION":
+    elif COMMIT == "NORMAL":
+        queue.enqueue(type, payload, connection=connection)
+    else:
+        connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO pictures (path) VALUES ('cat.jpg')")
-    queue.enqueue(type, payload, connection=connection)
-    connection.execute("COMMIT")
+        queue.enqueue(type, payload, connection=connection)
+        connection.execute("COMMIT")
 
 
 def many(jobs: int) -> None:
