@@ -37,10 +37,7 @@ _MOST = 0.02  # seconds of owed idle time at most: a long transaction is not fol
 _URGENT_AFTER = 0.03  # seconds of waiting after which a writer asks to go first
 _URGENT_FOR = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
 _FIRST_PAUSE = 0.00001
-_SHORT_PAUSE = 0.0002  # at most, while it may be the next
-_LONGEST_PAUSE = 0.004  # less than _URGENT_FOR
-_QUEUED_AFTER = 0.004  # seconds of waiting after which several others must be in between
-_QUEUED_SHARE = 0.4  # of the time waited since: a dozen writers that ask 5,000 times a second leave no CPU for the work
+_LONGEST_PAUSE = 0.0002
 _LOOK = 1.0  # seconds between two checks that the file is still the one in the folder
 _BYTES = 56
 _MOST_PID = 1 << 31
@@ -87,8 +84,7 @@ class WriteLock:
         pause = _FIRST_PAUSE
         while (now := time.monotonic()) - began < PATIENCE:
             time.sleep(pause)
-            queued = (now - began - _QUEUED_AFTER) * _QUEUED_SHARE
-            pause = min(pause * 1.5, max(_SHORT_PAUSE, queued), _LONGEST_PAUSE)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
             if abs(now - self._account[_URGENT]) < _URGENT_FOR and self._account[_URGENT_SINCE] < began:
                 continue  # another writer has waited longer
             if now - began > _URGENT_AFTER:
