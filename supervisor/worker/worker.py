@@ -21,7 +21,7 @@ from supervisor.system import failpoints, forkmark
 from supervisor.system.counters import Row
 from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.telemetry import events
-from supervisor.worker import forked
+from supervisor.worker import descriptors, forked
 from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.claim_store import ClaimStore
 from supervisor.worker.counting import Counter
@@ -108,6 +108,7 @@ class Worker:
         heartbeat = self._heartbeat = HeartbeatThread(
             self.slot, beat_every, self._hand_back, self.on_beat, self._watch(spare)
         )
+        descriptors.make_room(self.wake)  # before there are threads
         heartbeat.start()
         try:
             self._set_up()
