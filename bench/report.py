@@ -111,6 +111,7 @@ def _idle(record: Record) -> str:
     rows = []
     for name, figure, words in [
         ("ours", "latency", "job-supervisor, NORMAL"),
+        ("ours", "latency of an INSERT", "job-supervisor, an INSERT in SQL, NORMAL"),
         ("ours", "latency, synced", "job-supervisor, FULL (synced)"),
         *((name, "latency", TITLES[name]) for name in PEERS),
     ]:

@@ -21,6 +21,7 @@ TITLE = "Latency of an idle queue, and what idling costs"
 UNITS = {
     "latency": "ms",
     "latency, synced": "ms",
+    "latency of an INSERT": "ms",
     "latency after the call": "ms",
     "wake-up floor": "ms",
     "idle CPU": "% of a core",
@@ -56,11 +57,12 @@ def _ours(session: Session) -> Reading:
         site = Site(folder)
         with site.supervisor(pool("arrive", WORKERS)) as process:
             board = site.await_idle(WORKERS)
-            normal, full = site.feed(jobs, "NORMAL"), site.feed(jobs, "FULL")
+            normal, full, insert = (site.feed(jobs, commit) for commit in ("NORMAL", "FULL", "INSERT"))
             idling = _idle(session)
             own = [process.pid, int(board.supervisor_status()["maintainer"])]
             memory = sum(psutil.Process(pid).memory_full_info().uss for pid in own) / 1e6
-    return {**_waits(normal), "latency, synced": _waits(full)["latency"], "own memory": [memory], **idling}
+    others = {"latency, synced": _waits(full)["latency"], "latency of an INSERT": _waits(insert)["latency"]}
+    return {**_waits(normal), **others, "own memory": [memory], **idling}
 
 
 def _peer(session: Session, peer: Peer) -> Reading:

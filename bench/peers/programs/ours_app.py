@@ -2,9 +2,11 @@
 
 FULL        Queue.enqueue commits by itself: the job survives a power cut
 NORMAL      on the program's own connection in autocommit mode, synchronous = NORMAL
+INSERT      on such a connection, too, in SQL alone: what a program in any language does
 APPLICATION the same connection, with a row of the application's in each transaction
 """
 
+import json
 import os
 import sqlite3
 
@@ -22,6 +24,8 @@ connection.execute("CREATE TABLE IF NOT EXISTS pictures (id INTEGER PRIMARY KEY,
 def enqueue(type: str, payload: object) -> None:
     if COMMIT == "FULL":
         queue.enqueue(type, payload)
+    elif COMMIT == "INSERT":
+        connection.execute("INSERT INTO jobs (type, payload) VALUES (?, ?)", (type, json.dumps(payload)))
     elif COMMIT == "NORMAL":
         queue.enqueue(type, payload, connection=connection)
     else:
