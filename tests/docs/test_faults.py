@@ -62,3 +62,9 @@ def test_every_row_says_what_the_fault_is_and_what_follows() -> None:
             assert fault, number
             assert follows, number
             assert spans(shown), number
+
+
+def test_the_number_of_faults_told_is_the_number_listed() -> None:
+    for page in ("README.md", "docs/guarantees.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert re.findall(r"(\d+) \[?faults\b", text)[0] == str(len(listed())), page

@@ -33,3 +33,14 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         targets = [target.partition("#")[0] for target in links(document) if "://" not in target]
         ahead += [(document.parent / target).resolve() for target in targets if target]
     assert set(DOCUMENTS) <= reached
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in links(index)}
+    assert {page for page in DOCUMENTS if page.parent == index.parent} - {index} <= listed
+
+
+def test_the_readme_is_short() -> None:
+    words = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words <= 1500, f"README.md has {words} words: move reference to docs/"

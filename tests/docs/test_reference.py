@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import handlers.examples
 from handlers import options
-from supervisor import Context, Status
+from supervisor import Context, Queue, Status
 from supervisor.cli import errors
 from supervisor.cli.program import COMMANDS, app
 from supervisor.config import database, shape
@@ -95,9 +95,9 @@ def test_every_command_line_shown_exists(where: str, call: str) -> None:
                 assert word.partition("=")[0] in options_of(commands()[name]), f"{where}: supervisor {call}"
 
 
-def test_the_readme_lists_every_command_and_every_option() -> None:
+def test_every_command_and_every_option_is_listed() -> None:
     listed = {}
-    for row in table("README.md", "commands"):
+    for row in table("docs/cli.md", "commands"):
         found = resolve(spans(row[0])[0].split()[1:])
         assert found is not None
         text = " ".join(row)
@@ -115,8 +115,8 @@ def test_the_options_said_to_be_common_are() -> None:
             assert {"--config", "-c", "--database"} <= has, name
 
 
-def test_the_readme_lists_the_exit_codes() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_exit_codes_are_listed() -> None:
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.M)}
     assert codes == {0, errors.FAILED, errors.USAGE, errors.DATABASE, errors.CONFLICT, errors.INTERRUPTED}
 
@@ -136,6 +136,7 @@ def test_the_make_targets_shown_exist() -> None:
 
 # The configuration
 
+CONFIGURATION = "docs/configuration.md"
 KEYS: list[tuple[str, type[Table]]] = [
     ("pool", shape.PoolTable),
     ("retry", shape.RetryTable),
@@ -147,18 +148,18 @@ KEYS: list[tuple[str, type[Table]]] = [
 
 
 def test_every_key_of_the_admin_process_is_listed_with_its_default() -> None:
-    rows = table("docs/configuration.md", "keys: admin")
+    rows = table(CONFIGURATION, "keys: admin")
     assert set(named(rows)) == set(shape.AdminTable.keys)
     for cell, default, *_ in rows:
         expected = shape.AdminTable.keys[spans(cell)[0]].default
         assert (None if default == "none" else tomllib.loads(f"x = {spans(default)[0]}")["x"]) == expected, cell
 
 
-def test_the_readme_lists_every_key_of_the_configuration() -> None:
-    file = {name.strip("[]").removesuffix(".NAME") for name in named(table("README.md", "keys: file"))}
+def test_every_key_of_the_configuration_is_listed() -> None:
+    file = {name.strip("[]").removesuffix(".NAME") for name in named(table(CONFIGURATION, "keys: file"))}
     assert file == set(shape.TOP)
     for mark, model in KEYS:
-        assert set(named(table("README.md", f"keys: {mark}"))) == set(model.keys), mark
+        assert set(named(table(CONFIGURATION, f"keys: {mark}"))) == set(model.keys), mark
 
 
 def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
@@ -170,7 +171,7 @@ def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
 
 @pytest.mark.parametrize(("mark", "model"), KEYS)
 def test_the_defaults_listed_are_the_defaults(mark: str, model: type[Table]) -> None:
-    for cell, default, *_ in table("README.md", f"keys: {mark}"):
+    for cell, default, *_ in table(CONFIGURATION, f"keys: {mark}"):
         [key] = spans(cell)
         if spans(default):
             [value] = spans(default)
@@ -182,7 +183,7 @@ def test_the_defaults_listed_are_the_defaults(mark: str, model: type[Table]) -> 
 
 
 def test_the_default_database_is_the_one_listed() -> None:
-    [row] = [row for row in table("README.md", "keys: file") if row[0] == "`database`"]
+    [row] = [row for row in table(CONFIGURATION, "keys: file") if row[0] == "`database`"]
     assert tomllib.loads(f"x = {spans(row[1])[0]}")["x"] == database.DEFAULT
 
 
@@ -227,7 +228,17 @@ def test_every_index_and_trigger_is_described(schema: Path, mark: str, kind: str
     assert named(table("docs/schema.md", mark)) == made
 
 
-# States, handlers, tests
+def test_the_columns_that_programs_may_set_are_the_same_on_both_pages() -> None:
+    told = prose(ROOT / "docs/schema.md").partition("should set only")[2].partition(".")[0]
+    assert set(named(table("docs/enqueueing.md", "columns: INSERT"))) == set(spans(told))
+
+
+# Enqueueing, states, handlers, tests
+
+
+def test_every_option_of_enqueue_is_described() -> None:
+    parameters = set(inspect.signature(Queue.enqueue).parameters)
+    assert set(named(table("docs/enqueueing.md", "options: enqueue"))) == parameters - {"self", "type", "payload"}
 
 
 def edges() -> set[tuple[str, str]]:
@@ -267,7 +278,7 @@ def test_every_example_handler_is_listed() -> None:
 
 
 def test_the_context_described_is_the_context() -> None:
-    text = prose(ROOT / "README.md")
+    text = prose(ROOT / "docs/writing-handlers.md")
     shown = set(re.findall(r"`ctx\.(\w+)", text))
     inner = {"children", "close", "reported"}  # for tests and the worker
     assert shown == {name for name in dir(Context) if not name.startswith("_")} - inner

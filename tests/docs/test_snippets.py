@@ -88,11 +88,11 @@ def perform(block: Block, folder: Path) -> str:
         runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}"]
         tests = runner if "def test_" in block.text else []
         return execute(block, folder, [sys.executable, *tests, program.name])
+    if needs_packages(block) and not (folder / "node_modules").exists():
+        link_packages(folder)
     if block.language in PROGRAMS:
         program = folder / f"block_{block.line}.{block.language}"
         program.write_text(block.text)
-        if block.language == "js" and not (folder / "node_modules").exists():
-            link_packages(folder)
         return execute(block, folder, [*PROGRAMS[block.language], program.name])
     return execute(block, folder, ["bash", "-euo", "pipefail", "-c", block.text])
 
@@ -110,13 +110,13 @@ def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: 
     if missing:
         pytest.skip(f"{missing} is not installed: it comes with the extra ml or dev")
     Queue(f"sqlite:///{tmp_path}/app.db").enqueue("tag")  # the tables, for blocks in SQL
-    printed = ""
+    printed: str | None = None  # by the latest block that is run, if it was
     for block in blocks(document=document):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
-        elif block.runs and not missing_program(block):
-            printed = perform(block, tmp_path)
-        elif block.mark == "printed":
+        elif block.runs:
+            printed = None if missing_program(block) else perform(block, tmp_path)
+        elif block.mark == "printed" and printed is not None:
             assert not lines(block.text) - lines(printed), f"{block}\n{printed}"
     without = {missing_program(block) for block in blocks(document=document)} - {""}
     if without:
@@ -145,7 +145,7 @@ def missing_program(block: Block) -> str:
     """What a block to be run needs and this machine lacks, or nothing."""
     if not block.runs:
         return ""
-    if block.language == "js":
+    if needs_packages(block):
         return "" if shutil.which("node") and (INSTALLED / "better-sqlite3").exists() else "node with better-sqlite3"
     if block.language == "php":
         return "" if shutil.which("php") and has_pdo_sqlite() else "php with pdo_sqlite"
@@ -156,17 +156,45 @@ def missing_program(block: Block) -> str:
     return "sqlite3 shell" if shell and shutil.which("sqlite3") is None else ""
 
 
+def needs_packages(block: Block) -> bool:
+    """Whether it runs programs for Node.js that use our package."""
+    return block.language == "js" or (block.language == "sh" and re.search(r"^node ", block.text, re.M) is not None)
+
+
 def has_pdo_sqlite() -> bool:
     listed = subprocess.run(["php", "-m"], capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
     return "pdo_sqlite" in listed.split()
 
 
-def test_the_first_job_of_the_readme_ends_as_it_shows(tmp_path: Path) -> None:
-    [first, *_] = [block for block in blocks("sh", document=ROOT / "README.md") if block.runs]
-    printed = perform(first, tmp_path)
-    shown = next(block for block in blocks("text", document=ROOT / "README.md"))
-    for line in shown.text.splitlines():
-        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+def test_the_taste_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+    readme = ROOT / "README.md"
+    task, configuration, statement, shown = (
+        blocks(language, document=readme)[0].text for language in ("python", "toml", "sql", "text")
+    )
+    (tmp_path / "jobs.py").write_text(task)
+    (tmp_path / "supervisor.toml").write_text(configuration + '\n[log]\nformat = "console"\n')
+    Queue(f"sqlite:///{tmp_path}/app.db").create_tables()
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", timeout=5)) as connection:
+        connection.executescript(statement)
+    printed = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "supervisor", *words],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        ).stdout
+        for words in (["run", "--burst"], ["jobs", "show", "1"])
+    )
+    assert not alike(shown) - alike(printed), printed
+
+
+def alike(text: str) -> set[str]:
+    """The lines, without what differs from run to run: times, durations, pids, the numbers of workers."""
+    return {" ".join(re.sub(r"[0-9][0-9.:T-]*(ms|s|Z)?", "0", line).split()) for line in lines(text)}
 
 
 def has_workers(url: str) -> bool:
@@ -200,7 +228,7 @@ def supervised(folder: Path) -> Iterator[None]:
             assert process.wait(PATIENCE) == 0
 
 
-def test_the_operators_commands_of_the_readme_work_on_a_running_supervisor(tmp_path: Path) -> None:
+def test_the_operators_commands_work_on_a_running_supervisor(tmp_path: Path) -> None:
     [block] = [block for block in blocks("sh") if block.mark == "run: supervised"]
     with supervised(tmp_path):
         printed = perform(block, tmp_path)
@@ -208,10 +236,12 @@ def test_the_operators_commands_of_the_readme_work_on_a_running_supervisor(tmp_p
     assert (tmp_path / "copy.db").exists()
 
 
-def test_a_foreign_claim_as_the_readme_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
+def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
     job = queue.enqueue("report")
-    [block] = [b for b in blocks("sql", document=ROOT / "README.md") if "RETURNING id, payload" in b.text]
+    [block] = [
+        b for b in blocks("sql", document=ROOT / "docs/sharing-the-table.md") if "RETURNING id, payload" in b.text
+    ]
     perform(block, tmp_path)
     claimed = queue.job(job)
     assert (claimed.status, claimed.locked_by, claimed.attempts) == (Status.RUNNING, "foreign", 1)
