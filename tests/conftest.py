@@ -17,6 +17,7 @@ import psutil
 import pytest
 import structlog
 
+from tests.postgres_server import VARIABLE, Databases, Home, NoServerError, Server, home_of_run, programs
 from tests.site_under_test import HANDLERS, Site, site
 
 _ROW = "fault"
@@ -52,6 +53,53 @@ def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
 
         yield make
     assert [words for one in made for words in one.wrong] == []
+
+
+@pytest.fixture(scope="session")
+def postgres_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """Where the servers of this run are, see tests/postgres_server.py."""
+    with _or_skip():
+        programs()
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # one for all workers: it ends with the process that they belong to
+        yield home_of_run(base.parent, os.getppid())
+    else:
+        home = home_of_run(base, os.getpid())
+        yield home
+        home.close()
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """A PostgreSQL server that all tests share. The databases that a test makes are dropped after it."""
+    given = os.environ.get(VARIABLE)
+    with _or_skip():
+        server = Databases(given) if given else request.getfixturevalue("postgres_home").shared()
+    yield server
+    server.drop_all()
+
+
+@pytest.fixture
+def own_postgres(postgres_home: Home) -> Iterator[Callable[..., Server]]:
+    """Starts a server of the test's own, with settings of the test; it may be stopped, restarted and killed."""
+    made: list[Server] = []
+
+    def make(**settings: object) -> Server:
+        made.append(postgres_home.server(settings))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.remove()
+
+
+@contextlib.contextmanager
+def _or_skip() -> Iterator[None]:
+    """The one place that decides what happens where there is no server."""
+    try:
+        yield
+    except NoServerError as error:
+        pytest.skip(str(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:
