@@ -189,7 +189,7 @@ class AsyncQueue:
         loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), self._queue._watcher
         listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set))
         try:
-            watcher.listen(listener)
+            watcher.attend(listener)
             while True:
                 event = listener.take()
                 if event is not None:

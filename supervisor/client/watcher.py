@@ -1,7 +1,9 @@
-"""Tells everybody who waits for jobs of a queue what becomes of them, with one thread for all.
+"""Tells everybody who waits for jobs of a queue what becomes of them, with one look at the database for all.
 
-The thread sleeps until somebody commits, as the maintainer does, and then looks at all these jobs at once. It is
-started for the first listener, and ends a second after the last.
+One of those who wait leads: its thread sleeps until somebody commits, as the maintainer does, looks at all these jobs
+at once, and tells the others. When it has what it waits for, another one leads. So waiting starts no thread: a program
+may fork afterwards. Only event loops, which must not block, have one that leads for them. It ends a second after the
+last of their listeners.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
     from supervisor.store.base import ChangeFeed, Producer
 
-_LINGER = 1.0  # seconds without listeners after which the thread ends
+_LINGER = 1.0  # seconds without listeners after which the thread of event loops ends
 _SAFETY = 1.0  # seconds between two checks without any hint: for a file that was replaced
 _UNHINTED = 0.02  # seconds between two checks where there are no hints
 _REST = 0.005  # seconds without checks after a change: beside a busy database, few more are seen
@@ -31,7 +33,9 @@ _SHORT = 0.002  # seconds
 
 
 class Listener:
-    """Somebody who waits for news of a job. `ring` is called in the thread when there are any; it must not block."""
+    """Somebody who waits for news of a job. `ring` is called when there are any, in the thread of whoever leads; it
+    must not block.
+    """
 
     def __init__(self, job_id: int, ring: Callable[[], object], event: JobEvent | None = None) -> None:
         self.job_id = job_id
@@ -64,7 +68,7 @@ class Listener:
 
 
 class Watcher:
-    """The listeners of a queue, and the thread that tells them."""
+    """The listeners of a queue, and who of them leads."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -74,13 +78,17 @@ class Watcher:
 
     def forget(self) -> None:
         """Implements `connections.Forgetful`."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.abandon()
+        if self._watch is not None:
+            self._watch.abandon()
+        self._watch = None
+        self._thread: threading.Thread | None = None
+        # Held by whoever leads. Reentrant: a signal handler may wait for a job while its thread leads.
+        self._lead = threading.RLock()
         # Never held for longer than a moment: event loops take it. Reentrant: the garbage collector may call `stop`.
         self._lock = threading.RLock()
         self._listeners: dict[int, set[Listener]] = {}
         self._new: set[Listener] = set()
+        self._waiting: set[threading.Event] = set()  # the bells of those who wait and could lead
 
     def events(self, job_id: int, deadline: float | None = None) -> Iterator[JobEvent]:
         """How the job is now, and each change, until it has finished.
@@ -98,34 +106,116 @@ class Watcher:
                 yield event
                 if event.status.finished:
                     return
-                while (news := listener.take()) is None:
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise TimeoutError
-                    self.listen(listener)  # again, if the program has forked in between
-                    bell.wait(left)
-                    bell.clear()
-                event = news
+                event = self._next(listener, bell, deadline)
         finally:
             self.leave(listener)
 
+    def _next(self, listener: Listener, bell: threading.Event, deadline: float | None) -> JobEvent:
+        try:
+            while (news := listener.take()) is None:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError
+                self.listen(listener)  # again, if the program has forked in between
+                self._wait(bell, deadline)
+            return news
+        finally:
+            self._pass_on()
+
+    def _wait(self, bell: threading.Event, deadline: float | None) -> None:
+        """Until the bell rings or the time is up. Leads if nobody does."""
+        lead, waiting = self._lead, self._waiting
+        waiting.add(bell)  # before it tries to lead: who stops leading rings one of these
+        try:
+            if lead.acquire(blocking=False):
+                try:
+                    self._look(bell, deadline)
+                finally:
+                    lead.release()
+            else:
+                bell.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        finally:
+            waiting.discard(bell)
+        bell.clear()
+
+    def _look(self, bell: threading.Event, deadline: float | None) -> None:
+        watch = self._opened()
+        try:
+            while True:
+                watch.look()
+                if bell.is_set() or watch.ended or (deadline is not None and time.monotonic() >= deadline):
+                    return
+                watch.sleep(deadline)
+        finally:
+            watch.pause()
+
+    def _pass_on(self) -> None:
+        """If nobody leads, one of those who wait is to do it."""
+        if self._lead.acquire(blocking=False):  # otherwise who leads does this later
+            self._lead.release()
+            bell = next(iter(self._waiting.copy()), None)
+            if bell is not None:
+                bell.set()
+
+    def _opened(self) -> _Watch:
+        with self._lock:
+            if self._watch is None:
+                try:
+                    self._watch = _Watch(self, self._connections)
+                except OSError as error:
+                    raise StoreError(f"jobs cannot be watched: {error.strerror}") from None
+            return self._watch
+
     def listen(self, listener: Listener) -> None:
-        """It is told how its job is now, and of every change."""
+        """It is told how its job is now, and of every change, while somebody leads."""
         with self._lock:
             others = self._listeners.setdefault(listener.job_id, set())
             if listener in others:
                 return
             others.add(listener)
             self._new.add(listener)
-            if self._watch is None:
-                watch = _Watch(self, self._connections)
+            if self._watch is not None:
+                self._watch.wake()
+
+    def attend(self, listener: Listener) -> None:
+        """`listen` for somebody who cannot lead: a thread does."""
+        with self._lock:
+            self.listen(listener)
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._serve, args=(self._opened(),), name="supervisor_watch", daemon=True
+                )  # daemonic: a program may end while somebody waits
                 try:
-                    watch.start()
+                    thread.start()
                 except RuntimeError as error:  # too many threads
-                    watch.abandon()
                     raise StoreError(f"jobs cannot be watched: {error}") from None
-                self._watch = watch
-            self._watch.wake()
+                self._thread = thread
+
+    def _serve(self, watch: _Watch) -> None:
+        with self._lead:
+            try:
+                while True:
+                    if self._listeners and not watch.ended:
+                        watch.look()
+                        watch.sleep()
+                        continue
+                    watch.pause()
+                    if not watch.ended:
+                        watch.linger()
+                    if self._is_over(watch):
+                        break
+            finally:
+                watch.close()
+        self._pass_on()
+
+    def _is_over(self, watch: _Watch) -> bool:
+        """Whether the thread is to end: nobody listens. The next listener starts another."""
+        with self._lock:
+            if self._listeners and not watch.ended:
+                return False
+            if watch is self._watch:
+                self._watch = self._thread = None
+            watch.ended = True
+            return True
 
     def leave(self, listener: Listener) -> None:
         with self._lock:
@@ -135,22 +225,23 @@ class Watcher:
                 self._listeners.pop(listener.job_id, None)
 
     def close(self) -> None:
-        """End the thread, unless somebody still listens."""
-        watch = self.stop()
-        if watch is not None and watch is not threading.current_thread():
-            watch.join()
+        """Close what is open, unless somebody still listens."""
+        thread = self.stop()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
-    def stop(self) -> _Watch | None:
+    def stop(self) -> threading.Thread | None:
+        """`close` without waiting for the thread, which is returned."""
         with self._lock:
-            watch = self._watch
-            if watch is None or self._listeners:
+            if self._listeners or self._watch is None:
                 return None
-            self._watch = None
+            thread, watch = self._thread, self._watch
+            self._thread = self._watch = None
             watch.ended = True
             watch.wake()
-        return watch
-
-    # For its thread
+        if thread is None:
+            watch.close()
+        return thread
 
     @property
     def listening(self) -> bool:
@@ -166,28 +257,19 @@ class Watcher:
                 return [listener for others in self._listeners.values() for listener in others]
             return [listener for listener in new if listener in self._listeners.get(listener.job_id, ())]
 
-    def is_over(self, watch: _Watch) -> bool:
-        """Whether the thread is to end: nobody listens. The next listener starts another."""
-        with self._lock:
-            if self._listeners and not watch.ended:
-                return False
-            if watch is self._watch:
-                self._watch = None
-            return True
 
-
-class _Watch(threading.Thread):
-    """Daemonic: a program may end while somebody waits."""
+class _Watch:
+    """Looks at the jobs, and sleeps until there may be something new. Used by one thread at a time."""
 
     def __init__(self, watcher: Watcher, connections: Connections) -> None:
-        super().__init__(name="supervisor_watch", daemon=True)
-        self.ended = False
+        self.ended = False  # it is not to be used any longer
         self._watcher = watcher
         self._connections = connections
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._producer: Producer | None = None
         self._feed: ChangeFeed | None = None
-        self._version = -1
+        self._version: int | None = None
+        self._rest = 0.0  # seconds without checks that are due
         self._hinted = 0.0  # monotonic seconds of the last hint
         self._step = 0  # of the window of checks after it
 
@@ -195,58 +277,68 @@ class _Watch(threading.Thread):
         """To be called while it is the watcher's, under the watcher's lock."""
         os.eventfd_write(self._wakeup, 1)
 
-    def run(self) -> None:
-        try:
-            while True:
-                if self._watcher.listening and not self.ended:
-                    self._check()
-                    continue
-                if self._feed is not None:
-                    self._feed.pause()
-                self._sleep(_LINGER, hints=False)
-                if self._watcher.is_over(self):
-                    break
-        finally:
-            self._forget_feed()
-            os.close(self._wakeup)
-
     def abandon(self) -> None:
-        """In a forked child, which has the descriptors but not the thread; or if the thread could not be started."""
-        inherited.append(self._feed)
+        """In a forked child. Its descriptors stay open: a signal handler may have forked in the middle of a sleep."""
+        self.ended = True
+        inherited.extend((self, self._feed))
+        self._feed = None
+
+    def close(self) -> None:
+        self._forget_feed()
         os.close(self._wakeup)
 
-    def _check(self) -> None:
-        """Tell what is new, and sleep until the next check."""
+    def pause(self) -> None:
+        """For now, nobody looks. Whoever does next tells everybody anew: a look may have been interrupted."""
+        self._version = None
+        if self._feed is not None:
+            self._feed.pause()
+
+    def look(self) -> None:
+        """Tell what is new."""
         began = time.monotonic()
+        self._rest = 0.0
         try:
             changed, listeners, found = self._connections.using(self._connections.reader, self._look)
         except Exception as error:
+            if self.ended:
+                return
             problem = error if isinstance(error, StoreError) else StoreError(f"jobs cannot be watched: {error!r}")
             for listener in self._watcher.wanted(self, changed=True):
                 listener.tell(problem)
             self._forget_feed()
-            self._sleep(_REST, hints=False)
+            self._rest = _REST
             return
         for listener in listeners:
             listener.tell(found.get(listener.job_id))
-        assert self._feed is not None
         if changed:
-            self._feed.pause()
-            self._sleep(max(_REST, _REST_SHARE * (time.monotonic() - began)), hints=False)
-        if self._feed.resume() or self._sleep(self._until_next(self._feed)):
-            self._hinted, self._step = time.monotonic(), 0
+            self._rest = max(_REST, _REST_SHARE * (time.monotonic() - began))
 
     def _look(self, producer: Producer) -> tuple[bool, list[Listener], dict[int, JobEvent]]:
-        """Whether anything was committed, whom to tell, and what. Under the guard, like all use of SQLite here."""
+        """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of
+        SQLite here.
+        """
         if self._feed is None or producer is not self._producer:  # it is that of another file, for example
             self._forget_feed()
             self._feed, self._producer = self._connections.engine.changes(), producer
-            self._version = -1
-        version = self._feed.version()
-        changed, self._version = version != self._version, version
-        listeners = self._watcher.wanted(self, changed=changed)
+            self._version = None
+        before, self._version = self._version, self._feed.version()
+        listeners = self._watcher.wanted(self, changed=before != self._version)
         found = producer.events({listener.job_id for listener in listeners}) if listeners else {}
-        return changed, listeners, found
+        return before not in (None, self._version), listeners, found
+
+    def sleep(self, until: float | None = None) -> None:
+        """Until the next look; at most until then, in monotonic seconds."""
+        if self._rest:
+            if self._feed is not None:
+                self._feed.pause()
+            self._sleep(self._rest, until)
+        feed = self._feed
+        if feed is not None and (feed.resume() or self._sleep(self._until_next(feed), until, feed)):
+            self._hinted, self._step = time.monotonic(), 0
+
+    def linger(self) -> None:
+        """Nobody listens, but somebody may soon."""
+        self._sleep(_LINGER)
 
     def _until_next(self, feed: ChangeFeed) -> float:
         window, now = feed.window, time.monotonic()
@@ -256,17 +348,20 @@ class _Watch(threading.Thread):
             return self._hinted + window[self._step] - now
         return _UNHINTED if feed.fileno() is None else _SAFETY
 
-    def _sleep(self, seconds: float, *, hints: bool = True) -> bool:
-        """Until somebody wakes it, or there is a hint: then returns True."""
+    def _sleep(self, seconds: float, until: float | None = None, feed: ChangeFeed | None = None) -> bool:
+        """Until somebody wakes it, or the feed has a hint: then returns True."""
+        if until is not None:
+            seconds = max(0.0, min(seconds, until - time.monotonic()))
         if seconds < _SHORT:
             time.sleep(seconds)  # polling counts in milliseconds
             return False
         waiting = select.poll()
         waiting.register(self._wakeup, select.POLLIN)
-        feed = self._feed if hints else None
         if feed is not None and (descriptor := feed.fileno()) is not None:
             waiting.register(descriptor, select.POLLIN)
         waiting.poll(seconds * 1000)
+        if self.ended:
+            return False
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
         return feed is not None and feed.drain()

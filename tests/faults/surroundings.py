@@ -53,22 +53,10 @@ def private_mounts() -> Iterator[None]:
             mount("none", Path("/"), None, _MS_REC | _MS_PRIVATE)
             yield
         finally:
-            _go_back(home)
+            _call("setns", home, _CLONE_NEWNS)
             os.chdir(folder)
     finally:
         os.close(home)
-
-
-def _go_back(home: int, patience: float = 10.0) -> None:
-    """Only possible while no thread shares this one's folder: that of a queue's last wait ends a second after it."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return _call("setns", home, _CLONE_NEWNS)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
 
 
 def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: str = "") -> None:

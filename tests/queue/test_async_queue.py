@@ -191,6 +191,32 @@ def test_a_thousand_waiters_cost_one_thread_and_one_look(url: str, path: Path) -
     asyncio.run(use())
 
 
+def test_where_no_thread_can_be_started_that_is_said_and_does_not_last(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "supervisor_watch":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    start = threading.Thread.start
+
+    async def use() -> None:
+        async with AsyncQueue(url) as queue:
+            job_id = await queue.enqueue("tag")
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refused)
+                with pytest.raises(StoreError, match="can't start new thread"):
+                    await queue.wait(job_id, 20)
+            assert not queue._queue._watcher.listening
+            waiting = asyncio.create_task(queue.wait(job_id, 20))
+            await asyncio.sleep(0.01)
+            await queue.cancel(job_id)
+            assert (await waiting).status is Status.CANCELLED
+
+    asyncio.run(use())
+
+
 def test_a_wait_ends_in_time_for_an_unknown_job_and_when_cancelled(queue: Queue, url: str) -> None:
     async def use() -> None:
         async with AsyncQueue(url) as many:

@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -18,6 +20,7 @@ import pytest
 
 from supervisor import JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
 from supervisor.client import watcher
+from supervisor.store.base import ChangeFeed
 from supervisor.store.sqlite import changes
 from tests.queue.conftest import end, run
 from tests.store.kit import until
@@ -48,14 +51,9 @@ class Reader(threading.Thread):
         assert not self.is_alive()
 
 
-def watches() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "supervisor_watch"]
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    until(lambda: not watches())
+def threads() -> set[int]:
+    """Of this process; those of Python and others."""
+    return {int(thread.name) for thread in Path("/proc/self/task").iterdir()}
 
 
 def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqlite3.Connection) -> None:
@@ -92,12 +90,11 @@ def _rest(reader: Reader) -> list[JobEvent]:
     return found
 
 
-def test_a_finished_job_yields_its_end_at_once_and_without_a_thread(queue: Queue, other: sqlite3.Connection) -> None:
+def test_a_finished_job_yields_its_end_at_once(queue: Queue, other: sqlite3.Connection) -> None:
     job_id = queue.enqueue("tag")
     end(other, job_id)
     assert list(queue.events(job_id)) == [JobEvent(job_id, Status.DONE, None, None, [1])]
     assert queue.wait(job_id, timeout=0).result == [1]
-    assert watches() == []
 
 
 def test_an_unknown_job_is_not_found(queue: Queue) -> None:
@@ -143,19 +140,170 @@ def test_a_job_that_is_retried_at_once_has_not_finished(queue: Queue, other: sql
         queue.wait(job_id, timeout=0.05)
 
 
-def test_all_listeners_share_one_thread_which_ends_after_the_last(queue: Queue, other: sqlite3.Connection) -> None:
+def test_waiting_starts_no_thread_so_that_a_program_may_fork(queue: Queue, path: Path) -> None:
+    job_id = queue.enqueue("tag")
+    before = threads()
+    with subprocess.Popen([sys.executable, "-c", _END_LATER, str(path), str(job_id)]):
+        assert queue.wait(job_id, 60).status is Status.DONE
+        assert threads() - before == set()
+
+
+_END_LATER = """
+import sqlite3, sys, time
+time.sleep(0.3)
+with sqlite3.connect(sys.argv[1], timeout=20) as other:
+    other.execute("UPDATE jobs SET status = 'done' WHERE id = ?", (sys.argv[2],))
+"""
+
+
+def test_of_several_who_wait_one_looks_for_all_and_is_followed_by_another(
+    queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds, changes = 0, queue._engine.changes
+
+    def counted() -> ChangeFeed:
+        nonlocal feeds
+        feeds += 1
+        return changes()
+
+    monkeypatch.setattr(queue._engine, "changes", counted)
     ids = queue.enqueue_many("tag", range(20))
     readers = [Reader(queue, job_id) for job_id in ids for _ in range(2)]
     for reader in readers:
         reader.next()
-    until(lambda: len(watches()) == 1)
-    for job_id in ids:
+    for number, job_id in enumerate(ids):  # the first one to read leads first
         end(other, job_id)
-    for reader in readers:
-        reader.join()
-        assert _rest(reader)[-1].status is Status.DONE
-    assert len(watches()) <= 1
-    until(lambda: not watches())
+        for reader in readers[2 * number : 2 * number + 2]:
+            reader.join()
+            assert _rest(reader)[-1].status is Status.DONE
+    assert feeds == 1
+
+
+def test_who_has_led_and_reads_on_late_holds_up_nobody(queue: Queue, other: sqlite3.Connection) -> None:
+    slow, quick = queue.enqueue_many("tag", range(2))
+    events = queue.events(slow)
+    next(events)
+    reader: list[Reader] = []
+
+    def begin() -> None:
+        until(lambda: queue._watcher._waiting != set())  # this thread leads
+        reader.append(Reader(queue, quick))
+        reader[0].next()
+        until(lambda: len(queue._watcher._waiting) == 2)
+        run(other, slow)
+
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    assert next(events).status is Status.RUNNING
+    beginning.join()
+    end(other, quick)  # while this thread does not read
+    reader[0].join()
+    assert _rest(reader[0])[-1].status is Status.DONE
+    end(other, slow)
+    assert [event.status for event in events] == [Status.DONE]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def on_alarm(queue: Queue, handler: Callable[[], object], first: Callable[[], object] = int) -> Iterator[None]:
+    """The handler runs in this thread while it leads, after another thread has called `first`."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+
+    def ring() -> None:
+        until(lambda: queue._watcher._waiting != set())
+        first()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    thread = threading.Thread(target=ring)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_when_who_leads_is_interrupted_another_one_does(queue: Queue, other: sqlite3.Connection) -> None:
+    first, second = queue.enqueue_many("tag", range(2))
+
+    def follow() -> None:
+        readers.append(Reader(queue, second))
+        until(lambda: len(queue._watcher._waiting) == 2)
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    readers: list[Reader] = []
+    with pytest.raises(Interrupted), on_alarm(queue, interrupt, follow):
+        queue.wait(first, 20)
+    end(other, second)
+    readers[0].join()
+    assert _rest(readers[0])[-1].status is Status.DONE
+
+
+def test_a_signal_handler_may_wait_while_its_thread_waits(queue: Queue, other: sqlite3.Connection) -> None:
+    first, second = queue.enqueue_many("tag", range(2))
+    seen = []
+
+    def wait() -> None:
+        ending = threading.Timer(0.2, lambda: [end(other, job_id) for job_id in (first, second)])
+        ending.start()
+        seen.append(queue.wait(second, 20).status)
+
+    with on_alarm(queue, wait):
+        seen.append(queue.wait(first, 20).status)
+    assert seen == [Status.DONE] * 2
+
+
+def test_a_signal_handler_may_fork_while_its_thread_waits(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    children: list[int] = []
+
+    def fork() -> None:
+        children.append(_fork())
+        if not children[0]:
+            signal.alarm(0)
+            queue.enqueue("child")
+
+    with on_alarm(queue, fork):
+        ending = threading.Thread(target=lambda: (until(lambda: queue.count("child") == 1), end(other, job_id)))
+        ending.start()
+        status = None
+        try:
+            status = queue.wait(job_id, 20).status
+        finally:
+            if children == [0]:
+                os._exit(0 if status is Status.DONE else 1)
+    ending.join()
+    assert status is Status.DONE
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+
+
+def test_nothing_stays_open_after_the_queue_and_the_last_who_reads(url: str, other: sqlite3.Connection) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def once() -> None:
+        queue = Queue(url)
+        job_id = queue.enqueue("tag")
+        events = queue.events(job_id)
+        next(events)
+        starting = threading.Timer(0.05, run, (other, job_id))
+        starting.start()
+        assert next(events).status is Status.RUNNING
+        starting.join()
+        queue.close()
+        del queue
+        events.close()
+
+    once()
+    before = descriptors()
+    once()
+    assert descriptors() == before
 
 
 def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
@@ -173,26 +321,6 @@ def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
         reader.join()
         took.append(time.monotonic() - began)
     assert min(took) < 3
-
-
-def test_where_no_thread_can_be_started_that_is_said_and_does_not_last(
-    queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = queue.enqueue("tag")
-
-    def refused(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watcher._Watch, "start", refused)
-        with pytest.raises(StoreError, match="can't start new thread"):
-            queue.wait(job_id, 20)
-    assert not queue._watcher.listening
-    reader = Reader(queue, job_id)
-    reader.next()
-    end(other, job_id)
-    reader.join()
-    assert reader.ended is None
 
 
 def test_without_hints_it_is_found_by_polling(
@@ -264,10 +392,11 @@ def test_a_database_that_goes_away_ends_the_wait_and_a_replaced_one_is_looked_at
 
 def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Connection, path: Path) -> None:
     job_id, second = queue.enqueue_many("tag", range(2))
-    reader = Reader(queue, second)  # so that the thread is running
+    reader = Reader(queue, second)  # so that another thread leads
     reader.next()
     events = queue.events(job_id)
     next(events)
+    until(lambda: queue._watcher._waiting != set())
     child = _forked(lambda: _wait_in_child(queue, events, job_id))
     try:
         until(lambda: queue.count(type="child") == 1)
@@ -286,10 +415,14 @@ def _wait_in_child(queue: Queue, events: Iterator[JobEvent], job_id: int) -> boo
     return [event.status for event in events][-1] is Status.DONE and queue.wait(job_id, 20).status is Status.DONE
 
 
-def _forked(work: Callable[[], bool]) -> int:
+def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: that is the subject
-        child = os.fork()
+        return os.fork()
+
+
+def _forked(work: Callable[[], bool]) -> int:
+    child = _fork()
     if child == 0:
         signal.alarm(30)
         code = 1

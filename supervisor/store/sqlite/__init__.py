@@ -66,4 +66,4 @@ class SqliteEngine:
         return SqliteOperations(Connection(self._place, synchronous="FULL", checkpoints=True))
 
     def changes(self) -> SqliteChanges:
-        return SqliteChanges(Connection(self._place, synchronous="NORMAL"))
+        return SqliteChanges(Connection(self._place, synchronous="NORMAL", any_thread=True))
