@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client.connections import forgetful
+from supervisor.client.lanes import LISTER, READER, WRITER
 from supervisor.client.queue import Queue
 from supervisor.client.watcher import Listener
 from supervisor.domain.errors import WaitTimeout
@@ -24,61 +22,6 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
-
-
-class _Lane:
-    """A thread that runs the calls of one connection, one after the other. It is started for the first one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = f"supervisor_{name}"
-        forgetful.add(self)
-        self.forget()
-
-    def forget(self) -> None:
-        """Implements `connections.Forgetful`."""
-        self._lock = threading.Lock()
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any] | None]] = SimpleQueue()
-        self._runs = False
-
-    def call(self, work: Callable[[], Answer]) -> Future[Answer]:
-        """Its result; a call that is cancelled before it begins is not made."""
-        future: Future[Answer] = Future()
-        with self._lock:
-            if not self._runs:
-                # Daemonic: a program may end while another one holds the write lock.
-                threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
-                self._runs = True
-            self._calls.put((future, work))
-        return future
-
-    def end(self) -> Future[None]:
-        """Done when all calls are made and the thread ends. The next call starts another."""
-        future: Future[None] = Future()
-        with self._lock:
-            if self._runs:
-                self._runs = False
-                self._calls.put((future, None))
-                self._calls = SimpleQueue()
-            else:
-                future.set_result(None)
-        return future
-
-    def __del__(self) -> None:
-        self.end()
-
-
-def _serve(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any] | None]]) -> None:
-    while True:
-        future, work = calls.get()
-        if work is None:
-            future.set_result(None)
-            return
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
-        del future, work  # with what they hold, before the next one is waited for
 
 
 class _Awaited(Generic[Parameters, Answer]):
@@ -99,22 +42,41 @@ class _Awaited(Generic[Parameters, Answer]):
         if queue is None:
             return self
 
-        async def call(*args: Any, connection: object = None, **options: Any) -> Answer:
-            # Middleware may look for the caller's trace in the context.
-            method = functools.partial(contextvars.copy_context().run, self._method, queue._queue, *args, **options)
+        async def call(*args: Any, connection: object = None, **options: Any) -> Any:
             if connection is not None:
+                method = _in_context(self._method, queue._queue, *args, **options)
                 transactional = queue._queue._engine.transactional
                 return await transactional.awaited(connection, lambda own: method(connection=own))
-            return await asyncio.wrap_future(queue._lanes[self._lane].call(method))
+            return self._answer(await asyncio.wrap_future(self._begin(queue._queue, args, options)))
 
         return functools.update_wrapper(call, self._method.__get__(queue._queue))
 
+    def _begin(self, queue: Queue, args: tuple[Any, ...], options: Mapping[str, Any]) -> Future[Any]:
+        return queue._lanes[self._lane].call(_in_context(self._method, queue, *args, **options))
 
-_WRITER, _READER, _LISTER = "writer", "reader", "lister"  # as the connections of a queue
+    def _answer(self, found: Any) -> Any:
+        return found
 
 
-def _lanes() -> dict[str, _Lane]:
-    return {name: _Lane(name) for name in (_WRITER, _READER, _LISTER)}
+class _Inserted(_Awaited[Parameters, Answer]):
+    """`put` or `enqueue`: those that wait at the same time share one transaction."""
+
+    def __init__(
+        self, method: Callable[Concatenate[Queue, Parameters], Answer], answer: Callable[[tuple[int, bool]], Answer]
+    ) -> None:
+        super().__init__(method, WRITER)
+        self._of_put = answer
+
+    def _begin(self, queue: Queue, args: tuple[Any, ...], options: Mapping[str, Any]) -> Future[Any]:
+        return queue._lanes[WRITER].insert(_in_context(queue._new, *args, **options), queue._put_each)
+
+    def _answer(self, found: Any) -> Any:
+        return self._of_put(found)
+
+
+def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
+    """To be called in another thread: middleware may look for the caller's trace in the context."""
+    return functools.partial(contextvars.copy_context().run, function, *args, **options)
 
 
 class AsyncQueue:
@@ -125,9 +87,9 @@ class AsyncQueue:
             job_id = await queue.enqueue("tag", {"path": "cat.jpg"})
 
     The methods have the parameters and raise the errors of those of `Queue`. Calls that write are made one after the
-    other, in the order of their awaits. If the task that awaits a call is cancelled, a call that has not begun is not
-    made; one that has begun is completed, unseen: whether a job was enqueued is then unknown, and a `unique_key` makes
-    trying again safe.
+    other, in the order of their awaits; jobs that are enqueued meanwhile share one transaction. If the task that awaits
+    a call is cancelled, a call that has not begun is not made; one that has begun is completed, unseen: whether a job
+    was enqueued is then unknown, and a `unique_key` makes trying again safe.
 
     It may be used by several event loops, also at the same time, and in a child after a fork. `close` it, or use it in
     an `async with` statement. `connection` may be an aiosqlite.Connection, or SQLAlchemy's AsyncSession or
@@ -136,27 +98,33 @@ class AsyncQueue:
 
     def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
         self._queue = Queue(url, create=create, middleware=middleware)
-        self._lanes = _lanes()
+
+    @classmethod
+    def of(cls, queue: Queue) -> AsyncQueue:
+        """This queue for an event loop. Closing either closes both."""
+        found = cls.__new__(cls)
+        found._queue = queue
+        return found
 
     @property
     def url(self) -> str:
         """The database's URL, with an absolute path."""
         return self._queue.url
 
-    enqueue = _Awaited(Queue.enqueue, _WRITER)
-    put = _Awaited(Queue.put, _WRITER)
-    enqueue_many = _Awaited(Queue.enqueue_many, _WRITER)
-    insert = _Awaited(Queue.insert, _WRITER)
-    create_tables = _Awaited(Queue.create_tables, _WRITER)
-    cancel = _Awaited(Queue.cancel, _WRITER)
-    retry = _Awaited(Queue.retry, _WRITER)
-    delete = _Awaited(Queue.delete, _WRITER)
-    pause = _Awaited(Queue.pause, _WRITER)
-    resume = _Awaited(Queue.resume, _WRITER)
-    job = _Awaited(Queue.job, _READER)
-    progress = _Awaited(Queue.progress, _READER)
-    jobs = _Awaited(Queue.jobs, _LISTER)
-    count = _Awaited(Queue.count, _LISTER)
+    enqueue = _Inserted(Queue.enqueue, lambda answer: answer[0])
+    put = _Inserted(Queue.put, lambda answer: answer)
+    enqueue_many = _Awaited(Queue.enqueue_many, WRITER)
+    insert = _Awaited(Queue.insert, WRITER)
+    create_tables = _Awaited(Queue.create_tables, WRITER)
+    cancel = _Awaited(Queue.cancel, WRITER)
+    retry = _Awaited(Queue.retry, WRITER)
+    delete = _Awaited(Queue.delete, WRITER)
+    pause = _Awaited(Queue.pause, WRITER)
+    resume = _Awaited(Queue.resume, WRITER)
+    job = _Awaited(Queue.job, READER)
+    progress = _Awaited(Queue.progress, READER)
+    jobs = _Awaited(Queue.jobs, LISTER)
+    count = _Awaited(Queue.count, LISTER)
 
     async def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Wait until the job has finished, however it ended. `timeout` is seconds.
@@ -208,9 +176,10 @@ class AsyncQueue:
 
         The queue may be used again; it then opens new ones.
         """
-        await asyncio.gather(*(asyncio.wrap_future(self._lanes[name].end()) for name in (_READER, _LISTER)))
-        await asyncio.wrap_future(self._lanes[_WRITER].call(self._queue.close))
-        await asyncio.wrap_future(self._lanes[_WRITER].end())
+        lanes = self._queue._lanes
+        await asyncio.gather(*(asyncio.wrap_future(lanes[name].end()) for name in (READER, LISTER)))
+        await asyncio.wrap_future(lanes[WRITER].call(self._queue._disconnect))
+        await asyncio.wrap_future(lanes[WRITER].end())
 
     async def __aenter__(self) -> Self:
         return self
@@ -224,4 +193,3 @@ class AsyncQueue:
 
     def __setstate__(self, queue: Queue) -> None:
         self._queue = queue
-        self._lanes = _lanes()

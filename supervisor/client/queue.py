@@ -5,21 +5,22 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobNotFound, WaitTimeout
 from supervisor.domain.intake import Enqueue, new_job, new_jobs
-from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJobs, Progress
+from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from supervisor.client.lanes import Lane
     from supervisor.store.base import TransactionalInsert
 
 
@@ -105,7 +106,7 @@ class Queue(Administration):
 
         Of two programs that put the same key at the same time, exactly one is told True.
         """
-        job = new_job(
+        job = self._new(
             type,
             payload,
             priority=priority,
@@ -116,11 +117,18 @@ class Queue(Administration):
             unique_key=unique_key,
             meta=meta,
         )
-        if hooks := self._hooks:
-            job = hooks.apply(job)
         if connection is not None:
             return self._on(connection).put(connection, job)
         return self._connections.using(self._connections.writer, lambda producer: producer.put(job))
+
+    def _new(self, *given: Any, **options: Any) -> NewJob:
+        """The job of a `put`, as middleware leaves it. Raises InvalidJob."""
+        job = new_job(*given, **options)
+        return hooks.apply(job) if (hooks := self._hooks) else job
+
+    def _put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
+        """See `Producer.put_each`."""
+        return self._connections.using(self._connections.writer, lambda producer: producer.put_each(jobs))
 
     def enqueue_many(
         self,
@@ -161,6 +169,13 @@ class Queue(Administration):
         seat = self._connections.writer
         with seat.guard:
             return self._connections.store(seat).enqueue(jobs)
+
+    @functools.cached_property
+    def _lanes(self) -> dict[str, Lane]:
+        """The threads of `AsyncQueue` and `Task.aenqueue`."""
+        from supervisor.client import lanes
+
+        return {name: lanes.Lane(name) for name in (lanes.WRITER, lanes.READER, lanes.LISTER)}
 
     @property
     def _hooks(self) -> EnqueueHooks | None:
@@ -222,7 +237,12 @@ class Queue(Administration):
         yield from self._watcher.events(job_id)
 
     def close(self) -> None:
-        """Close the connections. The queue may be used again; it then opens new ones."""
+        """Close the connections, after the calls that were made. The queue may be used again: it opens new ones."""
+        for lane in self.__dict__.get("_lanes", {}).values():
+            lane.end().result()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self._watcher.close()
         self._connections.close()
 

@@ -68,6 +68,13 @@ class Producer(Protocol):
     def put(self, job: NewJob) -> tuple[int, bool]:
         """Insert one job. Returns its id, and False if that is an existing job with the same unique key."""
 
+    def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
+        """`put` for each of these, in one transaction: the answers or the errors of each.
+
+        If one is refused, each is put by itself. Raises what concerns them all: the transaction could not begin, or it
+        is unknown whether it was committed.
+        """
+
     def job(self, job_id: int) -> Job | None: ...
 
     def events(self, ids: Collection[int]) -> dict[int, JobEvent]:

@@ -136,14 +136,16 @@ class Call(Generic[P]):
         return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """The same in asynchronous programs. With `connection`, the insert runs here: only this thread may use it."""
+        """The same in asynchronous programs, in a thread of the queue. With `connection`, the insert runs here: only
+        this thread may use it.
+        """
         if "connection" in self._options:
             return self.enqueue(*args, **kwargs)
-        import asyncio
+        from supervisor.client.asynchronous import AsyncQueue
 
         payload = self._task.payload(*args, **kwargs)
-        enqueue = (self._queue or default_queue()).enqueue
-        return await asyncio.to_thread(enqueue, self._task.type, payload, **self._options)
+        queue = AsyncQueue.of(self._queue or default_queue())
+        return await queue.enqueue(self._task.type, payload, **self._options)
 
 
 @overload

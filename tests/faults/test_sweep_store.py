@@ -169,6 +169,18 @@ def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
 
 
 @pytest.mark.fault(70, 71)
+def test_jobs_that_may_have_been_committed_are_not_put_again(world: Path, tmp_path: Path) -> None:
+    deed = Deed("put each", "producer", lambda role: role.put_each([NewJob("new", "{}"), NewJob("new", "{}")]))
+    trial = Trial(deed, world, tmp_path / "trial")
+    with pytest.raises(StoreError):
+        trial.act("insert_job.committed=fail:error")
+    producer = trial.engine.producer()
+    assert ("new", "pending", 2) in producer.operations.statistics.counts()
+    producer.close()
+    trial.close()
+
+
+@pytest.mark.fault(70, 71)
 def test_every_statement_is_one_of_some_deed(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: set[str] = set()
     for number, deed in enumerate(DEEDS):

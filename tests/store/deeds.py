@@ -138,11 +138,24 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
         "enqueue alike": (lambda r: r.enqueue(AlikeJobs(_new(), ["[{},{}]", "[{}]"], 3)), False),
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
-        "put a known key": (lambda r: r.put(NewJob("mail", "{}", unique_key="k")), True),
+        "put a known key": (lambda r: r.put(_known()), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
+        "put each": (lambda r: _ids(r.put_each([_new(unique_key="a"), _known(), _new(unique_key="b")])), True),
         "job": (lambda r: r.job(1), True),
         "events": (lambda r: r.events([1]), True),
     }
+
+
+def _known() -> NewJob:
+    return NewJob("mail", "{}", unique_key="k")
+
+
+def _ids(answers: list[tuple[int, bool] | Exception]) -> list[int]:
+    """Whoever was told an error enqueues again."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [answer[0] for answer in answers if not isinstance(answer, Exception)]
 
 
 def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:

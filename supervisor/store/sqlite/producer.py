@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs
 from supervisor.store.base import Operations
 from supervisor.store.sqlite import callers, registry, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import RowRefused
 from supervisor.store.sqlite.inserting import insert_alike, insert_job, with_room
 from supervisor.store.sqlite.operations import SqliteOperations
 from supervisor.store.sqlite.place import Place
@@ -95,6 +96,32 @@ class SqliteProducer:
     def put(self, job: NewJob) -> tuple[int, bool]:
         self._prepare()
         return with_room(self._connection, lambda raw: insert_or_find(raw.cursor(), job, time.time()))
+
+    def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
+        begun = inserted = False
+
+        def put(raw: sqlite3.Connection) -> list[tuple[int, bool] | Exception]:
+            nonlocal begun, inserted
+            begun, inserted = True, False
+            cursor, now = raw.cursor(), time.time()
+            answers: list[tuple[int, bool] | Exception] = [insert_or_find(cursor, job, now) for job in jobs]
+            inserted = True
+            return answers
+
+        try:
+            self._prepare()
+            return with_room(self._connection, put)
+        except Exception as error:
+            # After a failed commit, they may be in the table.
+            if not begun or (inserted and not isinstance(error, RowRefused)):
+                raise
+            return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
+
+    def _put_alone(self, job: NewJob) -> tuple[int, bool] | Exception:
+        try:
+            return self.put(job)
+        except Exception as error:
+            return error
 
     def _prepare(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time

@@ -1,0 +1,154 @@
+"""The threads of `AsyncQueue` and of `Task.aenqueue`: one for each connection of a queue, started for its first call.
+
+Jobs that wait at the same time are inserted in one transaction: a commit costs more than a job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from supervisor.client.connections import forgetful
+from supervisor.domain.job import NewJob
+
+Answer = TypeVar("Answer")
+Put = tuple[int, bool]
+"""The id of a job, and whether it is new."""
+
+WRITER, READER, LISTER = "writer", "reader", "lister"  # as the connections of a queue
+
+_MOST_JOBS = 500  # in one transaction: others want to write, too
+_MOST_SIZE = 1 << 20  # characters of payloads after which no other job is added
+
+
+class Lane:
+    """A thread that makes the calls of one connection, one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"supervisor_{name}"
+        forgetful.add(self)
+        self.forget()
+
+    def forget(self) -> None:
+        """Implements `connections.Forgetful`."""
+        self._lock = threading.Lock()
+        self._calls: SimpleQueue[_Call | _Insertion] = SimpleQueue()
+        self._runs = False
+
+    def call(self, work: Callable[[], Answer]) -> Future[Answer]:
+        """Its result; a call that is cancelled before it begins is not made."""
+        future: Future[Answer] = Future()
+        self._add(_Call(future, work))
+        return future
+
+    def insert(
+        self, new: Callable[[], NewJob], put_each: Callable[[list[NewJob]], list[Put | Exception]]
+    ) -> Future[Put]:
+        """Insert the job that `new` returns, with others that wait, by one call of `put_each`."""
+        future: Future[Put] = Future()
+        self._add(_Insertion(future, new, put_each))
+        return future
+
+    def _add(self, call: _Call | _Insertion) -> None:
+        with self._lock:
+            if not self._runs:
+                # Daemonic: a program may end while another one holds the write lock.
+                threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
+                self._runs = True
+            self._calls.put(call)
+
+    def end(self) -> Future[None]:
+        """Done when all calls are made and the thread ends. The next call starts another."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self._runs:
+                self._runs = False
+                self._calls.put(_Call(future, None))
+                self._calls = SimpleQueue()
+            else:
+                future.set_result(None)
+        return future
+
+    def __del__(self) -> None:
+        self.end()
+
+
+class _Call(NamedTuple):
+    future: Future[Any]
+    work: Callable[[], Any] | None  # None: the thread is to end
+
+
+class _Insertion(NamedTuple):
+    future: Future[Put]
+    new: Callable[[], NewJob]
+    put_each: Callable[[list[NewJob]], list[Put | Exception]]
+
+
+def _serve(calls: SimpleQueue[_Call | _Insertion]) -> None:
+    following: _Call | _Insertion | None = None
+    while True:
+        call, following = following or calls.get(), None
+        if isinstance(call, _Insertion):
+            following = _insert_together(call, calls)
+        elif call.work is None:
+            call.future.set_result(None)
+            return
+        elif call.future.set_running_or_notify_cancel():
+            try:
+                call.future.set_result(call.work())
+            except BaseException as error:
+                call.future.set_exception(error)
+        del call  # with what it holds, before the next one is waited for
+
+
+def _insert_together(first: _Insertion, calls: SimpleQueue[_Call | _Insertion]) -> _Call | None:
+    """Insert the jobs of this call and of those that wait behind it, up to the next call of another kind, which is
+    returned. Each has a result or an error of its own.
+    """
+    futures, jobs, size = list[Future[Put]](), list[NewJob](), 0
+    call: _Call | _Insertion | None = first
+    while isinstance(call, _Insertion):
+        if call.future.set_running_or_notify_cancel():
+            try:
+                job = call.new()
+            except BaseException as error:
+                call.future.set_exception(error)
+            else:
+                futures.append(call.future)
+                jobs.append(job)
+                size += len(job.payload)
+        call = None
+        if len(jobs) < _MOST_JOBS and size < _MOST_SIZE:
+            try:
+                call = calls.get_nowait()
+            except Empty:
+                break
+    if jobs:
+        _answer(futures, _put_each(first, jobs))
+    assert not isinstance(call, _Insertion)
+    return call
+
+
+def _put_each(insertion: _Insertion, jobs: list[NewJob]) -> list[Put | BaseException]:
+    try:
+        return [*insertion.put_each(jobs)]
+    except BaseException as error:
+        return [error, *(_again(error) for _ in jobs[1:])]
+
+
+def _answer(futures: list[Future[Put]], answers: list[Put | BaseException]) -> None:
+    for future, answer in zip(futures, answers, strict=True):
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+def _again(error: BaseException) -> BaseException:
+    """The same error for another caller: each adds its own stack."""
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    return again
