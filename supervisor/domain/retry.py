@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.domain.errors import Retry
+
 Backoff = Literal["exponential", "linear", "fixed"]
 
 
@@ -40,9 +42,13 @@ class RetryPolicy:
 
     def gives_up_on(self, error: BaseException) -> bool:
         """Whether the exception or a class that it is derived from is listed: by name, with or without its module, or
-        by the name under which another module exports it.
+        by the name under which another module exports it. Of a group of exceptions, each one must be; `Retry` never is.
         """
-        return any(self._is(error, name) for name in self.give_up_on)
+        if isinstance(error, Retry):
+            return False
+        if any(self._is(error, name) for name in self.give_up_on):
+            return not (isinstance(error, BaseExceptionGroup) and error.subgroup(Retry))
+        return isinstance(error, BaseExceptionGroup) and all(map(self.gives_up_on, error.exceptions))
 
     def _is(self, error: BaseException, name: str) -> bool:
         module, _, exported = name.rpartition(".")

@@ -284,7 +284,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _gives_up(policy: RetryPolicy, error: BaseException, message: str) -> bool:
-    if not policy.give_up_on or isinstance(error, Retry):
+    if not policy.give_up_on:
         return False
     if isinstance(error, Reported):
         return error.kind == "exception" and policy.gives_up_after(message)

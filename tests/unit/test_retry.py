@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.domain.errors import Retry
 from supervisor.domain.retry import RetryPolicy, crash_delay
 
 policies = st.builds(
@@ -89,6 +90,25 @@ class Outer:
 def test_exceptions_are_listed_by_any_of_their_names(listed: str, error: Exception, given_up: bool) -> None:
     assert RetryPolicy(give_up_on=(listed,)).gives_up_on(error) is given_up
     assert not RetryPolicy().gives_up_on(error)
+
+
+@pytest.mark.parametrize(
+    ("listed", "error", "given_up"),
+    [
+        ("LookupError", ExceptionGroup("two", [KeyError(), IndexError()]), True),
+        ("LookupError", ExceptionGroup("two", [KeyError(), ValueError()]), False),
+        ("LookupError", ExceptionGroup("outer", [KeyError(), ExceptionGroup("inner", [IndexError()])]), True),
+        ("LookupError", ExceptionGroup("outer", [KeyError(), ExceptionGroup("inner", [OSError()])]), False),
+        ("LookupError", BaseExceptionGroup("exit", [KeyError(), SystemExit()]), False),
+        ("ExceptionGroup", ExceptionGroup("one", [OSError()]), True),
+        ("Exception", ExceptionGroup("one", [OSError()]), True),
+        ("Exception", ExceptionGroup("one", [OSError(), Retry()]), False),
+        ("Exception", ExceptionGroup("outer", [ExceptionGroup("inner", [Retry()])]), False),
+        ("Exception", Retry(), False),
+    ],
+)
+def test_of_a_group_of_exceptions_each_one_must_be_listed(listed: str, error: Exception, given_up: bool) -> None:
+    assert RetryPolicy(give_up_on=(listed,)).gives_up_on(error) is given_up
 
 
 def test_the_errors_of_programs_are_known_by_their_first_word() -> None:
