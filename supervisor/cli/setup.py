@@ -32,7 +32,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
     Validates the file and imports each handler in a separate process, as a worker would.
     """
-    from supervisor.config import alerts
+    from supervisor.config import alerts, task_checks
     from supervisor.config.schedules import untaken
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
@@ -45,7 +45,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
             raise
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
-    warnings = [*untaken(settings).values(), *alerts.untaken(settings)]
+    warnings = [*untaken(settings).values(), *alerts.untaken(settings), *task_checks.untaken(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     told = {"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": list(settings.pools)}

@@ -19,6 +19,7 @@ from supervisor.config.lines import Key as Way
 from supervisor.config.problems import Report, dotted
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
+from supervisor.config.tasks import Declared
 from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
 
@@ -103,13 +104,14 @@ def build(raw: object, defaults: Checked, types: Mapping[str, Checked], folder: 
     pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
     for table in (defaults, *(pool.own for pool in pools)):
         _check_one_way(table, report)
-    settings = {pool.name: _pool(pool, types, folder, report) for pool in pools}
+    sources: dict[str, Mapping[str, Declared]] = {}
+    settings = {pool.name: _pool(pool, types, folder, sources, report) for pool in pools}
     for pool in pools:
         _check_batches(pool, report)
     comparable = [
         pool.name for pool in pools if not pool.faulty("types", "handler", "tasks", "command", "capabilities")
     ]
-    _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], report)
+    _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], sources, report)
     return settings
 
 
@@ -152,11 +154,19 @@ def _check_batches(pool: Layers, report: Report) -> None:
         report.add(pool.at(("concurrency",)), "a program is given one job at a time; raise workers instead")
 
 
-def _pool(pool: Layers, tables: Mapping[str, Checked], folder: Path, report: Report) -> PoolSettings:
+def _pool(
+    pool: Layers,
+    tables: Mapping[str, Checked],
+    folder: Path,
+    sources: dict[str, Mapping[str, Declared]],
+    report: Report,
+) -> PoolSettings:
+    """The settings of a pool; its tasks are added to `sources`."""
     low, high = _workers(pool, report)
     _check_image(pool, report)
     retry, tasks = _retry(pool, report), pool.own.values.get("tasks", [])
     declared = types.declared(pool.name, tasks, pool.own.values.get("types"), folder, report) if tasks else {}
+    sources[pool.name] = declared
     names = tuple(declared) or tuple(pool.own.values.get("types", (pool.name,)))
     return PoolSettings(
         name=pool.name,
@@ -235,11 +245,18 @@ def _retry(pool: Layers, report: Report) -> RetryPolicy:
     )
 
 
-def _check_contradictions(pools: Iterable[PoolSettings], report: Report) -> None:
-    """A job that two pools may take must be handled the same way in both."""
+def _check_contradictions(
+    pools: Iterable[PoolSettings], sources: Mapping[str, Mapping[str, Declared]], report: Report
+) -> None:
+    """A job that two pools may take must be handled the same way in both. Two lists of modules may share a task."""
     for first, second in combinations(pools, 2):
-        shared = sorted(set(first.types) & set(second.types))
         same = (first.handler, first.command) == (second.handler, second.command)
+        tasks, others = sources[first.name], sources[second.name]
+        shared = sorted(
+            type_
+            for type_ in set(first.types) & set(second.types)
+            if type_ not in tasks or type_ not in others or tasks[type_].where != others[type_].where
+        )
         if shared and set(first.capabilities) == set(second.capabilities) and not same:
             report.add(
                 ("pools", second.name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,25 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 
+_WORD = re.compile(r"\w+")
+
+
+class Taken(NamedTuple):
+    """The names of a task's parameters: those that a payload must have, and all; None: it takes any other, too."""
+
+    required: frozenset[str]
+    known: frozenset[str] | None
+
 
 class Declared(NamedTuple):
-    """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator."""
+    """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator. `parameters` is
+    None if another decorator may change them.
+    """
 
     type: str
     where: str
     options: Mapping[str, Any]
+    parameters: Taken | None
 
 
 class Unreadable(ValueError):
@@ -90,10 +103,12 @@ def _of_file(file: Path) -> Iterator[Declared]:
         for decorator in function.decorator_list:
             call = decorator if isinstance(decorator, ast.Call) else None
             if names.is_task(call.func if call else decorator):
-                yield _declared(function, call, f"{shown}:{function.lineno}")
+                yield _declared(function, call, f"{shown}:{function.lineno}", names.parameters(function))
 
 
-def _declared(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call | None, where: str) -> Declared:
+def _declared(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call | None, where: str, parameters: Taken | None
+) -> Declared:
     type_: Any = None
     options = {}
     if call is not None:
@@ -107,7 +122,7 @@ def _declared(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call |
         found = checked_type(function.name if type_ is None else type_)
     except InvalidJob as error:
         raise Unreadable(f"{where}: {error.problem}") from None
-    return Declared(found, where, {name: v for name, v in options.items() if v is not None})
+    return Declared(found, where, {name: v for name, v in options.items() if v is not None}, parameters)
 
 
 def _literal(node: ast.expr, what: str, where: str) -> Any:
@@ -131,12 +146,17 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 
 
 class _Names:
-    """Under which names a module knows `supervisor.task`."""
+    """Under which names a module knows `supervisor.task`, and perhaps `supervisor.Context`."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._functions: set[str] = set()
         self._modules: set[str] = set()
+        self._contexts = {"Context", "BatchContext"}
         for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                self._contexts |= _aliases(node.names, "Context")
+            elif isinstance(node, ast.Assign) and self._names_context(node.value):
+                self._contexts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
             if isinstance(node, ast.ImportFrom) and node.module in ("supervisor", "supervisor.tasks"):
                 self._functions |= _aliases(node.names, "task")
             elif isinstance(node, ast.Import):
@@ -154,6 +174,29 @@ class _Names:
             and isinstance(decorator.value, ast.Name)
             and decorator.value.id in self._modules
         )
+
+    def parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Taken | None:
+        """A parameter that may be the run's context is not required, and may be in a payload: it may be another's."""
+        for decorator in function.decorator_list:
+            target = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if not self.is_task(target) and not (isinstance(target, ast.Name) and target.id == "staticmethod"):
+                return None
+        given = function.args
+        if given.posonlyargs or given.vararg:
+            return None  # refused where it is imported
+        plain = given.args[: len(given.args) - len(given.defaults)]
+        plain += [one for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+        known = frozenset(one.arg for one in (*given.args, *given.kwonlyargs))
+        required = frozenset(one.arg for one in plain if not self._may_be_context(one))
+        return Taken(required, None if given.kwarg else known)
+
+    def _may_be_context(self, parameter: ast.arg) -> bool:
+        return parameter.arg == "ctx" or (
+            parameter.annotation is not None and self._names_context(parameter.annotation)
+        )
+
+    def _names_context(self, node: ast.expr) -> bool:
+        return not self._contexts.isdisjoint(_WORD.findall(ast.unparse(node)))
 
 
 def _aliases(names: Iterable[ast.alias], wanted: str) -> set[str]:

@@ -51,10 +51,12 @@ def problems_of_pools(found: Survey) -> list[str]:
 
 
 def _look_at_pools(found: Survey) -> None:
-    from supervisor.config import cores
+    from supervisor.config import cores, task_checks
     from supervisor.config.programs import report_missing
 
     report_missing(found.settings, found.report, ())
+    if not found.report.problems:
+        task_checks.report_schedules(found.settings, found.text, found.report)
     cores.report_absent(found.settings, found.report, ())
     for name, faults in broken_handlers(found.settings).items():
         for at, text in faults:
