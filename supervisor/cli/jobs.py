@@ -13,6 +13,7 @@ from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import AsJson, JobId, JobIds, OnlyType, Target, Yes, as_job_id, confirm, on_target
 from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
+from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
 
@@ -86,6 +87,7 @@ def show(
     """
     from supervisor.cli import tables
     from supervisor.ops.commands import why_waiting
+    from supervisor.ops.limits import limits_of
     from supervisor.ops.status import everything
     from supervisor.ops.timeline import trials
 
@@ -94,10 +96,16 @@ def show(
         waits = why_waiting(operations, job, time.time())
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
+    try:
+        settings = target.settings_if_any()
+    except ConfigError:
+        settings = None  # the database is known without it
+    limits = [] if settings is None else limits_of(job, settings)
     if as_json:
-        document(job.as_json() | {"worker": worker, "waits": waits or None, "errors": attempts, "runs": runs})
+        more = {"worker": worker, "waits": waits or None, "limits": [one.as_json() for one in limits]}
+        document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
-    held = tables.Held(worker, waits)
+    held = tables.Held(worker, waits, limits)
     tables.job(job, time.time(), trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)

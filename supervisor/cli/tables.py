@@ -13,6 +13,7 @@ from supervisor.cli.output import compact, line, show
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.printable import CELL, clean
 from supervisor.domain.text import counted, final
+from supervisor.ops.limits import Limits, in_words
 from supervisor.ops.timeline import Trial, steps
 
 if TYPE_CHECKING:
@@ -91,27 +92,31 @@ def _details(job: Job, now: float) -> str:
 
 
 class Held(NamedTuple):
-    """The worker that has claimed a job, and why a pending job waits."""
+    """What else is known of a job: its worker, why a pending one waits, its limits in the pools that take it."""
 
     worker: str | None
     waits: str
+    limits: list[Limits]
 
 
 def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
     """Print one job with everything that is known about it."""
+    most = {limits.retry.max_attempts for limits in held.limits} | ({found.max_attempts} - {None})
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
         ("status", found.status),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
-        ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
+        ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
     ]
+    if held.limits:
+        fields.insert(6, ("limits", in_words(held.limits)))
     if found.meta is not None:
         fields.append(("meta", compact(found.meta)))
     if held.waits:
