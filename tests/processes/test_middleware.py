@@ -75,6 +75,35 @@ def test_one_that_cannot_be_imported_is_told_by_check_and_by_the_pool(make_site:
     assert site.job(waiting).status is Status.PENDING
 
 
+TELLING = (
+    WORKING
+    + """
+class Telling:
+    def on_failure(self, job, error):
+        from supervisor import Queue
+        with Queue(os.environ["SUPERVISOR_DATABASE"]) as queue:
+            row = queue.job(job.id)
+        with open("told", "a") as file:
+            file.write(f"{job.attempt} {job.final} {row.status} {row.last_error}\\n")
+
+def failing(payload, ctx):
+    raise ValueError("no")
+"""
+)
+
+
+def test_a_failure_is_told_before_it_is_committed_and_again_after_a_death_in_between(make_site: MakeSite) -> None:
+    config = '[pools.failing]\nhandler = "jobs:failing"\nworkers = 1\nretry = { max_attempts = 1 }\n'
+    site = make_site(f'{config}middleware = ["jobs:Telling"]\n', TELLING)
+    job = site.queue.enqueue("failing")
+    site.start(env=site.failpoints("worker:settle.before=kill"))
+    site.hit("worker:settle.before=kill")
+    wait_for(lambda: site.job(job).status is Status.FAILED)
+
+    assert (site.folder / "told").read_text().splitlines() == ["1 True running None"] * 2
+    assert (site.job(job).attempts, site.job(job).last_error) == (1, "ValueError: no")
+
+
 def test_middleware_around_a_program(make_site: MakeSite) -> None:
     config = '[pools.noop]\ncommand = ["cat"]\nmiddleware = ["nowhere:Thing"]\n'
     site = make_site(config, WORKING)
