@@ -12,6 +12,7 @@ from supervisor.store.base import Backlog, ClaimLocks, JobSelector
 from supervisor.system.channel import Message
 
 _PAUSE = 0.1  # seconds between two checks
+_RETRIES_WITHIN = 600.0  # seconds: the longest pause between two attempts, unless `retry.max` says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class BurstState(Result):
 
 @dataclass(eq=False)
 class BurstWatch(Duty):
-    """A burst is over when nothing is due, running or delayed for another attempt."""
+    """A burst is over when nothing is due or running, and nothing is due for another attempt within ten minutes."""
 
     name = "burst"
     quiet = True
@@ -43,7 +44,7 @@ class BurstWatch(Duty):
     def run(self, now: float) -> BurstState:
         began = time.monotonic()
         rest, done = self.slots.at_rest()
-        over = rest and not any(self.backlog.unfinished(wanted, now) for wanted in self.pools)
+        over = rest and not any(self.backlog.unfinished(wanted, now, _RETRIES_WITHIN) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
         over = over and self.slots.at_rest() == (True, done)

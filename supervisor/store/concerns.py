@@ -103,8 +103,8 @@ class Backlog(Protocol):
     def queue_sizes(self, now: float) -> list[QueueSizes]:
         """The due and the running jobs of each type that has any."""
 
-    def unfinished(self, wanted: JobSelector, now: float) -> bool:
-        """Whether any job is due, or delayed for another attempt."""
+    def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
+        """Whether any job is due, or delayed for another attempt within so many seconds."""
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         """(jobs pending, jobs failed or quarantined since then) of these types."""

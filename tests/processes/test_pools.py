@@ -146,6 +146,14 @@ def test_a_burst_waits_for_retries_and_tells_failure_by_its_exit_code(make_site:
     assert site.job(later).status is Status.PENDING
 
 
+def test_a_burst_does_not_wait_for_a_retry_in_the_far_future(make_site: MakeSite) -> None:
+    handlers = "from supervisor import Retry\ndef later(payload, ctx):\n    raise Retry('later', after='30d')\n"
+    site = make_site('[pools.later]\nhandler = "jobs:later"\nworkers = 1\n', handlers)
+    job = site.queue.enqueue("later")
+    assert site.start("--burst", wait=False).wait(30) == 0
+    assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 1)
+
+
 def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_before_any_job(make_site: MakeSite) -> None:
     config = """
         [pools.mail]

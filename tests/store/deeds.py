@@ -209,7 +209,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "any_due": (lambda r: r.backlog.any_due(WANTED, NOW), True),
         "depth": (lambda r: r.backlog.depth(WANTED, NOW, 100).oldest, True),
         "unhandled": (lambda r: r.backlog.unhandled(["tag"]), True),
-        "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW), True),
+        "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW, 600.0), True),
         "has_claims": (lambda r: r.locks.has_claims("s1"), True),
         "progress": (lambda r: r.backlog.progress_of(["tag"], T0), True),
         "controls": (lambda r: r.controls.current(), True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Settlement, crashed, done, failed, released
 from supervisor.store.base import Expired, JobSelector
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
@@ -253,22 +254,30 @@ class TestMeasuring:
 
     def test_a_burst_waits_for_due_jobs_and_for_retries_but_not_for_delayed_ones(self, desk: Desk) -> None:
         wanted = JobSelector(("tag",))
-        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is False
         desk.put(at=NOW + 1000)
-        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is False
 
         desk.put()
-        assert desk.maintenance.backlog.unfinished(wanted, NOW) is True
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is True
         desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5))
-        assert desk.maintenance.backlog.unfinished(wanted, NOW) is True
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is True
         desk.settle(done(desk.one(now=NOW + 10), None))
-        assert desk.maintenance.backlog.unfinished(wanted, NOW) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is False
+
+    def test_a_burst_waits_for_a_retry_only_if_it_is_due_soon(self, desk: Desk) -> None:
+        wanted = JobSelector(("tag",))
+        desk.put()
+        policy = RetryPolicy(backoff="fixed", base=601.0, max=601.0, jitter=0.0)
+        desk.settle(failed(desk.one(), BROKEN, policy, chance=0.5))
+        assert desk.maintenance.backlog.unfinished(wanted, NOW, 600.0) is False
+        assert desk.maintenance.backlog.unfinished(wanted, NOW + 1.0, 600.0) is True
 
     def test_a_burst_does_not_wait_for_what_its_workers_cannot_run(self, desk: Desk) -> None:
         desk.put(requires="gpu")
 
-        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "cpu"), NOW) is False
-        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), NOW) is True
+        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "cpu"), NOW, 600.0) is False
+        assert desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), NOW, 600.0) is True
 
     def test_progress_counts_what_waits_and_what_went_wrong_since(self, desk: Desk) -> None:
         for _ in range(4):

@@ -75,10 +75,10 @@ class SqliteBacklog:
         types = sorted({*waiting, *running})
         return [QueueSizes(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in types]
 
-    def unfinished(self, wanted: JobSelector, now: float) -> bool:
+    def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
         if self.depth(wanted, now, 1).due:
             return True
-        return self._connection.row(QUERIES.awaiting_retry, selected(wanted)) is not None
+        return self._connection.row(QUERIES.awaiting_retry, {**selected(wanted), "latest": now + within}) is not None
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         listed = {"types": json.dumps(list(types)), "since": since}

@@ -411,9 +411,9 @@ WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND type
 GROUP BY type;
 
 -- name: awaiting_retry
--- Whether a pending job of these types has been tried before: what a burst waits for.
+-- Whether a pending job of these types has been tried before and is due again soon: what a burst waits for.
 SELECT 1 FROM jobs INDEXED BY jobs_unfinished
-WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
+WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
   AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 

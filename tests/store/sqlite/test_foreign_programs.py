@@ -261,7 +261,7 @@ class TestMeddling:
 
         assert desk.one(capabilities="gpu", want=2, now=4e9).job_id == good
         assert desk.maintenance.backlog.depth(JobSelector(("tag",), "gpu"), 4e9, 10).due == 0
-        assert not desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), 4e9)
+        assert not desk.maintenance.backlog.unfinished(JobSelector(("tag",), "gpu"), 4e9, 600.0)
         assert [desk.status(job) for job in (1, 2, 3)] == [Status.FAILED, Status.PENDING, Status.PENDING]
         assert (desk.job(1).completed_at, desk.job(1).last_error) == (4e9, "what it requires is not valid UTF-8")
         assert [attempt.kind for attempt in desk.operations.jobs.attempts(1)] == ["requires"]
