@@ -206,6 +206,8 @@ def _run_all(
             break
         claim = found[0]
         settlement = executors.executor(claim.type).run(claim)
+        if at is not time.time and settlement.started_at is not None:
+            settlement = settlement._replace(started_at=at())  # by the same clock as its end
         if executors.interrupted is not None:
             claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at())
             raise executors.interrupted

@@ -133,6 +133,21 @@ def test_a_delayed_job_runs_when_its_time_has_come(queue: Queue) -> None:
         run_due(queue, {"double": double}, now=datetime.datetime(2030, 1, 1))
 
 
+def test_no_job_ends_before_it_has_started_whatever_the_clock_says(queue: Queue) -> None:
+    def slow(payload: Any, ctx: Context) -> None:
+        time.sleep(0.01)
+        if payload:
+            raise Fail("no")
+
+    day = datetime.timedelta(days=1)
+    for now in (None, time.time(), time.time() + 60, datetime.datetime.now(datetime.UTC) + day):
+        queue.enqueue_many("slow", [0, 1])
+        for job in run_due(queue, {"slow": slow}, now=now):
+            assert job.started_at is not None
+            assert job.completed_at is not None
+            assert job.created_at <= job.started_at <= job.completed_at
+
+
 def test_what_handlers_enqueue_runs_too_and_limit_ends_what_has_no_end(queue: Queue) -> None:
     def again(payload: int, ctx: Context) -> int:
         ctx.enqueue("again", payload + 1)
