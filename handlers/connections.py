@@ -174,6 +174,19 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def __init__(self, most: int) -> None:
         self.max_redirections = most  # type: ignore[misc]  # urllib reads it from the instance
 
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        """Raises Fail for a redirect to another scheme, which no further attempt can follow."""
+        try:
+            scheme = urllib.parse.urlsplit(headers.get("location") or headers.get("uri") or "").scheme
+        except ValueError:
+            scheme = "an invalid address"
+        if scheme not in ("", "http", "https"):
+            fp.close()
+            raise Fail(f"{host_of(req.full_url)} redirects to {scheme[:20]}; only http and https are followed")
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
 
 class _HTTPConnection(http.client.HTTPConnection):
     def __init__(self, host: str, *, route: Route, **options: Any) -> None:
