@@ -35,31 +35,36 @@ def main(owner: int, home: Path) -> None:
     for descriptor in (owner, asked):
         ends.register(descriptor, select.POLLIN)
     ends.poll()
-    end(home)
-    shutil.rmtree(home, ignore_errors=True)
+    while home.exists():  # workers of killed tests may still start something in it
+        end(home)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def end(home: Path) -> None:
-    """End everything that runs in this folder: servers at once, and what does not listen to that, too."""
+    """End everything that runs in this folder: servers at once, and what does not listen to that, too.
+
+    Only a server takes SIGQUIT as a request: what initdb has started would leave shared memory behind.
+    """
     deadline = time.monotonic() + PATIENCE
     while found := running(home):
         late = time.monotonic() > deadline
-        for pid, parent in found.items():
+        for pid, (parent, folder) in found.items():
+            number = signal.SIGKILL if late else signal.SIGQUIT if folder.name == "data" else signal.SIGTERM
             if late or parent not in found:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL if late else signal.SIGQUIT)
+                    os.kill(pid, number)
         time.sleep(_PAUSE)
 
 
-def running(home: Path) -> dict[int, int]:
-    """The processes that work in this folder, as every process of a server does, and the parent of each."""
+def running(home: Path) -> dict[int, tuple[int, Path]]:
+    """The processes that work in this folder, as every process of a server does: the parent and the folder of each."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
-            if (entry / "cwd").readlink().is_relative_to(home):
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-                if words[0] != "Z":
-                    found[int(entry.name)] = int(words[1])
+            folder = (entry / "cwd").readlink()
+            words = (entry / "stat").read_text().rpartition(")")[2].split()
+            if folder.is_relative_to(home) and words[0] != "Z":
+                found[int(entry.name)] = (int(words[1]), folder)
     return found
 
 

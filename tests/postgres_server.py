@@ -183,6 +183,9 @@ class Home:
                 check=True,
                 timeout=_PATIENCE,
             )
+        except BaseException:
+            home.folder.rmdir()  # nobody else would
+            raise
         finally:
             os.close(pidfd)
         return home
