@@ -37,6 +37,7 @@ class Lane:
         self._lock = threading.Lock()
         self._calls: SimpleQueue[_Call | _Insertion] = SimpleQueue()
         self._runs = False
+        self._last = _Call(Future(), None)  # made now: at the end of the program, this module has no names any more
 
     def call(self, work: Callable[[], Answer]) -> Future[Answer]:
         """Its result; a call that is cancelled before it begins is not made."""
@@ -73,7 +74,8 @@ class Lane:
         return future
 
     def __del__(self) -> None:
-        self.end()
+        if self._runs:
+            self._calls.put(self._last)
 
 
 class _Call(NamedTuple):

@@ -11,6 +11,8 @@ import os
 import pickle
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -584,6 +586,16 @@ def test_it_may_be_used_again_after_it_was_closed_and_be_forgotten_without(url: 
 
     asyncio.run(use(AsyncQueue(url)))
     until(lambda: not our_threads())
+
+
+def test_a_queue_that_is_forgotten_at_the_end_of_the_program_needs_no_names_of_its_module(url: str) -> None:
+    program = (
+        "import asyncio, sys\nfrom supervisor import AsyncQueue\nfrom supervisor.client import lanes\n"
+        "queue = AsyncQueue(sys.argv[1])\nprint(asyncio.run(queue.enqueue('tag')))\n"
+        "vars(lanes).update(dict.fromkeys([name for name in vars(lanes) if name[:2] != '__']))\ndel queue\n"
+    )  # as Python does at its end; by then, threads have stopped
+    ran = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, check=False)
+    assert (ran.stdout, "__del__" in ran.stderr) == ("1\n", False)
 
 
 def test_it_can_be_given_to_another_process(url: str) -> None:
