@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-
 import pytest
 
 from supervisor.domain.job import Claim, NewJob, Run
 from supervisor.domain.policy import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure, Settlement, Usage, cancelled, crashed, done, failed, released
-from supervisor.engine import open_engine
-from supervisor.store.base import Engine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, worker_record
 
 USED = Usage(NOW - 2, 1.5, 0.25, 64 << 20, "tagging\n")
@@ -151,12 +146,3 @@ def test_runs_are_pruned_with_their_job(desk: Desk) -> None:
     desk.maintenance.finished.prune(0, 10, NOW + 1, NOW + 1)
 
     assert (outcomes(desk, pruned), outcomes(desk, waiting)) == ([], [(1, "exception")])
-
-
-def test_a_backup_holds_them(desk: Desk, engine: Engine, tmp_path: Path) -> None:
-    job_id = run_of(desk)
-    (tmp_path / "copy").mkdir()
-    engine.database.back_up(tmp_path / "copy" / "jobs.db")
-
-    with contextlib.closing(open_engine(f"sqlite:///{tmp_path}/copy/jobs.db").operations()) as operations:
-        assert operations.jobs.runs(job_id) == desk.operations.jobs.runs(job_id)

@@ -48,8 +48,9 @@ def test_two_statements_of_one_name_are_refused(package: Path) -> None:
 @pytest.mark.parametrize("filename", ["queries.sql", "adopt/adopt.sql"])
 def test_every_shipped_statement_is_used(filename: str) -> None:
     queries = load("supervisor.store.sqlite", filename)
-    folder = (Path(__file__).parents[2] / "supervisor" / "store" / "sqlite" / filename).parent
-    code = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    store = Path(__file__).parents[2] / "supervisor" / "store"
+    folders = ((store / "sqlite" / filename).parent, store / "sql")
+    code = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
 
     unused = [
         name
@@ -64,7 +65,8 @@ def test_every_statement_that_the_code_names_is_shipped() -> None:
     named = {
         name
         for path in (Path(__file__).parents[2] / "supervisor" / "store").rglob("*.py")
-        for name in re.findall(r"\bQUERIES\.([a-z_]+)", path.read_text(encoding="utf-8"))
+        if path.parent.name in ("sql", "sqlite")
+        for name in re.findall(r"\b(?:QUERIES|queries)\.([a-z_]+)", path.read_text(encoding="utf-8"))
     }
     assert len(named) > 30
-    assert named - {"statements"} <= set(queries.statements)
+    assert named - {"statements", "sql"} <= set(queries.statements)

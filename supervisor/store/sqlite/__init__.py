@@ -8,14 +8,14 @@ from typing import Any
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import decoded
+from supervisor.store.sql.operations import SqlOperations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.database import SqliteDatabase
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
-from supervisor.store.sqlite.operations import SqliteOperations
-from supervisor.store.sqlite.owner import SqliteOwnership
+from supervisor.store.sqlite.operations import operations, ownership
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
 
@@ -34,7 +34,7 @@ class SqliteEngine:
         self._place = Place(Path(url[len(prefix) :]))
         self.url = f"{prefix}{self._place.database}"
         self.database = SqliteDatabase(self._place)
-        self.ownership = SqliteOwnership(self._place)
+        self.ownership = ownership(self._place)
         self.transactional = SqliteTransactionalInsert(self._place, self.database.migrate)
 
     def meta(self, job_id: int) -> Any:
@@ -61,9 +61,9 @@ class SqliteEngine:
     def maintenance(self) -> SqliteMaintenance:
         return SqliteMaintenance(self._place)
 
-    def operations(self) -> SqliteOperations:
+    def operations(self) -> SqlOperations:
         schema.require_current(self._place)
-        return SqliteOperations(Connection(self._place, synchronous="FULL", checkpoints=True))
+        return operations(Connection(self._place, synchronous="FULL", checkpoints=True))
 
     def changes(self) -> SqliteChanges:
         return SqliteChanges(Connection(self._place, synchronous="NORMAL", any_thread=True))

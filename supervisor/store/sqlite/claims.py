@@ -13,12 +13,12 @@ from supervisor.domain.errors import StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, JobSelector, WorkerRecord
+from supervisor.store.sql.connection import RowRefused
+from supervisor.store.sql.refused_rows import IGNORED, quarantine
+from supervisor.store.sql.rows import held_by, selected
+from supervisor.store.sql.settling import Refused, Singly
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.refused_rows import IGNORED, quarantine
-from supervisor.store.sqlite.rows import held_by, selected
-from supervisor.store.sqlite.settling import Outcomes, Refused, Singly
+from supervisor.store.sqlite.settling import Outcomes
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
 _MOST_STUCK = 1000
@@ -58,7 +58,7 @@ class SqliteClaims:
         except RowRefused:
             pass
         except StoreUnavailable:
-            if not has_run_out(self._connection):  # of ids
+            if not self._connection.inserter.has_run_out():  # of ids
                 raise
         lost, refused, _ = self._singly.settle(owner, settlements, now, worker=self._worker)
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []

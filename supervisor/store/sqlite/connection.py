@@ -18,26 +18,26 @@ from typing import Any, Literal, TypeVar
 
 from supervisor.domain.capability import covers, next_candidate
 from supervisor.domain.errors import StoreError
-from supervisor.store.queries import Queries, load
+from supervisor.store.sql.connection import Row as Row
+from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite.driver_errors import (
     BUSY_TIMEOUT,
-    RowRefused,
     is_busy,
     is_general,
     may_be_a_rows_fault,
     translated,
 )
+from supervisor.store.sqlite.inserting import Inserter
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.statements import QUERIES as QUERIES
 from supervisor.store.sqlite.writelock import WriteLock
 
-QUERIES: Queries = load("supervisor.store.sqlite")
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 
 Synchronous = Literal["FULL", "NORMAL"]
-Row = tuple[Any, ...]
 Answer = TypeVar("Answer")
 
 # Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
@@ -68,6 +68,8 @@ class Connection:
     whose loss only repeats it. Checkpoints are the maintainer's unless `checkpoints` is set.
     """
 
+    queries = QUERIES
+
     def __init__(
         self,
         place: Place,
@@ -80,6 +82,7 @@ class Connection:
         self.place = place
         self.unreadable: set[bytes] = set()  # requirements found by `groups` that are not UTF-8
         self.patience = 0.0  # seconds for which a statement is retried while another program writes
+        self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -204,14 +207,14 @@ class Connection:
         raw = self.raw
         self._lock.acquire()
         try:
-            self.insist_on_file()
+            self.check()
             yield raw
         except sqlite3.Error as error:
             raise translated(error, self.place.database) from None
         finally:
             self._lock.release()
 
-    def insist_on_file(self) -> None:
+    def check(self) -> None:
         """Raises StoreGone if the database's name no longer leads to the open file: writes would be lost."""
         if self.moved:
             raise self.place.gone()
@@ -250,7 +253,7 @@ class _Transaction:
         self._lock.acquire()
         try:
             self._begin(raw)
-            self._connection.insist_on_file()
+            self._connection.check()
         except BaseException as error:
             try:
                 if raw.in_transaction:

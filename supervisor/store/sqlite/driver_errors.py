@@ -37,13 +37,6 @@ _HINTS = {
 }
 
 
-class RowRefused(StoreError):
-    """The contents of one row, or a constraint of the application's, do not allow the change.
-
-    The transaction is rolled back: a trigger may have ended it itself, or kept half of a statement.
-    """
-
-
 def result_code(error: BaseException) -> int:
     """SQLite's primary result code; 0 for an error that is not SQLite's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

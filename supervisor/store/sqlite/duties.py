@@ -9,7 +9,6 @@ from supervisor.store.base import EventLog
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
-from supervisor.store.sqlite.inserting import has_run_out
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
@@ -32,7 +31,7 @@ class FileCheck(Duty):
 
     def run(self, now: float) -> Result:
         """Raises StoreGone if it does not."""
-        self._connection.insist_on_file()
+        self._connection.check()
         return Result()
 
 
@@ -134,7 +133,7 @@ def truncate_log(connection: Connection) -> bool:
 def inserted_so_far(connection: Connection) -> int:
     """How many jobs were ever inserted, by any program. If ids are about to run out, they are renumbered."""
     row = connection.row(QUERIES.inserted)
-    if has_run_out(connection):
+    if connection.inserter.has_run_out():
         with connection.write() as raw:
             repair.renumber(raw)
         return 0

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
 from supervisor.store.sqlite import repair
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.statements import QUERIES
+
+if TYPE_CHECKING:
+    from supervisor.store.sqlite.connection import Connection
 
 Answer = TypeVar("Answer")
 
 
-def with_room(connection: Connection, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-    """Run `work`, which inserts jobs, in a transaction; once more if a row with the largest id had used up all ids."""
-    try:
-        with connection.write() as raw:
+class Inserter:
+    """Implements `store.sql.connection.Inserter`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def with_room(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Once more if a row with the largest id had used up all ids."""
+        try:
+            with self._connection.write() as raw:
+                return work(raw)
+        except StoreError:
+            if not self.has_run_out():
+                raise
+        with self._connection.write() as raw:
+            repair.renumber(raw)
             return work(raw)
-    except StoreError:
-        if not has_run_out(connection):
-            raise
-    with connection.write() as raw:
-        repair.renumber(raw)
-        return work(raw)
+
+    def has_run_out(self) -> bool:
+        return repair.exhausted(self._connection.row(QUERIES.greatest_sequence))
+
+    def insert(self, raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
+        return insert_new(raw, job, now)
 
 
-def has_run_out(connection: Connection) -> bool:
-    """Whether there are no more ids for jobs or for their failed attempts."""
-    return repair.exhausted(connection.row(QUERIES.greatest_sequence))
+def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
+    """Returns its id; None for a duplicate of a unique key."""
+    cursor = raw.cursor()
+    return cursor.lastrowid if insert_job(cursor, job, now) else None
 
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
@@ -68,10 +84,3 @@ def insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[in
         if raw.in_transaction:  # a trigger may have ended it
             raw.execute("RELEASE jobs_alike")
     return []
-
-
-def insert_children(raw: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> None:
-    """Insert the jobs that a handler enqueued, in the transaction of its completion."""
-    cursor = raw.cursor()
-    for job in jobs:
-        insert_job(cursor, job, now)

@@ -1,4 +1,4 @@
-"""Finds who holds a record lock, without taking it.
+"""Finds who holds SQLite's record locks, without taking them.
 
 Only for a process that has no SQLite connection to the file: the kernel drops all record locks of a process on a
 file when it closes any descriptor of it, and SQLite's are such locks.
@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from pathlib import Path
 
 from supervisor.store.base import DatabaseHolder
 from supervisor.store.sqlite.place import Place
+from supervisor.system.record_locks import holder_of
 
-_FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
 _WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
 _INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
-
-
-def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> int | None:
-    """The pid of a process that blocks such a lock; 0 if it is in another container; None if there is none.
-
-    Raises OSError if the file system has no record locks.
-    """
-    asked = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
-    found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    return None if found == fcntl.F_UNLCK else max(0, pid)
 
 
 def database_holder(place: Place) -> DatabaseHolder | None:

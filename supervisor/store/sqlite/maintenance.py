@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from supervisor.domain.duty import Duty
 from supervisor.store.base import EventLog
-from supervisor.store.sqlite.backlog import SqliteBacklog
-from supervisor.store.sqlite.claim_locks import SqliteClaimLocks
+from supervisor.store.sql.backlog import SqlBacklog
+from supervisor.store.sql.claim_locks import SqlClaimLocks
+from supervisor.store.sql.controls import SqlControls
+from supervisor.store.sql.finished_jobs import SqlFinishedJobs
+from supervisor.store.sql.history import SqlHistory
+from supervisor.store.sql.schedules import SqlSchedules
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.controls import SqliteControls
 from supervisor.store.sqlite.duties import Checkpointer, FileCheck, ForeignWriterMonitor, checkpoint
-from supervisor.store.sqlite.finished_jobs import SqliteFinishedJobs
-from supervisor.store.sqlite.history import SqliteHistory
+from supervisor.store.sqlite.operations import registry
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.registry import SqliteRegistry
-from supervisor.store.sqlite.schedules import SqliteSchedules
 
 
 class SqliteMaintenance:
@@ -23,13 +23,13 @@ class SqliteMaintenance:
 
     def __init__(self, place: Place) -> None:
         self._connection = connection = Connection(place, synchronous="NORMAL")
-        self.registry = SqliteRegistry(connection)
-        self.locks = SqliteClaimLocks(connection)
-        self.backlog = SqliteBacklog(connection, fail_unreadable=True)
-        self.controls = SqliteControls(connection)
-        self.history = SqliteHistory(connection)
-        self.finished = SqliteFinishedJobs(connection)
-        self.schedules = SqliteSchedules(lambda: Connection(place, synchronous="FULL"))
+        self.registry = registry(connection)
+        self.locks = SqlClaimLocks(connection)
+        self.backlog = SqlBacklog(connection, connection.unreadable)
+        self.controls = SqlControls(connection)
+        self.history = SqlHistory(connection)
+        self.finished = SqlFinishedJobs(connection)
+        self.schedules = SqlSchedules(lambda: Connection(place, synchronous="FULL"))
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
         connection = self._connection

@@ -1,40 +1,32 @@
-"""What operators work with, on one connection."""
+"""What operators work with, on an SQLite connection."""
 
 from __future__ import annotations
 
-from supervisor.store.sqlite import registry
-from supervisor.store.sqlite.backlog import SqliteBacklog
+from functools import partial
+
+from supervisor.store.owner_files import FileOwnership
+from supervisor.store.sql.operations import SqlOperations
+from supervisor.store.sql.registry import SqlRegistry
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.controls import SqliteControls
-from supervisor.store.sqlite.history import SqliteHistory
-from supervisor.store.sqlite.job_actions import SqliteJobActions
-from supervisor.store.sqlite.jobs import SqliteJobs
-from supervisor.store.sqlite.registry import SqliteRegistry
-from supervisor.store.sqlite.schedules import SqliteSchedules
-from supervisor.store.sqlite.statistics import SqliteStatistics
+from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import WriterWatch
 
 
-class SqliteOperations:
-    """Implements `store.base.Operations`. Its connection commits with synchronous=FULL."""
+def ownership(place: Place) -> FileOwnership:
+    return FileOwnership(place, partial(WriterWatch, place))  # it is pickled with the engine
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        connection.checkpoint_itself(not registry.supervised(connection))
-        self.jobs = SqliteJobs(connection)
-        self.actions = SqliteJobActions(connection)
-        self.registry = SqliteRegistry(connection)
-        self.backlog = SqliteBacklog(connection)
-        self.controls = SqliteControls(connection)
-        self.history = SqliteHistory(connection)
-        self.schedules = SqliteSchedules(lambda: connection)
-        self.statistics = SqliteStatistics(connection)
 
-    def check(self, *, writable: bool = False) -> None:
-        if not writable:
-            self._connection.insist_on_file()
-            return
-        with self._connection.write():
-            return
+def registry(connection: Connection) -> SqlRegistry:
+    return SqlRegistry(connection, ownership(connection.place))
 
-    def close(self) -> None:
-        self._connection.close()
+
+def supervised(connection: Connection) -> bool:
+    """Whether any supervisor of this database is alive: then checkpoints are its maintainer's."""
+    known = registry(connection)
+    return any(known.owner_lives(record) for record in known.supervisors())
+
+
+def operations(connection: Connection) -> SqlOperations:
+    """The connection should commit with synchronous=FULL."""
+    connection.checkpoint_itself(not supervised(connection))
+    return SqlOperations(connection, registry(connection), connection.place.log_size)

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs
 from supervisor.store.base import Operations
-from supervisor.store.sqlite import callers, registry, schema
+from supervisor.store.sql.connection import RowRefused
+from supervisor.store.sql.rows import event_of, job_of
+from supervisor.store.sqlite import callers, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.inserting import insert_alike, insert_job, with_room
-from supervisor.store.sqlite.operations import SqliteOperations
+from supervisor.store.sqlite.inserting import insert_alike, insert_job
+from supervisor.store.sqlite.operations import operations, supervised
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.rows import event_of, job_of
 
 Answer = TypeVar("Answer")
 
@@ -91,11 +91,11 @@ class SqliteProducer:
 
     def enqueue(self, jobs: NewJobs) -> list[int]:
         self._prepare()
-        return with_room(self._connection, lambda raw: insert(raw, jobs, time.time()))
+        return self._connection.inserter.with_room(lambda raw: insert(raw, jobs, time.time()))
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         self._prepare()
-        return with_room(self._connection, lambda raw: insert_or_find(raw.cursor(), job, time.time()))
+        return self._connection.inserter.with_room(lambda raw: insert_or_find(raw.cursor(), job, time.time()))
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         begun = inserted = False
@@ -110,7 +110,7 @@ class SqliteProducer:
 
         try:
             self._prepare()
-            return with_room(self._connection, put)
+            return self._connection.inserter.with_room(put)
         except Exception as error:
             # After a failed commit, they may be in the table.
             if not begun or (inserted and not isinstance(error, RowRefused)):
@@ -129,7 +129,7 @@ class SqliteProducer:
             self._connection.yield_to_others()
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + _CHECK_EVERY
-            self._connection.checkpoint_itself(not registry.supervised(self._connection))
+            self._connection.checkpoint_itself(not supervised(self._connection))
 
     def job(self, job_id: int) -> Job | None:
         row = self._connection.row(QUERIES.job, {"id": job_id})
@@ -141,7 +141,7 @@ class SqliteProducer:
 
     @cached_property
     def operations(self) -> Operations:
-        return SqliteOperations(self._connection)
+        return operations(self._connection)
 
     def gone(self) -> bool:
         return self._connection.moved

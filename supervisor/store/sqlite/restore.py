@@ -19,7 +19,7 @@ from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
-from supervisor.store.sqlite.owner import SqliteOwnership
+from supervisor.store.sqlite.operations import ownership
 from supervisor.store.sqlite.place import Place
 from supervisor.system import failpoints
 
@@ -48,7 +48,7 @@ def restore(place: Place, copy: Path) -> RestoreReport:
 
 
 def _refuse_if_in_use(place: Place) -> None:
-    if pids := SqliteOwnership(place).holders():
+    if pids := ownership(place).holders():
         raise Conflict(f"supervisor {', '.join(map(str, pids))} is running on {place.database}; stop it first")
     if pids := _users(place):
         described = ", ".join(f"{pid} ({_name(pid)})" for pid in pids[:5])

@@ -17,13 +17,13 @@ from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
 from supervisor.store.base import Filter, JobSelector
 from supervisor.store.migrate import shipped
+from supervisor.store.sql.refused_rows import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.duties import inserted_so_far
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.refused_rows import quarantine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 MOST = 2**63 - 1
@@ -494,7 +494,7 @@ class TestSeveralAtOnce:
             f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[1]} AND NEW.status = 'done' "
             "BEGIN SELECT RAISE(ROLLBACK, 'not this one'); END"
         )
-        busy = mock.patch("supervisor.store.sqlite.settling.quarantine", side_effect=StoreBusy("busy"))
+        busy = mock.patch("supervisor.store.sql.settling.quarantine", side_effect=StoreBusy("busy"))
         with busy, pytest.raises(StoreBusy):
             desk.settle(*(done(claim, None) for claim in claims))
         assert desk.settle(*(done(claim, None) for claim in claims)) == []

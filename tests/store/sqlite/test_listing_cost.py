@@ -13,7 +13,8 @@ import pytest
 
 from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Page
-from supervisor.store.sqlite import SqliteEngine, jobs
+from supervisor.store.sql import jobs
+from supervisor.store.sqlite import SqliteEngine
 from tests.store.sqlite.test_query_plans import LARGE, steps
 
 SMALL = LARGE // 10  # more of each than one look compares

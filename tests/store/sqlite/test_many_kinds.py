@@ -16,7 +16,7 @@ from supervisor.engine import open_engine
 from supervisor.ops.status import gather
 from supervisor.ops.views import MOST_TYPES
 from supervisor.store.base import Depth, JobSelector
-from supervisor.store.sqlite import backlog
+from supervisor.store.sql import backlog
 from supervisor.store.sqlite.connection import QUERIES
 from tests.store.kit import Desk
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from supervisor.domain.fingerprint import fingerprint
 from supervisor.domain.job import shown
 from supervisor.store.base import ErrorGroup
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sql.connection import Connection
 
 _ROWS = 10_000  # the latest attempts, which are considered
 
@@ -26,7 +26,7 @@ class _Group:
 def groups(connection: Connection, since: float) -> list[ErrorGroup]:
     """The most frequent first; of equally frequent ones the latest."""
     by_key: dict[tuple[str, str, str], _Group] = {}
-    rows = connection.rows(QUERIES.recent_errors, {"since": since, "rows": _ROWS})
+    rows = connection.rows(connection.queries.recent_errors, {"since": since, "rows": _ROWS})
     for type_, kind, stored, created_at, job_id, standing in rows:
         message, type_, kind = shown(stored), shown(type_), shown(kind)
         key = (type_, kind, fingerprint(message))

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from supervisor.store.base import Cursor, JobSelector
-from supervisor.store.sqlite.alerts import SqliteAlerts
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.refused_rows import one_by_one
-from supervisor.store.sqlite.rows import selected
+from supervisor.store.queries import Queries
+from supervisor.store.sql.alerts import SqlAlerts
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
+from supervisor.store.sql.refused_rows import one_by_one
+from supervisor.store.sql.rows import selected
 
 
-class SqliteFinishedJobs:
+class SqlFinishedJobs:
     """Implements `store.base.FinishedJobs`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.alerts = SqliteAlerts(connection)
+        self._queries = connection.queries
+        self.alerts = SqlAlerts(connection)
 
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
-        row = self._connection.row(QUERIES.prune_until, {"after": after, "limit": limit})
+        row = self._connection.row(self._queries.prune_until, {"after": after, "limit": limit})
         if row is None or row[0] is None:
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
         try:
             with self._connection.write() as raw:
-                deleted = raw.execute(QUERIES.prune, bounds).rowcount
-                _prune_others(raw, bounds)
+                deleted = raw.execute(self._queries.prune, bounds).rowcount
+                _prune_others(self._queries, raw, bounds)
         except RowRefused:  # rows of the application's own tables refer to some of these jobs, which are kept
             with self._connection.write() as raw:
-                _prune_others(raw, bounds)
-            jobs = [job for (job,) in self._connection.rows(QUERIES.prunable, bounds)]
-            delete = QUERIES.delete_finished
+                _prune_others(self._queries, raw, bounds)
+            jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]
+            delete = self._queries.delete_finished
             deleted, _ = one_by_one(self._connection, jobs, lambda raw, job: raw.execute(delete, {"id": job}).rowcount)
         return deleted, row[0]
 
@@ -41,15 +41,15 @@ class SqliteFinishedJobs:
         self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
     ) -> tuple[list[int], Cursor]:
         which = {"failed_at": after.failed_at, "id": after.job_id, "until": until, "times": times, "limit": limit}
-        rows = self._connection.rows(QUERIES.failed_after, which | selected(wanted))
+        rows = self._connection.rows(self._queries.failed_after, which | selected(wanted))
         if not rows:
             return [], after
         redriven: list[int] = []
 
-        def retry(raw: sqlite3.Connection, job_id: int) -> int:
-            changed = raw.execute(QUERIES.retry, {"id": job_id, "now": now}).rowcount
+        def retry(raw: Transaction, job_id: int) -> int:
+            changed = raw.execute(self._queries.retry, {"id": job_id, "now": now}).rowcount
             if changed:
-                raw.execute(QUERIES.note_second_chance, {"id": job_id})
+                raw.execute(self._queries.note_second_chance, {"id": job_id})
             return changed
 
         # They are few, and a constraint of the application's may refuse one of them.
@@ -59,7 +59,7 @@ class SqliteFinishedJobs:
         return redriven, Cursor(rows[-1][0], rows[-1][1])
 
 
-def _prune_others(raw: sqlite3.Connection, bounds: dict[str, Any]) -> None:
-    raw.execute(QUERIES.prune_errors, {"before": bounds["failed_before"]})
-    for query in (QUERIES.prune_runs, QUERIES.prune_batch_limits, QUERIES.prune_second_chances):
+def _prune_others(queries: Queries, raw: Transaction, bounds: dict[str, Any]) -> None:
+    raw.execute(queries.prune_errors, {"before": bounds["failed_before"]})
+    for query in (queries.prune_runs, queries.prune_batch_limits, queries.prune_second_chances):
         raw.execute(query, bounds)

@@ -10,26 +10,25 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Expired, SettleExpired
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.inserting import has_run_out
-from supervisor.store.sqlite.refused_rows import one_by_one, quarantine
-from supervisor.store.sqlite.rows import held_by
-from supervisor.store.sqlite.settling import Outcomes, Singly
+from supervisor.store.sql.connection import Connection, RowRefused
+from supervisor.store.sql.refused_rows import one_by_one, quarantine
+from supervisor.store.sql.rows import held_by
+from supervisor.store.sql.settling import Singly, settle
 
 
-class SqliteClaimLocks:
+class SqlClaimLocks:
     """Implements `store.base.ClaimLocks`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._queries, self._insert = connection.queries, connection.inserter.insert
         self._singly = Singly(connection)
 
     def held_by(self, owner: str) -> list[Claim]:
         return held_by(self._connection, owner)
 
     def has_claims(self, supervisor: str) -> bool:
-        return self._connection.row(QUERIES.has_claims, {"supervisor": supervisor}) is not None
+        return self._connection.row(self._queries.has_claims, {"supervisor": supervisor}) is not None
 
     def settle_dead(
         self,
@@ -41,33 +40,34 @@ class SqliteClaimLocks:
     ) -> int:
         try:
             with self._connection.write() as raw:
-                lost = Outcomes(owner, settlements, now, worker=worker).write(raw, now)
-                raw.execute(QUERIES.forget_worker, {"incarnation": owner})
+                written = [settle(self._queries, self._insert, raw, owner, s, now, worker) for s in settlements]
+                lost = [s.job_id for s, settled in zip(settlements, written, strict=True) if not settled]
+                raw.execute(self._queries.forget_worker, {"incarnation": owner})
         except StoreError as error:
-            if not (isinstance(error, RowRefused) or has_run_out(self._connection)):
+            if not (isinstance(error, RowRefused) or self._connection.inserter.has_run_out()):
                 raise
             lost, _, stuck = self._singly.settle(owner, settlements, now, worker=worker)
             for job_id, why in stuck:
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
-            self._connection.apply(QUERIES.forget_worker, {"incarnation": owner})
+            self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
         which: dict[str, Any] = {"owners": json.dumps(list(owners)), "renew_before": renew_before}
-        if self._connection.row(QUERIES.needs_renewal, which) is None:
+        if self._connection.row(self._queries.needs_renewal, which) is None:
             return 0
         which["expires_at"] = expires_at
         try:
-            return self._connection.apply(QUERIES.renew, which)
+            return self._connection.apply(self._queries.renew, which)
         except RowRefused:
-            jobs = [job for (job,) in self._connection.rows(QUERIES.to_renew, which)]
-            renew = QUERIES.renew_one
+            jobs = [job for (job,) in self._connection.rows(self._queries.to_renew, which)]
+            renew = self._queries.renew_one
             return one_by_one(
                 self._connection, jobs, lambda raw, job: raw.execute(renew, which | {"id": job}).rowcount
             )[0]
 
     def expired(self, now: float, limit: int) -> list[Expired]:
-        return [Expired(*row) for row in self._connection.rows(QUERIES.expired, {"now": now, "limit": limit})]
+        return [Expired(*row) for row in self._connection.rows(self._queries.expired, {"now": now, "limit": limit})]
 
     def writable(self) -> bool:
         try:
@@ -76,18 +76,18 @@ class SqliteClaimLocks:
         except StoreBusy:
             return False
 
-    def reclaim(self, claim: Expired, settle: SettleExpired, now: float) -> bool:
+    def reclaim(self, claim: Expired, decide: SettleExpired, now: float) -> bool:
         seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
         try:
             with self._connection.write() as raw:
-                row = raw.execute(QUERIES.claim_of, seen).fetchone()
+                row = raw.execute(self._queries.claim_of, seen).fetchone()
                 if row is None or (row[8] or "") != claim.owner:
                     return False
                 current, holder = Claim._make(row[:8]), row[8]
                 if not isinstance(holder, str):
-                    raw.execute(QUERIES.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
+                    raw.execute(self._queries.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                     current, holder = current._replace(token=current.token + 1), "foreign"
-                return not Outcomes(holder, [settle(current, holder)], now).write(raw, now)
+                return settle(self._queries, self._insert, raw, holder, decide(current, holder), now, None)
         except RowRefused as error:
             quarantined = quarantine(
                 self._connection,

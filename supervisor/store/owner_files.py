@@ -11,26 +11,38 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import SupervisorRecord
-from supervisor.store.sqlite.locks import holder_of
-from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.writelock import WriterWatch
+from supervisor.store.base import SupervisorRecord, Writers
 from supervisor.system import kernel
+from supervisor.system.record_locks import holder_of
 
 _FRESH = 5.0  # seconds for a new file's owner to lock it and to register
 _CLOCKS_DIFFER = 5.0  # seconds: the kernel reports start times in whole seconds, and clocks are set
 
 
+class LockFolder(Protocol):
+    """The folder that the supervisors of one database share on one machine."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def owner_lock(self, supervisor: str) -> Path:
+        """The file whose record lock shows that a supervisor is alive."""
+
+    def open_shared(self, path: Path) -> int:
+        """Open (and make) a lock file in the folder. Returns the descriptor."""
+
+
 class OwnerFile:
     """Held for as long as the process that created it is alive, or until `release`."""
 
-    def __init__(self, place: Place, supervisor: str) -> None:
+    def __init__(self, place: LockFolder, supervisor: str) -> None:
         self._place = place
         self.path = place.owner_lock(supervisor)
         self._descriptor = self._take()
@@ -68,21 +80,22 @@ class OwnerFile:
         os.close(self._descriptor)
 
 
-class SqliteOwnership:
+class FileOwnership:
     """Implements `store.base.Ownership`.
 
     `machine_id` identifies this installation, and `boot_id` changes with every boot; empty if unknown.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LockFolder, writers: Callable[[], Writers]) -> None:
         self._place = place
+        self._writers = writers
         self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
 
     def claim(self, supervisor: str) -> OwnerFile:
         return OwnerFile(self._place, supervisor)
 
-    def writers(self) -> WriterWatch:
-        return WriterWatch(self._place)
+    def writers(self) -> Writers:
+        return self._writers()
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         """Whether a supervisor is alive: True, False, or None if this machine cannot tell.

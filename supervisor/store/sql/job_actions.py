@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import RowRefused
-from supervisor.store.sqlite.refused_rows import one_by_one
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
+from supervisor.store.sql.refused_rows import one_by_one
 
 _BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
 
 
-class SqliteJobActions:
+class SqlJobActions:
     """Implements `store.base.JobActions`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._queries = connection.queries
 
     def retry(self, ids: Iterable[int], now: float) -> int:
-        return self._each(QUERIES.retry, ids=ids, now=now, then=QUERIES.forget_second_chances)
+        return self._each(self._queries.retry, ids=ids, now=now, then=self._queries.forget_second_chances)
 
     def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
         more = {"payload": payload, "done": done}
-        return bool(self._each(QUERIES.rerun, ids=[job_id], now=now, then=QUERIES.forget_second_chances, more=more))
+        return bool(
+            self._each(self._queries.rerun, ids=[job_id], now=now, then=self._queries.forget_second_chances, more=more)
+        )
 
     def cancel(self, job_id: int, now: float) -> Status:
         with self._connection.write() as raw:
-            if raw.execute(QUERIES.cancel_pending, {"id": job_id, "now": now}).rowcount:
+            if raw.execute(self._queries.cancel_pending, {"id": job_id, "now": now}).rowcount:
                 return Status.CANCELLED
-            if raw.execute(QUERIES.request_cancel, {"id": job_id, "now": now}).rowcount:
+            if raw.execute(self._queries.request_cancel, {"id": job_id, "now": now}).rowcount:
                 return Status.RUNNING
-            row = raw.execute(QUERIES.job_status, {"id": job_id}).fetchone()
+            row = raw.execute(self._queries.job_status, {"id": job_id}).fetchone()
         if row is None:
             raise JobNotFound(job_id)
         raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
 
     def cancel_all(self, ids: Iterable[int], now: float) -> int:
-        return self._each(QUERIES.cancel_pending, QUERIES.request_cancel, ids=ids, now=now)
+        return self._each(self._queries.cancel_pending, self._queries.request_cancel, ids=ids, now=now)
 
     def delete(self, ids: Iterable[int]) -> int:
-        return self._each(QUERIES.delete_finished, ids=ids)
+        return self._each(self._queries.delete_finished, ids=ids)
 
     def _each(
         self,
@@ -56,7 +57,7 @@ class SqliteJobActions:
         """For each job run the queries until one changes it, then `then` if one did. Returns how many were changed."""
         pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
 
-        def change(raw: sqlite3.Connection, job_id: int) -> int:
+        def change(raw: Transaction, job_id: int) -> int:
             parameters = {"id": job_id, "now": now, **more}
             if not any(raw.execute(query, parameters).rowcount for query in queries):
                 return 0

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from supervisor.domain.job import Claim, Job, JobEvent, Status, decoded, shown
 from supervisor.store.base import JobSelector
-from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sql.connection import Connection, Row
 
 _TEXTS = (5, 10, 15, 18, 24)  # requires, locked_by, unique_key, last_error, progress_text in a Job
 
@@ -53,4 +53,4 @@ def selected(wanted: JobSelector) -> dict[str, str]:
 
 def held_by(connection: Connection, owner: str) -> list[Claim]:
     """A worker's claims, in the order in which it runs them."""
-    return [Claim._make(row) for row in connection.rows(QUERIES.held_by, {"owner": owner})]
+    return [Claim._make(row) for row in connection.rows(connection.queries.held_by, {"owner": owner})]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from supervisor.domain.job import shown
 from supervisor.store.base import ControlState
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sql.connection import Connection
 
 
-class SqliteControls:
+class SqlControls:
     """Implements `store.base.Controls`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._queries = connection.queries
 
     def current(self) -> ControlState:
-        rows = self._connection.rows(QUERIES.controls)
+        rows = self._connection.rows(self._queries.controls)
         return ControlState(
             paused=frozenset(shown(name) for kind, name, _ in rows if kind == "paused"),
             sizes={shown(name): value for kind, name, value in rows if kind == "workers"},
@@ -22,21 +23,21 @@ class SqliteControls:
         )
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
-        rows = self._connection.rows(QUERIES.cancels, {"supervisor": supervisor, "limit": limit})
+        rows = self._connection.rows(self._queries.cancels, {"supervisor": supervisor, "limit": limit})
         return [(job, token, owner) for job, token, owner in rows]
 
     def pause(self, type: str, now: float) -> None:
-        self._connection.apply(QUERIES.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
+        self._connection.apply(self._queries.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
 
     def resume(self, type: str) -> bool:
-        return bool(self._connection.apply(QUERIES.clear_control, {"kind": "paused", "name": type}))
+        return bool(self._connection.apply(self._queries.clear_control, {"kind": "paused", "name": type}))
 
     def scale(self, pool: str, workers: int | None, now: float) -> None:
         if workers is None:
-            self._connection.apply(QUERIES.clear_control, {"kind": "workers", "name": pool})
+            self._connection.apply(self._queries.clear_control, {"kind": "workers", "name": pool})
         else:
             control = {"kind": "workers", "name": pool, "value": workers, "now": now}
-            self._connection.apply(QUERIES.set_control, control)
+            self._connection.apply(self._queries.set_control, control)
 
     def request_reload(self, now: float) -> None:
-        self._connection.apply(QUERIES.bump_reload, {"now": now})
+        self._connection.apply(self._queries.bump_reload, {"now": now})

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.store.base import Filter, Page, RecordedRun, Sort
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.rows import job_of
+from supervisor.store.sql.connection import Connection
+from supervisor.store.sql.rows import job_of
 
 PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 
@@ -38,28 +38,29 @@ class Look(NamedTuple):
     floor: int | None
 
 
-class SqliteJobs:
+class SqlJobs:
     """Implements `store.base.Jobs`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._queries = connection.queries
 
     def get(self, job_id: int) -> Job | None:
-        row = self._connection.row(QUERIES.job, {"id": job_id})
+        row = self._connection.row(self._queries.job, {"id": job_id})
         return None if row is None else job_of(row)
 
     def attempts(self, job_id: int) -> list[Attempt]:
-        return [Attempt(*row) for row in self._connection.rows(QUERIES.job_errors, {"id": job_id})]
+        return [Attempt(*row) for row in self._connection.rows(self._queries.job_errors, {"id": job_id})]
 
     def runs(self, job_id: int) -> list[Run]:
-        return [Run(*row) for row in self._connection.rows(QUERIES.job_runs, {"id": job_id})]
+        return [Run(*row) for row in self._connection.rows(self._queries.job_runs, {"id": job_id})]
 
     def latest_runs(self, after: int | None, limit: int) -> list[RecordedRun]:
-        last = self._connection.row(QUERIES.latest_run)
+        last = self._connection.row(self._queries.latest_run)
         known = 0 if last is None or last[0] is None else last[0]
         # Numbers are given again after a deletion of the latest run, and by VACUUM.
         after = -1 if after is None else min(after, known)
-        rows = self._connection.rows(QUERIES.latest_runs, {"after": after, "limit": limit})
+        rows = self._connection.rows(self._queries.latest_runs, {"after": after, "limit": limit})
         return [RecordedRun(row[0], shown(row[11]), row[12], Run(*row[1:11])) for row in reversed(rows)]
 
     def latest(
@@ -75,7 +76,9 @@ class SqliteJobs:
 
     def arranged(self, which: Filter, *, by: Sort, descending: bool, before: int | None, limit: int) -> Page:
         found, floor = self.some_ids(which, before=before, limit=_ARRANGED, patience=PATIENCE)
-        ids = [row[0] for row in self._connection.rows(QUERIES.arrange, {"ids": json.dumps(found), "by": by.value})]
+        ids = [
+            row[0] for row in self._connection.rows(self._queries.arrange, {"ids": json.dumps(found), "by": by.value})
+        ]
         wanted = (ids[::-1] if descending else ids)[:limit]
         place = {job_id: index for index, job_id in enumerate(wanted)}
         return Page(sorted(_jobs(self._connection, wanted), key=lambda job: place[job.id]), floor)
@@ -137,21 +140,21 @@ def _indexed(connection: Connection, which: Filter, latest: int) -> Iterator[int
 
 def _unfinished(connection: Connection, statuses: set[Status]) -> list[int]:
     """Ids of running or pending jobs, in any order, and no more than tell that there are too many."""
-    query = QUERIES.running_ids if statuses == {Status.RUNNING} else QUERIES.unfinished_ids
+    query = connection.queries.running_ids if statuses == {Status.RUNNING} else connection.queries.unfinished_ids
     return [row[0] for row in connection.rows(query, {"limit": _FEW + 1})]
 
 
 def _types(connection: Connection, which: Filter, status: Status) -> list[str]:
     if which.types:
         return list(dict.fromkeys(which.types))
-    return [row[0] for row in connection.rows(QUERIES.unsuccessful_types, {"status": status.value})]
+    return [row[0] for row in connection.rows(connection.queries.unsuccessful_types, {"status": status.value})]
 
 
 def _stream(connection: Connection, status: Status, type_: str, latest: int, chunk: int) -> Iterator[int]:
     """The unsuccessful jobs of a type from the latest down; each chunk is a statement of its own."""
     while True:
         parameters = {"status": status.value, "type": type_, "latest": latest, "limit": chunk}
-        rows = connection.rows(QUERIES.unsuccessful_ids, parameters)
+        rows = connection.rows(connection.queries.unsuccessful_ids, parameters)
         yield from (row[0] for row in rows)
         if len(rows) < chunk:
             return
@@ -162,7 +165,7 @@ def _among(connection: Connection, which: Filter, candidates: Iterator[int]) -> 
     parameters = _parameters(which)
     while True:
         batch = list(itertools.islice(candidates, _BATCH))
-        matching = connection.rows(QUERIES.match_among, parameters | {"ids": json.dumps(batch)})
+        matching = connection.rows(connection.queries.match_among, parameters | {"ids": json.dumps(batch)})
         ended = len(batch) < _BATCH
         yield Look([row[0] for row in matching], None if ended else batch[-1])
         if ended:
@@ -174,12 +177,12 @@ def _walk(connection: Connection, which: Filter, latest: int) -> Iterator[Look]:
     rows = _BATCH  # mostly what is wanted is on top
     while True:
         began = time.monotonic()
-        row = connection.row(QUERIES.stretch, {"latest": latest, "rows": rows})
+        row = connection.row(connection.queries.stretch, {"latest": latest, "rows": rows})
         floor, lowest = row if row is not None else (None, None)
         if floor is None:
             yield Look([], None)
             return
-        matching = connection.rows(QUERIES.match_stretch, parameters | {"latest": latest, "floor": floor})
+        matching = connection.rows(connection.queries.match_stretch, parameters | {"latest": latest, "floor": floor})
         ended = floor == lowest
         yield Look([row[0] for row in matching], None if ended else floor)
         if ended:
@@ -208,5 +211,5 @@ def _jobs(connection: Connection, wanted: list[int]) -> list[Job]:
     jobs: list[Job] = []
     for start in range(0, len(wanted), _BATCH):
         batch = json.dumps(wanted[start : start + _BATCH])
-        jobs += [job_of(row) for row in connection.rows(QUERIES.jobs_among, {"ids": batch})]
+        jobs += [job_of(row) for row in connection.rows(connection.queries.jobs_among, {"ids": batch})]
     return jobs

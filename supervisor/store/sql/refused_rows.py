@@ -7,13 +7,11 @@ transaction for each row, since a trigger may undo or ignore all of one.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from supervisor.domain.settlement import MAX_MESSAGE, clipped
-from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import RowRefused
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 
 Item = TypeVar("Item")
 
@@ -21,7 +19,7 @@ IGNORED = "a trigger ignores the change"
 
 
 def one_by_one(
-    connection: Connection, items: Iterable[Item], change: Callable[[sqlite3.Connection, Item], int]
+    connection: Connection, items: Iterable[Item], change: Callable[[Transaction, Item], int]
 ) -> tuple[int, list[tuple[Item, str]]]:
     """Change each in a transaction of its own. Returns (sum of `change`'s results, refused items with reasons)."""
     changed, refused = 0, []
@@ -52,9 +50,9 @@ def quarantine(
     about = {"id": job_id, "error": message, "now": now, "owner": owner, "token": token, "expires_at": expires_at}
     try:
         with connection.write() as raw:
-            changed = raw.execute(QUERIES.set_aside, about).rowcount > 0
+            changed = raw.execute(connection.queries.set_aside, about).rowcount > 0
             if changed:
-                raw.execute(QUERIES.note_set_aside, about)
+                raw.execute(connection.queries.note_set_aside, about)
     except RowRefused:
         return False
     return changed

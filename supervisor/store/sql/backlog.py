@@ -10,47 +10,51 @@ from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import Status, shown
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import Depth, JobSelector
-from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.rows import selected
-from supervisor.store.sqlite.settling import record
+from supervisor.store.sql.connection import Connection, Row
+from supervisor.store.sql.rows import selected
+from supervisor.store.sql.settling import record
 
 _UNREADABLE = "what it requires is not valid UTF-8"
 _BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 
 
-class SqliteBacklog:
+class SqlBacklog:
     """Implements `store.base.Backlog`.
 
-    With `fail_unreadable`, `depth` fails jobs whose requirements cannot be read: they would wait forever.
+    `unreadable` are requirements that a query has met and that are not text: `depth` fails their jobs, which would
+    wait forever.
     """
 
-    def __init__(self, connection: Connection, *, fail_unreadable: bool = False) -> None:
+    def __init__(self, connection: Connection, unreadable: set[bytes] | None = None) -> None:
         self._connection = connection
-        self._fail_unreadable = fail_unreadable
+        self._queries = connection.queries
+        self._unreadable = unreadable
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
         """Looks for jobs of the default priority without requirements. A fifth of what `depth` costs."""
-        return any(self._connection.row(QUERIES.claim_first, (type_, 0, now)) is not None for type_ in wanted.types[:2])
+        return any(
+            self._connection.row(self._queries.claim_first, (type_, 0, now)) is not None for type_ in wanted.types[:2]
+        )
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """Costs a seek for each group."""
         total = Depth()
-        for group in self._connection.rows(QUERIES.groups, selected(wanted)):
+        for group in self._connection.rows(self._queries.groups, selected(wanted)):
             total = _with_group(self._connection, total, group, now, limit)
-        if self._fail_unreadable and self._connection.unreadable:
-            self._refuse_unreadable(wanted, now)
+        if self._unreadable:
+            self._refuse(self._unreadable, wanted, now)
         return total
 
-    def _refuse_unreadable(self, wanted: JobSelector, now: float) -> None:
-        unreadable, types = self._connection.unreadable, json.dumps(wanted.types)
+    def _refuse(self, unreadable: set[bytes], wanted: JobSelector, now: float) -> None:
+        types = json.dumps(wanted.types)
         try:
             with self._connection.write() as raw:
                 for requires in unreadable:
                     about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
-                    for (job_id,) in raw.execute(QUERIES.refuse_unreadable, about).fetchall():
+                    for (job_id,) in raw.execute(self._queries.refuse_unreadable, about).fetchall():
                         failure = Failure("requires", _UNREADABLE)
-                        record(raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
+                        record(self._queries, raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
         except StoreUnavailable:
             raise
         except StoreError:
@@ -61,40 +65,41 @@ class SqliteBacklog:
     def by_type(self, now: float, limit: int) -> dict[str, Depth]:
         found: dict[str, Depth] = {}
         if _crowded(self._connection):
-            for name, due, oldest, next_due in self._connection.rows(QUERIES.whole_backlog, {"now": now}):
+            for name, due, oldest, next_due in self._connection.rows(self._queries.whole_backlog, {"now": now}):
                 found[shown(name)] = Depth(min(int(due), limit), oldest, next_due)
             return found
-        for group in self._connection.rows(QUERIES.backlog):
+        for group in self._connection.rows(self._queries.backlog):
             type_ = shown(group[0])
             found[type_] = _with_group(self._connection, found.get(type_, Depth()), group, now, limit)
         return found
 
     def queue_sizes(self, now: float) -> list[QueueSizes]:
         waiting = {type_: depth.due for type_, depth in self.by_type(now, _MOST).items() if depth.due}
-        running = {shown(type_): count for type_, count in self._connection.rows(QUERIES.running_by_type)}
+        running = {shown(type_): count for type_, count in self._connection.rows(self._queries.running_by_type)}
         types = sorted({*waiting, *running})
         return [QueueSizes(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in types]
 
     def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
         if self.depth(wanted, now, 1).due:
             return True
-        return self._connection.row(QUERIES.awaiting_retry, {**selected(wanted), "latest": now + within}) is not None
+        which = {**selected(wanted), "latest": now + within}
+        return self._connection.row(self._queries.awaiting_retry, which) is not None
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         listed = {"types": json.dumps(list(types)), "since": since}
-        pending = self._connection.row(QUERIES.count_pending, listed)
-        failed = self._connection.row(QUERIES.unsuccessful_since, listed)
+        pending = self._connection.row(self._queries.count_pending, listed)
+        failed = self._connection.row(self._queries.unsuccessful_since, listed)
         return (pending[0] if pending else 0, failed[0] if failed else 0)
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
-        rows = self._connection.rows(QUERIES.unhandled, {"types": json.dumps(list(types))})
+        rows = self._connection.rows(self._queries.unhandled, {"types": json.dumps(list(types))})
         return [shown(row[0]) for row in rows]
 
     def requirements(self, now: float) -> list[tuple[str, str]]:
         if _crowded(self._connection):
             return []
         found: dict[tuple[str, str], None] = {}
-        for type_, requires, _, first_at in self._connection.rows(QUERIES.backlog):
+        for type_, requires, _, first_at in self._connection.rows(self._queries.backlog):
             if requires and isinstance(first_at, (int, float)) and first_at <= now:
                 found[shown(type_), shown(requires)] = None
         return list(found)
@@ -102,7 +107,7 @@ class SqliteBacklog:
 
 def _crowded(connection: Connection) -> bool:
     """Whether one look at the whole index costs less than a few seeks a group."""
-    row = connection.row(QUERIES.crowded)
+    row = connection.row(connection.queries.crowded)
     return row is not None and bool(row[0])
 
 
@@ -116,7 +121,7 @@ def _with_group(connection: Connection, before: Depth, group: Row, now: float, l
     due = before.due
     if due < limit:
         which = {"type": type_, "requires": requires, "priority": priority, "now": now, "limit": limit - due}
-        row = connection.row(QUERIES.count_group, which)
+        row = connection.row(connection.queries.count_group, which)
         due += row[0] if row else 0
     return before._replace(due=due, oldest=_earlier(before.oldest, first_at))
 
