@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,17 @@ from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
+PATIENT = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\nlock_time = "1s"\nprefetch = 1\n'
+PATIENT_HANDLER = """
+import os, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    while "until" in (payload or {}) and not os.path.exists(payload["until"]):
+        time.sleep(0.01)
+    record("end", ctx)
+"""
 NEWEST = len(shipped("supervisor.store.sqlite"))
 
 
@@ -64,6 +76,52 @@ def test_an_older_program_refuses_a_newer_schema_and_leaves_it_alone(make_site: 
     assert f"this one knows schema {NEWEST}: upgrade it" in said
     assert hashlib.sha256(site.database.read_bytes()).digest() == before
     assert not site.runs("start", job)
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("how", ["migrate", "a second supervisor"])
+def test_a_migration_under_running_jobs_leaves_them_to_their_workers(make_site: MakeSite, how: str) -> None:
+    """Schema 10: a supervisor whose workers run jobs meanwhile, a foreign program that holds one, and a schedule."""
+    site = make_site(PATIENT, PATIENT_HANDLER)
+    first = site.start()
+    end = site.folder / "end"
+    running = site.queue.enqueue_many("work", [{"until": str(end)}] * 2)
+    for job in running:
+        site.running_pid(job)
+    waiting = site.queue.enqueue("work")
+    site.rows("INSERT INTO job_schedules (name, timing, next_at, last_at) VALUES ('nightly', '[]', 4e9, 1e9)")
+    [(foreign,)] = site.rows("INSERT INTO jobs(type) VALUES ('theirs') RETURNING id")
+    site.rows("UPDATE jobs SET status = 'running' WHERE id = ?", foreign)
+    for column in ("type", "payload", "paused_at"):
+        site.rows(f"ALTER TABLE job_schedules DROP COLUMN {column}")
+    site.rows("UPDATE job_meta SET value = '9' WHERE key IN ('schema_version', 'oldest_writer')")
+    before = held(site, *running, foreign)
+
+    if how == "migrate":
+        assert "applied migrations 10" in command(site, "migrate")
+    else:
+        second = site.start()
+    assert held(site, *running, foreign) == before
+    assert site.rows("SELECT * FROM job_schedules") == [("nightly", "[]", 4e9, 1e9, None, "", "{}", None)]
+    site.rows("UPDATE jobs SET status = 'done' WHERE id = ?", foreign)
+    end.touch()
+    for job in (*running, waiting):
+        site.done(job)
+    site.verdict(others=[foreign])
+    assert [len(site.runs("start", job)) for job in running] == [1, 1]
+    assert site.stop(first) == 0
+    if how != "migrate":
+        assert site.stop(second) == 0
+    [copy] = site.folder.glob("app.db.before-*")
+    with contextlib.closing(sqlite3.connect(copy)) as opened:
+        assert opened.execute("SELECT value FROM job_meta WHERE key = 'schema_version'").fetchone() == ("9",)
+        assert opened.execute("SELECT count(*) FROM jobs WHERE status = 'running'").fetchone() == (3,)
+
+
+def held(site: Site, *jobs: int) -> list[Any]:
+    """What a claim consists of, apart from its expiry."""
+    sql = "SELECT id, status, locked_by, claim_token, attempts, crashes FROM jobs WHERE id = ?"
+    return [site.rows(sql, job) for job in jobs]
 
 
 def make_older(site: Site) -> list[int]:
