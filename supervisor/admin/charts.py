@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from supervisor.admin import formatting
-from supervisor.admin.hour import Series
+from supervisor.admin.chart_data import Series
 
 WIDTH, HEIGHT = 600.0, 100.0
 _GAP = 0.22  # fraction of a bar's width that is left empty
@@ -31,19 +31,21 @@ def top(series: Sequence[Series]) -> float:
     return ceiling(max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0))
 
 
-def bars(series: Sequence[Series], times: Sequence[float], description: str) -> Markup:
-    """Stacked bars of all series, one bar per time. A tooltip shows the numbers of each bar."""
+def bars(series: Sequence[Series], times: Sequence[float], description: str, *, dated: bool = False) -> Markup:
+    """Stacked bars of all series, one bar per time. A tooltip shows the numbers of each bar, with `dated` also its
+    date.
+    """
     highest = top(series)
     place = WIDTH / max(1, len(times))
-    minutes = []
+    drawn = []
     for index, at in enumerate(times):
         values = [(one, one.values[index]) for one in series]
         if any(value for _, value in values):
-            minutes.append(_bar(values, index * place, place, highest, at))
+            drawn.append(_bar(values, index * place, place, highest, _told(at, dated)))
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
     ).format(*(_short(WIDTH), _short(HEIGHT), description)) + Markup("{}{}</svg>").format(
-        _grid(), Markup("").join(minutes)
+        _grid(), Markup("").join(drawn)
     )
 
 
@@ -62,7 +64,7 @@ def spark(series: Series, description: str) -> Markup:
     ).format(_short(WIDTH), _short(HEIGHT), description, series.key, area, series.key, " ".join(points))
 
 
-def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, highest: float, at: float) -> Markup:
+def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, highest: float, when: Markup) -> Markup:
     told = ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values if value)
     shapes, y = [], HEIGHT
     for one, value in values:
@@ -75,16 +77,21 @@ def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, high
                 )
             )
     return Markup(
-        '<g class="minute"><title data-at="{}">{}: {}</title>'
-        '<rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
+        '<g class="minute"><title {}: {}</title><rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
     ).format(
-        formatting.iso(at),
-        formatting.clock(at),
+        when,
         told,
         _short(left),
         _short(place),
         _short(HEIGHT),
         Markup("").join(shapes),
+    )
+
+
+def _told(at: float, dated: bool) -> Markup:
+    """When a bar begins, which live.js puts into the browser's time zone."""
+    return Markup('data-at="{}">{}').format(
+        formatting.iso(at), formatting.day_and_clock(at) if dated else formatting.clock(at)
     )
 
 

@@ -74,6 +74,17 @@ def clock(at: float) -> str:
     return NOTHING if moment is None else moment.astimezone().strftime("%H:%M")
 
 
+def day(at: float) -> str:
+    """`11-23`, in this machine's time zone."""
+    moment = _moment(at)
+    return NOTHING if moment is None else moment.astimezone().strftime("%m-%d")
+
+
+def day_and_clock(at: float) -> str:
+    """`11-23 20:41`."""
+    return f"{day(at)} {clock(at)}"
+
+
 def date_and_time(at: float) -> str:
     """`2026-11-23 20:41:33`, in this machine's time zone."""
     moment = _moment(at)

@@ -42,6 +42,16 @@ def hour(at: float) -> Markup:
     return _time(at, formatting.clock(at), "clock")
 
 
+def day(at: float) -> Markup:
+    """A <time> that shows month and day."""
+    return _time(at, formatting.day(at), "day")
+
+
+def day_and_clock(at: float) -> Markup:
+    """A <time> that shows month, day, hour and minute."""
+    return _time(at, formatting.day_and_clock(at), "day-clock")
+
+
 def _time(at: float, text: str, shows: str = "age") -> Markup:
     """What it shows, and its tooltip, are put into the browser's time zone by live.js."""
     return Markup('<time datetime="{}" title="{}" data-show="{}">{}</time>').format(
@@ -100,7 +110,7 @@ def _environment() -> Environment:
     texts = ("pretty", "brief", "cut", "timing", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
     environment.filters |= {
-        own.__name__: own for own in (moment, stamp, hour, encoded, query, nameable, segment, final)
+        own.__name__: own for own in (moment, stamp, hour, day, day_and_clock, encoded, query, nameable, segment, final)
     }
     environment.globals |= {
         "counted": formatting.counted,

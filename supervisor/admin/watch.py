@@ -8,9 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from supervisor.admin.chart_data import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import StoreError
+from supervisor.domain.history import Minute, minute_of
 from supervisor.domain.json_safe import json_safe
+from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.status import Costs, gather
 from supervisor.ops.views import Overview
 
@@ -33,6 +36,7 @@ class Watch:
         self._executor = executor
         self._guard = asyncio.Lock()
         self._costs = Costs()
+        self._charted: dict[Period, CostCache[list[Minute]]] = {period: CostCache(40) for period in PERIODS.values()}
         self._seen: Overview | None = None
         self._at = 0.0
         self._listeners: set[Listener] = set()
@@ -48,6 +52,19 @@ class Watch:
                 )
                 self._at = time.monotonic()
             return self._seen
+
+    async def chart_data(self, period: Period, now: float) -> ChartData:
+        """The history of a period, read at most as often as costs a fortieth of a core. `now` is Unix seconds.
+
+        Raises StoreError if the database cannot be used.
+        """
+        since = period.times(now)[0]
+        rows = await self._executor.ask(
+            lambda operations: self._charted[period].answer(
+                lambda: operations.history.added_up(since, minute_of(now), period.step)
+            )
+        )
+        return ChartData(rows, period, now)
 
     @property
     def listeners(self) -> int:

@@ -1,4 +1,6 @@
-"""The last hour in minutes: the maintainer keeps it for charts, so that no scraper is needed."""
+"""What ran: the last day by the minute and a month by the hour. The maintainer keeps it for charts, so that no scraper
+is needed.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MINUTE = 60.0  # seconds
-KEPT = 3600.0  # seconds of history
+HOUR = 3600.0
+DAY = 24 * HOUR
+KEPT = 30 * DAY  # seconds of history
+MINUTES_KEPT = DAY + 10 * MINUTE  # at least: a chart of the last day may begin a little earlier
 MOST_TYPES = 50  # with a row of their own in each minute
 OTHERS = ""  # the type under which the others are added up
 
 
 class Minute(NamedTuple):
-    """One type in one minute. `at` is the Unix time at which the minute began.
+    """One type in one minute, or in a longer time. `at` is the Unix time at which that began.
 
     Counts are of the minute: runs that ended `done`, and attempts that `failed`, crashes and time limits
-    included. `waiting` (due) and `running` are the values at its end. `run_seconds` and `wait_seconds` are
-    sums over the runs of our workers, to be divided by `done + failed`.
+    included. `waiting` (due) and `running` are the values at its end; of a longer time, the largest of these values.
+    `run_seconds` and `wait_seconds` are sums over the runs of our workers, to be divided by `done + failed`.
     """
 
     at: float
@@ -61,6 +66,16 @@ def minute_of(now: float) -> float:
     return now // MINUTE * MINUTE
 
 
+def hour_of(now: float) -> float:
+    """When the hour that contains `now` began."""
+    return now // HOUR * HOUR
+
+
+def minutes_begin(now: float) -> float:
+    """The time from which on every minute has a row of its own; each hour before it has one for all its minutes."""
+    return hour_of(now - MINUTES_KEPT)
+
+
 def recorded(
     at: float, sums: Mapping[str, Sums], counted: Mapping[str, Sums], standing: Iterable[QueueSizes]
 ) -> list[Minute]:
@@ -100,7 +115,7 @@ def _together(at: float, rows: list[Minute]) -> Minute:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """One type over some minutes. Means are seconds per run, None without runs."""
+    """One type over some time, usually an hour. Means are seconds per run, None without runs."""
 
     done: int
     failed: int
@@ -125,10 +140,10 @@ def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
     found: dict[str, list[Minute]] = {}
     for minute in minutes:
         found.setdefault(minute.type, []).append(minute)
-    return {type_: hour_of(rows) for type_, rows in found.items()}
+    return {type_: combined(rows) for type_, rows in found.items()}
 
 
-def hour_of(minutes: Iterable[Minute]) -> Hour:
+def combined(minutes: Iterable[Minute]) -> Hour:
     """All of these minutes, combined."""
     sums = _together(0.0, list(minutes))
     runs = sums.done + sums.failed

@@ -1,4 +1,4 @@
-"""Records the last hour in minutes: finished jobs and queue sizes."""
+"""Records what ran, by minute: finished jobs and queue sizes. Minutes that are over a day old become hours."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.domain.duty import Duty, Needs, Result
-from supervisor.domain.history import KEPT, MINUTE, Sums, minute_of, recorded
+from supervisor.domain.history import KEPT, MINUTE, Sums, hour_of, minute_of, minutes_begin, recorded
 from supervisor.store.base import Backlog, History
 from supervisor.system import counters
-
-# Old minutes are deleted several at a time: otherwise an idle queue would be written to every minute for an hour.
-_SLACK = 10 * MINUTE
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Result):
+    """Rows that were written, added to those of hours, and deleted."""
+
     minutes: int = 0
+    rolled_up: int = 0
     forgotten: int = 0
 
 
@@ -27,6 +27,8 @@ class HistoryRecorder(Duty):
 
     The state of the counters is stored with the minutes, in one transaction. So no matter who dies, a minute is
     counted once: the next maintainer continues from the stored state.
+
+    Once an hour it deletes what is too old, and rolls up minutes: an hour in each run, in a transaction of its own.
     """
 
     name = "history"
@@ -39,6 +41,7 @@ class HistoryRecorder(Duty):
         self._supervisor = supervisor
         self._path = path
         self._minute: float | None = None
+        self._tidied: float | None = None  # the hour in which that was done
 
     def next_at(self, now: float) -> float | None:
         return None if self._minute is None else self._minute + MINUTE
@@ -46,16 +49,26 @@ class HistoryRecorder(Duty):
     def run(self, now: float) -> Recorded:
         """Write the minute before this one, if that has not been done. `now` is Unix seconds."""
         minute = minute_of(now)
+        written = 0
         if self._minute is not None and minute > self._minute:
             written = self._write(minute - MINUTE, now)
-            self._minute = minute
-            return Recorded(written, self._history.forget(now - KEPT - (0.0 if written else _SLACK)))
-        self._minute = minute  # at the start, or after the clock was set back
-        return Recorded()
+        self._minute = minute  # also at the start, or after the clock was set back
+        return self._tidy(now, written)
 
     def close(self, now: float) -> Recorded:
         """Write the current minute as far as it has come: no later run will."""
         return Recorded(self._write(minute_of(now), now))
+
+    def _tidy(self, now: float, written: int) -> Recorded:
+        """The minute is written: an error here does not write it again."""
+        hour = hour_of(now)
+        if hour == self._tidied:
+            return Recorded(written)
+        forgotten = self._history.forget(now - KEPT)
+        rolled_up = self._history.roll_up(minutes_begin(now))
+        if not rolled_up:
+            self._tidied = hour
+        return Recorded(written, rolled_up, forgotten, more=rolled_up > 0)
 
     def _write(self, minute: float, now: float) -> int:
         before = self._history.counted(self._supervisor)

@@ -115,7 +115,7 @@ def gather(
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
     speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
     backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
-    hour = _by_name_of(by_type(operations.history.minutes(now - HOUR)))
+    hour = _by_name_of(by_type(operations.history.minutes(now - HOUR, now)))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
     for type_, status, count in costs.open.answer(operations.statistics.open_counts) + costs.closed.answer(

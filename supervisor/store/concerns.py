@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Protocol
 
 from supervisor.domain.history import Minute, QueueSizes
@@ -136,10 +137,13 @@ class Controls(Protocol):
 
 
 class History(Protocol):
-    """The finished jobs of the last hour, minute by minute."""
+    """The finished jobs: of the last day by the minute, of the days before by the hour."""
 
-    def minutes(self, since: float) -> list[Minute]:
-        """The recorded minutes since then, in order."""
+    def minutes(self, since: float, until: float = inf, limit: int = -1) -> list[Minute]:
+        """What was recorded from `since` on and before `until`, in order; with a `limit`, the first rows."""
+
+    def added_up(self, since: float, until: float, step: float, limit: int = -1) -> list[Minute]:
+        """The same, added up in steps of so many seconds that begin with `since`. Counts stop at 9e15."""
 
     def counted(self, supervisor: str) -> str:
         """The note that was stored with this supervisor's last recorded minutes; "{}" at first."""
@@ -147,8 +151,15 @@ class History(Protocol):
     def record(self, supervisor: str, before: str, after: str, minutes: Sequence[Minute]) -> bool:
         """Add minutes and store the note `after`, in one transaction; or neither, if the note is not `before`."""
 
+    def roll_up(self, before: float) -> int:
+        """Put one row for each type in the place of the minutes of an hour, the first one before `before` (a full
+        hour) that still has minutes. Returns how many rows went; without any, nothing is written.
+
+        The counts are added and the minutes deleted in one transaction, so nothing is counted twice or lost.
+        """
+
     def forget(self, before: float) -> int:
-        """Delete minutes that began before then. Without any, nothing is written."""
+        """Delete rows that began before then. Without any, nothing is written."""
 
 
 class AlertStore(Protocol):

@@ -1,7 +1,7 @@
 """Statements of maintainer and workers fail, once or several times in a row, while everything is going on.
 
 One run has a bit of everything: a dead supervisor's jobs, expired claims, a death, a batch, a failed job with
-a second chance, a cancelled one, schedules, a pool at zero, old rows to prune, locks to renew. Several
+a second chance, a cancelled one, schedules, a pool at zero, old rows to prune, old minutes, locks to renew. Several
 statements fail in the same run, each once over all processes. Afterwards all goes on: nothing is lost,
 nothing is charged, each schedule fires.
 """
@@ -78,6 +78,14 @@ class Batch:
             record("end", job)
         return [None] * len(payloads)
 """
+# The first minutes of twelve hours that are past, and of one that is past keeping.
+OLD_MINUTES = """
+WITH n(hour) AS (SELECT value FROM json_each('[1000,40,41,42,43,44,45,46,47,48,49,50,51]')),
+  m(minute) AS (SELECT value FROM json_each('[0,1,2]'))
+INSERT INTO job_history
+SELECT strftime('%s', 'now') / 3600 * 3600.0 - hour * 3600.0 + minute * 60.0, 'old', 1, 0, 0, 0, 0.0, 0.0 FROM n, m
+"""
+HOURS = "SELECT done, minute % 3600 FROM job_history WHERE type = 'old'"
 
 
 @dataclass
@@ -104,6 +112,7 @@ def prepare(site: Site) -> Scene:
     )
     [(manual,)] = site.rows("INSERT INTO jobs(type, status) VALUES ('work', 'running') RETURNING id")
     [(old,)] = site.rows("INSERT INTO jobs(type, status, completed_at) VALUES ('work', 'done', 1) RETURNING id")
+    site.rows(OLD_MINUTES)
     deadly, flaky, _, _ = queue.enqueue_many("work", ["deadly", "flaky", "parent", "result"])
     for requires in ("", "gpu"):
         queue.enqueue_many("work", [0.0] * 4, requires=requires)
@@ -145,6 +154,7 @@ def see_through(scene: Scene, points: Sequence[str], hit: Callable[[int], None] 
     late = site.queue.enqueue("sleepy", 0.0)
     site.done(late)
     wait_for(lambda: not site.rows("SELECT id FROM jobs WHERE id = ?", scene.old), "the old row to be pruned")
+    wait_for(lambda: site.rows(HOURS) == [(3, 0)] * 12, "the hours of the history")
     children = [row[0] for row in site.rows("SELECT id FROM jobs WHERE payload = '\"child\"'")]
     assert len(children) == 1
     assert site.stop(run) == 0
@@ -192,6 +202,7 @@ MAINTAINER = {
     "waking": ["groups", "data_version", "controls", "cancels", "unhandled", "inserted"],
     "schedules": ["schedule", "plan", "move_on", "note_fired", "insert_job"],
     "upkeep": ["prune_until", "prune", "prune_errors", "prune_runs", "prune_batch_limits", "prune_second_chances"],
+    "history": ["has_history_before", "forget_history", "first_minute", "add_hour", "forget_minutes"],
     "chances": ["failed_after", "retry", "note_second_chance"],
 }
 WORKER = {

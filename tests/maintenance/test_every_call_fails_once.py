@@ -20,7 +20,7 @@ from supervisor.domain.alerts import Alert
 from supervisor.domain.alerts import State as AlertState
 from supervisor.domain.duty import Duty
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
-from supervisor.domain.history import MINUTE
+from supervisor.domain.history import DAY, HOUR, MINUTE, Minute
 from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
@@ -132,6 +132,8 @@ class World:
         for type_, status in (("tag", Status.FAILED), ("ancient", Status.DONE), ("lost", Status.FAILED)):
             desk.finish(desk.put(type_, at=FIRST - 9000), status, at=FIRST - 8000)
         desk.operations.controls.scale("tag", 3, FIRST)
+        minutes = [Minute(HOUR * (FIRST // HOUR) - days * DAY + MINUTE, "tag", done=1) for days in (40, 3, 2)]
+        assert desk.maintenance.history.record("own", "{}", "{} ", minutes)
         alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
         desk.maintenance.finished.alerts.begin(alert.id, AlertState(0).written())
         desk.put("nobodys")
@@ -200,7 +202,8 @@ class World:
             "pruning": "ancient" not in jobs,
             "schedule": "planned" in jobs,
             "alert": "alarm" in jobs,
-            "history": bool(self.look.history.minutes(0.0)),
+            "history": bool(self.look.history.minutes(FIRST - HOUR)),
+            "hours": [row.at % HOUR for row in self.look.history.minutes(-1e9, FIRST - DAY)] == [0.0, 0.0],
             "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}} in self.messages,
             "cancels": {"cancels": [[live.id, 1, "w-live"]]} in self.messages,
             "unhandled": any("nobodys" in message.get("unhandled", ()) for message in self.messages),

@@ -1,4 +1,4 @@
-"""The last hour with real processes: what was finished stands in it once, whoever is killed in between."""
+"""The history with real processes: what was finished stands in it once, whoever is killed in between."""
 
 from __future__ import annotations
 
@@ -121,6 +121,44 @@ def test_a_maintainer_killed_at_its_writing_loses_nothing_and_doubles_nothing(
     work_off(site)
     assert site.stop(supervisor) == 0
     assert recorded(site) == happened(site) == {"work": (3 * 17, 3 * 11)}
+
+
+THREE_HOURS = """
+WITH RECURSIVE n(value) AS (SELECT 0 UNION ALL SELECT value + 1 FROM n WHERE value < 179)
+INSERT INTO job_history
+SELECT strftime('%s', 'now') / 3600 * 3600.0 - 40 * 3600 + value * 60, 'old', 1, 2, value % 7, 0, 0.5, 0.25 FROM n
+"""
+OLD_ROWS = "SELECT done, failed, waiting, run_seconds, wait_seconds FROM job_history WHERE type = 'old' ORDER BY minute"
+ROLLED_UP = [(60, 120, 6, 30.0, 15.0)] * 3  # each hour in one row
+
+
+QUICK = {("forget_minutes.before", "kill"), ("forget_minutes.committed", "kill"), ("forget_minutes", "fail:full")}
+ROLLING_UP = [
+    pytest.param(place, action, marks=[] if (place, action) in QUICK else [pytest.mark.long])
+    for action in ("kill", "fail:busy", "fail:full", "fail:error")
+    for place in (
+        *("first_minute.before", "add_hour.before", "add_hour"),
+        *("forget_minutes.before", "forget_minutes", "forget_minutes.committed"),
+    )
+]
+
+
+@pytest.mark.fault(70)
+@pytest.mark.parametrize(("place", "action"), ROLLING_UP)
+def test_hours_are_rolled_up_once_whatever_happens_to_the_maintainer(
+    make_site: MakeSite, place: str, action: str
+) -> None:
+    site = make_site(POOLS, HANDLERS)
+    site.queue.create_tables()
+    site.rows(THREE_HOURS)
+    point = f"maintainer:{place}={action}"
+    supervisor = site.start(env=site.failpoints(point))
+    site.hit(point)
+    work_off(site)  # the other duties go on
+    wait_for(lambda: site.rows(OLD_ROWS) == ROLLED_UP, "hours")
+    assert site.stop(supervisor) == 0
+    assert site.rows("SELECT count(*), sum(minute % 3600) FROM job_history WHERE type = 'old'") == [(3, 0)]
+    assert recorded(site) == happened(site) | {"old": (180, 360)}
 
 
 def test_killed_workers_are_counted_as_failures_and_what_they_had_done_is_not_lost(

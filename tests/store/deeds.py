@@ -222,6 +222,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
             lambda r: (r.history.counted("s1"), r.history.record("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
             False,
         ),
+        "roll up": (lambda r: r.history.roll_up(NOW), False),
         "forget history": (lambda r: r.history.forget(NOW), False),
         "inserted": (lambda r: duties.inserted_so_far(r._connection), True),
     }
@@ -282,6 +283,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.jobs.arranged(Filter(text="a"), by=Sort.CHANGED, descending=True, before=None, limit=9),
                 r.statistics.error_groups(0.0, 9),
                 r.history.minutes(0.0),
+                r.history.added_up(0.0, NOW, 900.0),
                 r.statistics.counts(),
                 r.backlog.depth(JobSelector(("mail",)), NOW, 9),
                 r.statistics.failures(0.0),

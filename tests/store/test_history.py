@@ -1,12 +1,18 @@
-"""The last hour in minutes: exactly what was finished, whoever writes it, whoever dies, however often it is tried."""
+"""The history by minute and hour: exactly what was finished, whoever writes it, whoever dies, however often it is
+tried.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.domain.history import KEPT, MINUTE, Minute, QueueSizes
+from supervisor.domain.errors import StoreError
+from supervisor.domain.history import DAY, HOUR, KEPT, MINUTE, MOST_TYPES, Minute, QueueSizes
 from supervisor.domain.job import Status
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.system.counters import Row, shared
@@ -170,17 +176,180 @@ class TestBounds:
         assert (found[""].done, found[""].waiting) == (sum(range(1, 11)), 7)
         assert sum(minute.done for minute in found.values()) == sum(range(1, 61))
 
-    def test_what_is_older_than_an_hour_goes(self, desk: Desk, path: Path, row: Row) -> None:
-        duty = historian(desk, path)
-        for minute in range(1, 100):
-            ran(row)
-            duty.run(START + 60 * minute)
-        kept = [minute.at for minute in desk.operations.history.minutes(0)]
-        assert kept[0] >= START + 60 * 99 - KEPT
-        assert len(kept) == 60
+    def test_a_busy_type_has_a_day_of_minutes_and_a_month_of_hours(self, desk: Desk, path: Path) -> None:
+        duty = historian(desk, path, begun=HOURS + 1)
+        for day in range(33):
+            write(desk, [Minute(HOURS + DAY * day + 60 * n, "tag", done=1) for n in range(1440)])
+            for hour in range(24):
+                tidy(duty, HOURS + DAY * day + HOUR * (hour + 1))
+        end = HOURS + 33 * DAY
+        at = [minute.at for minute in desk.operations.history.minutes(0)]
 
-        duty.run(START + 60 * 99 + KEPT + 1200)  # nothing has happened since
+        hours = [one for one in at if one < end - 25 * HOUR]
+        assert hours == [end - KEPT + HOUR * n for n in range(30 * 24 - 25)]
+        assert at[len(hours) :] == [end - 25 * HOUR + 60 * n for n in range(25 * 60)]
+        assert {row.done for row in desk.operations.history.added_up(end - KEPT, end, HOUR)} == {60}
+
+        tidy(duty, end + KEPT + HOUR)  # nothing has happened since
         assert desk.operations.history.minutes(0) == []
+
+
+HOURS = HOUR * (START // HOUR)  # a full hour
+LATER = HOURS + 2 * DAY  # when all that was written since has become hours
+
+
+def write(desk: Desk, minutes: Iterable[Minute]) -> None:
+    """As maintainers have written it."""
+    before = desk.maintenance.history.counted("s1")
+    assert desk.maintenance.history.record("s1", before, f"{before} ", list(minutes))
+
+
+def tidy(duty: HistoryRecorder, now: float) -> int:
+    """Let the duty run until it is done. Returns how many rows it has rolled up."""
+    rolled_up = 0
+    while (result := duty.run(now)).more:
+        rolled_up += result.rolled_up
+    return rolled_up
+
+
+@contextlib.contextmanager
+def foreign(desk: Desk) -> Iterator[sqlite3.Connection]:
+    path = desk.engine.url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+class TestRollingUp:
+    def test_counts_are_added_and_queue_sizes_are_the_largest(self, desk: Desk, path: Path) -> None:
+        duty = historian(desk, path)
+        write(
+            desk,
+            [
+                Minute(HOURS, "tag", 1, 2, 3, 1, 0.5, 0.25),
+                Minute(HOURS + 60, "tag", 10, 20, 9, 0, 0.5, 0.25),
+                Minute(HOURS + 3540, "tag", 100, 200, 4, 2, 1.0, 0.5),
+                Minute(HOURS + 1800, "mail", 5, waiting=7),
+                Minute(HOURS + HOUR, "tag", 1000),
+            ],
+        )
+        assert tidy(duty, LATER) == 3
+
+        assert desk.operations.history.minutes(0) == [
+            Minute(HOURS, "mail", 5, 0, 7, 0),
+            Minute(HOURS, "tag", 111, 222, 9, 2, 2.0, 1.0),
+            Minute(HOURS + HOUR, "tag", 1000),
+        ]
+
+    def test_an_hour_at_a_time_and_only_what_is_over_a_day_old(self, desk: Desk, path: Path) -> None:
+        duty = historian(desk, path)
+        write(desk, [Minute(HOURS + HOUR * hour + 60, "tag", done=1) for hour in range(4)])
+        now = HOURS + 2 * HOUR + DAY + 11 * MINUTE
+
+        assert [duty.run(now).rolled_up for _ in range(3)] == [1, 1, 0]
+        assert [row.at for row in desk.operations.history.minutes(0)] == [
+            HOURS,
+            HOURS + HOUR,
+            HOURS + 2 * HOUR + 60,
+            HOURS + 3 * HOUR + 60,
+        ]
+
+    def test_two_maintainers_roll_up_the_same_hours_once(self, desk: Desk, path: Path) -> None:
+        first, second = historian(desk, path), historian(desk, path)
+        write(desk, [Minute(HOURS + 60 * n, "tag", done=1) for n in range(180)])
+
+        for _ in range(5):
+            first.run(LATER)
+            second.run(LATER)
+        assert [(row.at, row.done) for row in desk.operations.history.minutes(0)] == [
+            (HOURS, 60),
+            (HOURS + HOUR, 60),
+            (HOURS + 2 * HOUR, 60),
+        ]
+
+    @pytest.mark.fault(27)
+    def test_what_comes_late_is_added_to_its_hour(self, desk: Desk, path: Path) -> None:
+        """The clock has leapt ahead and back in between."""
+        duty = historian(desk, path)
+        write(desk, [Minute(HOURS + 60, "tag", done=1, waiting=5)])
+        tidy(duty, LATER)
+        write(desk, [Minute(HOURS + 60 * n, "tag", done=1, waiting=n) for n in range(3)])
+        tidy(duty, HOURS + 180)
+        assert sum(row.done for row in desk.operations.history.minutes(0)) == 4
+        tidy(duty, LATER + HOUR)
+
+        assert desk.operations.history.minutes(0) == [Minute(HOURS, "tag", done=4, waiting=2)]
+
+    def test_of_many_types_the_busiest_keep_their_names_and_nothing_is_lost(self, desk: Desk, path: Path) -> None:
+        duty = historian(desk, path)
+        for minute in range(1, 6):
+            names = [f"{minute}-{number:02}" for number in range(MOST_TYPES)]
+            write(desk, [Minute(HOURS + 60 * minute, name, done=minute) for name in names])
+        write(desk, [Minute(HOURS + 60, "", failed=8)])
+        tidy(duty, LATER)
+
+        kept = {row.type: row for row in desk.operations.history.minutes(0)}
+        assert set(kept) == {f"5-{number:02}" for number in range(MOST_TYPES)} | {""}
+        assert (sum(row.done for row in kept.values()), kept[""].failed) == (15 * MOST_TYPES, 8)
+
+    def test_rows_of_other_programs_hold_nobody_up(self, desk: Desk, path: Path) -> None:
+        duty = historian(desk, path)
+        odd = [
+            (HOURS + 60, "tag", 2**63 - 1, 2**63 - 1, -5, 2**63 - 1, 9e999, -9e999),
+            (HOURS + 61.5, "tag", 2**63 - 1, -(2**63), 3, 0, -9e999, 9e999),
+            (HOURS, "tag", 2**63 - 1, 1, 0, 0, -9e999, 0.0),
+            (HOURS + 7, b"b\xff", 1, 1, 1, 1, 1.0, 1.0),
+            (9e999, "future", 1, 1, 1, 1, 1.0, 1.0),
+            (-9e999, "past", 1, 1, 1, 1, 1.0, 1.0),
+            (-5400.0, "past", 1, 1, 1, 1, 1.0, 1.0),
+        ]
+        with foreign(desk) as connection:
+            for values in odd:
+                connection.execute("INSERT INTO job_history VALUES (?, CAST(? AS TEXT), ?, ?, ?, ?, ?, ?)", values)
+
+        assert tidy(duty, LATER) == 4
+        steps = desk.operations.history.added_up(HOURS, LATER, HOUR)
+        assert [(row.at, row.done) for row in steps] == [(HOURS, 1), (HOURS, 9_000_000_000_000_000)]
+        assert [row.at for row in desk.operations.history.minutes(-9e999)] == [-7200, HOURS, HOURS]
+
+    @pytest.mark.fault(64)
+    def test_a_minute_is_written_though_nothing_can_be_rolled_up(self, desk: Desk, path: Path, row: Row) -> None:
+        duty = historian(desk, path)
+        write(desk, [Minute(HOURS - 2 * DAY + 60, "old", done=1)])
+        with foreign(desk) as connection:
+            connection.execute(
+                "CREATE TRIGGER no BEFORE DELETE ON job_history BEGIN SELECT RAISE(ABORT, 'it stays'); END"
+            )
+            for minute in range(1, 4):
+                ran(row)
+                for _ in range(3):  # as often as the scheduler tries it
+                    with pytest.raises(StoreError, match="it stays"):
+                        duty.run(START + HOUR + 60 * minute)
+            kept = [(row.type, row.done) for row in desk.operations.history.minutes(0)]
+            assert kept == [("old", 1), *[("tag", 1)] * 3]
+            connection.execute("DROP TRIGGER no")
+
+        assert tidy(duty, START + HOUR + 200) == 1
+        assert desk.operations.history.minutes(0)[0].at == HOURS - 2 * DAY
+
+
+class TestSteps:
+    def test_a_range_is_added_up_in_steps_from_its_beginning(self, desk: Desk, path: Path) -> None:
+        historian(desk, path)
+        write(desk, [Minute(HOURS + 60 * n, "tag", done=1, waiting=n, run_seconds=0.5) for n in range(60)])
+        write(desk, [Minute(HOURS + 60 * n, "mail", failed=1) for n in range(30, 32)])
+
+        found = desk.operations.history.added_up(HOURS + 120, HOURS + 3000, 900.0)
+
+        assert found == [
+            Minute(HOURS + 120, "tag", done=15, waiting=16, run_seconds=7.5),
+            Minute(HOURS + 1020, "mail", failed=2),
+            Minute(HOURS + 1020, "tag", done=15, waiting=31, run_seconds=7.5),
+            Minute(HOURS + 1920, "tag", done=15, waiting=46, run_seconds=7.5),
+            Minute(HOURS + 2820, "tag", done=3, waiting=49, run_seconds=1.5),
+        ]
+        assert desk.operations.history.added_up(HOURS + 120, HOURS + 3000, 900.0, 2) == found[:2]
+        assert [row.at for row in desk.operations.history.minutes(HOURS + 60, HOURS + 180)] == [HOURS + 60, HOURS + 120]
+        assert len(desk.operations.history.minutes(0, limit=7)) == 7
 
 
 class TestStanding:

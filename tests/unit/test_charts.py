@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from supervisor.admin import charts
-from supervisor.admin.hour import Hour, Series
+from supervisor.admin.chart_data import PERIODS, ChartData, Series
 from supervisor.domain import history
 from supervisor.domain.history import OTHERS, Minute
 
@@ -20,23 +21,44 @@ def minute(ago: int, type_: str = "tag", **fields: float) -> Minute:
     return Minute(MINUTE - 60 * ago, type_, **fields)
 
 
+def last_hour(rows: list[Minute]) -> ChartData:
+    return ChartData(rows, PERIODS["1h"], NOW)
+
+
 def bars(series: list[Series]) -> list[dict[str, str]]:
     picture = ElementTree.fromstring(charts.bars(series, [60.0 * n for n in range(len(series[0].values))], "text"))
     return [shape.attrib for shape in picture.iter("rect") if shape.attrib["class"] != "place"]
 
 
 def test_the_hour_has_sixty_minutes_and_nothing_from_outside_it() -> None:
-    hour = Hour([minute(0, done=2), minute(59, done=3), minute(60, done=100), minute(-1, done=100)], NOW)
+    hour = last_hour([minute(0, done=2), minute(59, done=3), minute(60, done=100), minute(-1, done=100)])
 
     [done, failed] = hour.by_state()
     assert (len(hour.times), hour.times[0], hour.times[-1]) == (60, MINUTE - 59 * 60, MINUTE)
     assert (done.values[0], done.values[-1], done.total, failed.total) == (3, 2, 5, 0)
 
 
+@pytest.mark.parametrize(("name", "count", "step"), [("1h", 60, 60), ("1d", 96, 900), ("30d", 120, 21_600)])
+@pytest.mark.parametrize("now", [NOW, MINUTE + 60, MINUTE // 86_400 * 86_400, MINUTE // 86_400 * 86_400 + 60])
+def test_the_last_step_of_a_period_has_the_last_full_minute(name: str, count: int, step: float, now: float) -> None:
+    period = PERIODS[name]
+    times = period.times(now)
+    last = now // 60 * 60 - 60
+    assert (len(times), times[-1] % step, times[-1] <= last < times[-1] + step) == (count, 0, True)
+    assert {after - before for before, after in itertools.pairwise(times)} == {step}
+    assert times[0] >= history.minutes_begin(now) or name == "30d"
+
+    data = ChartData([Minute(times[0], "a", 1), Minute(last, "a", 2), Minute(last + 60, "a", 4)], period, now)
+    [done, _] = data.by_state()
+    assert (done.values[0], done.values[-1], done.total) == (1, 2, 3)
+    assert data.of(["b"]).total() == history.QUIET
+    assert data.of(["a"]).total() == data.total()
+
+
 def test_types_have_colours_by_their_names_and_the_rare_ones_stand_together() -> None:
     minutes = [minute(1, name, done=count) for name, count in zip("gfedcba", range(1, 8), strict=True)]
 
-    series = Hour([*minutes, minute(2, OTHERS, failed=4)], NOW).by_type()
+    series = last_hour([*minutes, minute(2, OTHERS, failed=4)]).by_type()
 
     assert [(one.key, one.label, one.total) for one in series] == [
         ("type-0", "a", 7),
@@ -49,13 +71,12 @@ def test_types_have_colours_by_their_names_and_the_rare_ones_stand_together() ->
 
 
 def test_means_are_over_all_runs_and_unknown_without_any() -> None:
-    hour = Hour(
+    hour = last_hour(
         [
             minute(1, done=3, failed=1, run_seconds=8.0, wait_seconds=2.0),
             minute(2, "mail", done=1, run_seconds=100.0),
             minute(3, "idle", waiting=9),
-        ],
-        NOW,
+        ]
     )
 
     assert hour.sums(["tag"]) == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
@@ -89,6 +110,12 @@ def test_pointing_at_a_bar_tells_its_numbers() -> None:
     told = charts.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
 
     assert re.search(r'<title data-at="[^"]+">\d\d:\d\d: 1,200 done</title>', told)
+
+
+def test_a_bar_of_another_day_tells_its_date() -> None:
+    told = charts.bars([Series("done", "done", (3.0,))], [NOW], "text", dated=True)
+
+    assert re.search(r'<title data-at="2023-11-14T[^"]+">11-1\d \d\d:\d\d: 3 done</title>', told)
 
 
 def test_names_in_a_chart_stay_text() -> None:

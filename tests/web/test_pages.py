@@ -7,6 +7,7 @@ import contextlib
 import html
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,38 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
         assert (page.status_code, said in page.text) == (status, True)
         assert "secret" not in page.text
     assert "request_failed" in "".join(capsys.readouterr())
+
+
+def test_charts_go_back_as_far_as_chosen(queue: Queue, read: Callable[..., Reader]) -> None:
+    now = time.time()
+    for ago, type_ in ((300, "tag"), (7200, "tag"), (7300, "mail"), (5 * 86400, "tag"), (40 * 86400, "tag")):
+        minute = now // 60 * 60 - ago
+        write(queue, "INSERT INTO job_history VALUES (?, ?, 1, 2, 7, 0, 5.0, 0.5)", minute, type_)
+    reader = read()
+
+    for since, runs, period in (("", 3, "hour"), ("1h", 3, "hour"), ("1d", 9, "day"), ("30d", 12, "30 days")):
+        page = reader.get(f"/?since={since}").text
+        assert f"The last {period} by state done {runs // 3} failed {2 * runs // 3}" in words(page)
+        assert re.search(rf'<a href="/\?since={since or "1h"}" aria-current="true">Last {period}</a>', page)
+        assert len(re.findall('aria-label="Runs that ended', page)) == 2  # what the pictures say without eyes
+        history = reader.text(f"/history?type=tag&since={since}")
+        assert f"in the last {period}" in history
+        assert "Waiting jobs waiting at most 7" in history
+    assert "Done 3 in the last 30 days Failed attempts 6" in reader.text("/history?type=tag&since=30d")
+    assert "Done 4 in the last 30 days" in reader.text("/history?type=tag&type=mail&since=30d")
+    assert "Done 4 in the last 30 days" in reader.text("/history?since=30d")
+    assert "No run has ended in the last hour" in reader.text("/history?type=mail")
+    assert "The last hour by state" in reader.text("/?since=forever")
+    assert "<img" not in reader.get(f"/history?type={HOSTILE}&since={HOSTILE}").text
+
+
+def test_the_choice_of_a_period_keeps_the_types(read: Callable[..., Reader]) -> None:
+    reader = read()
+
+    page = reader.get("/history?type=a%20b&type=c%26since%3D1h").text
+    [link] = re.findall(r'<a href="([^"]*)">Last day</a>', page)
+    assert html.unescape(link) == "/history?since=1d&type=a+b&type=c%26since%3D1h"
+    assert "History of a b, c&since=1h" in reader.text(html.unescape(link))
 
 
 def test_payloads_and_results_are_shown_only_where_that_is_allowed(queue: Queue, read: Callable[..., Reader]) -> None:

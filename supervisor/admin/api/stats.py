@@ -1,8 +1,9 @@
-"""Statistics: counts, ages and run times, failures by cause, the last hour by minute."""
+"""Statistics: counts, ages and run times, failures by cause, the history by minute and by hour."""
 
 from __future__ import annotations
 
 import time
+from math import ceil, inf
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,11 +14,12 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
 from supervisor.admin.state import TheState
-from supervisor.domain.history import KEPT, Minute
+from supervisor.domain.history import HOUR, Minute, hour_of
 from supervisor.ops.views import TypeView, largest
 from supervisor.store.base import ErrorGroup
 
 DAY = 86400.0
+MOST_ROWS = 10_000  # of the history in one answer
 
 router = APIRouter(prefix="/api/admin", tags=["numbers"])
 
@@ -54,13 +56,32 @@ class HistoryQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     since: Moment | None = Field(default=None, description="Minutes since this time; default: the last hour.")
+    until: Moment | None = Field(default=None, description="Minutes that began before this time; default: all.")
 
 
 class History(BaseModel):
-    """The maintainer's history for charts: one row per type and minute."""
+    """The maintainer's history for charts: one row per type and minute. Before the last day, the minutes of an hour
+    have been added up in the first one.
+    """
 
     since: float
     minutes: list[Minute]
+    next: float | None = Field(description="With it as `since`, the rows after these; null: there are no more.")
+
+
+class HoursQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    since: Moment | None = Field(default=None, description="Hours since this time; default: the last day.")
+    until: Moment | None = Field(default=None, description="Hours that began before this time; default: all.")
+
+
+class HistoryHours(BaseModel):
+    """The same by the hour, for the last 30 days: sums, and the largest numbers of waiting and running jobs."""
+
+    since: float
+    hours: list[Minute]
+    next: float | None = Field(description="With it as `since`, the rows after these; null: there are no more.")
 
 
 @router.get("/stats", response_model=Stats, responses=reading())
@@ -91,6 +112,27 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
-    since = time.time() - KEPT if query.since is None else float(query.since)
-    minutes = await state.executor.ask(lambda operations: operations.history.minutes(since))
-    return answer({"since": since, "minutes": minutes})
+    since = time.time() - HOUR if query.since is None else float(query.since)
+    until = inf if query.until is None else float(query.until)
+    found = await state.executor.ask(lambda operations: operations.history.minutes(since, until, MOST_ROWS + 1))
+    minutes, following = bounded(found)
+    return answer({"since": since, "minutes": minutes, "next": following})
+
+
+@router.get("/history/hours", response_model=HistoryHours, responses=reading(422), dependencies=[each_once()])
+async def hours(state: TheState, query: Annotated[HoursQuery, Query()]) -> JSONResponse:
+    """The same by the hour; the current hour is included as far as it has come."""
+    since = hour_of(time.time() - DAY if query.since is None else float(query.since))
+    until = inf if query.until is None else HOUR * ceil(float(query.until) / HOUR)
+    found = await state.executor.ask(lambda operations: operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
+    rows, following = bounded(found)
+    return answer({"since": since, "hours": rows, "next": following})
+
+
+def bounded(rows: list[Minute]) -> tuple[list[Minute], float | None]:
+    """The first rows, as far as whole times fit into one answer, and the time of the next one."""
+    if len(rows) <= MOST_ROWS:
+        return rows, None
+    following = rows[-1].at
+    first = [row for row in rows if row.at < following]
+    return (first, following) if first else (rows, None)

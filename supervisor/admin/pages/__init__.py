@@ -3,6 +3,7 @@
 overview.py  the overview, with current problems
 jobs.py      the list with its filters (job_query.py), one job (copies.py), and the form for a new one
 failures.py  failed attempts, grouped by what went wrong
+history.py   the history of some types, and the choice of a period
 tables.py    workers and schedules
 route.py     what every page shares, and the error pages
 """
@@ -15,14 +16,14 @@ from starlette.staticfiles import StaticFiles
 
 from supervisor.admin.access import Visit, internal_error
 from supervisor.admin.api.problems import of_http
-from supervisor.admin.pages import failures, jobs, overview, tables
+from supervisor.admin.pages import failures, history, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
 
 
 def install(app: FastAPI) -> None:
     """Add the pages and their static files to the application."""
-    for part in (overview, jobs, failures, tables):
+    for part in (overview, jobs, failures, history, tables):
         app.include_router(part.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(404, _nothing)

@@ -1,4 +1,4 @@
-"""The overview page: pools, the last hour, and current problems."""
+"""The overview page: pools, charts, and current problems."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from supervisor.admin.hour import Hour, Series
+from supervisor.admin.chart_data import PERIODS, ChartData, Series
+from supervisor.admin.pages import history as history_page
 from supervisor.admin.pages import route
 from supervisor.admin.state import TheState
 from supervisor.domain import history
-from supervisor.domain.history import KEPT, minute_of
 from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.views import Overview, PoolView, largest
 
@@ -22,7 +22,7 @@ router = route.router()
 
 @dataclass(frozen=True, slots=True)
 class PoolCard:
-    """One pool with data of its workers and types."""
+    """One pool with data of its workers and types: `sums` and `failures` of the last hour, `runs` as in the charts."""
 
     view: PoolView
     busy: int
@@ -30,29 +30,32 @@ class PoolCard:
     oldest: float | None
     sums: history.Hour
     runs: Series
+    total: int  # of these runs
     failures: int
 
 
 @router.get("/")
 async def overview(request: Request, state: TheState) -> HTMLResponse:
     shown = await state.watch.overview()
-    hour = Hour(
-        await state.executor.ask(lambda operations: operations.history.minutes(minute_of(shown.time) - KEPT)),
-        shown.time,
-    )
+    chosen = history_page.chosen(request)
+    hour = await state.watch.chart_data(PERIODS["1h"], shown.time)
+    data = hour if chosen == "1h" else await state.watch.chart_data(PERIODS[chosen], shown.time)
     return await route.page(
         request,
         "overview.html",
         shown,
-        hour=hour,
+        total=hour.total(),
+        data=data,
+        periods=history_page.choice("/", chosen),
+        chosen=chosen,
         findings=diagnose(shown),
-        pools=[pool_card(pool, shown, hour) for pool in shown.pools],
+        pools=[pool_card(pool, shown, hour, data) for pool in shown.pools],
         dense=len(shown.pools) >= DENSE,
         oldest=largest(view.oldest_age for view in shown.types),
     )
 
 
-def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
+def pool_card(pool: PoolView, shown: Overview, hour: ChartData, data: ChartData) -> PoolCard:
     own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
     kept = [view for view in shown.types if view.type in pool.paused]
     return PoolCard(
@@ -61,6 +64,7 @@ def pool_card(pool: PoolView, shown: Overview, hour: Hour) -> PoolCard:
         due=pool.due + sum(view.due for view in kept),
         oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
         sums=hour.sums(pool.types),
-        runs=hour.runs_of(pool.types),
+        runs=data.runs_of(pool.types),
+        total=data.sums(pool.types).runs,
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),
     )

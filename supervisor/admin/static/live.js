@@ -29,7 +29,8 @@
   // Times in the browser's time zone; the tooltip has UTC, too. The server knows only its own zone.
   const two = (number) => String(number).padStart(2, "0");
   const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
-  const stamp = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(at)}:${two(at.getSeconds())}`;
+  const day = (at) => `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const stamp = (at) => `${at.getFullYear()}-${day(at)} ${clock(at)}:${two(at.getSeconds())}`;
   const zone = (at) => new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(at).find((part) => part.type === "timeZoneName").value;
 
   function localise(root) {
@@ -40,11 +41,14 @@
       const local = `${stamp(at)} ${zone(at)}`;
       time.title = local === utc ? utc : `${local} = ${utc}`;
       if (time.dataset.show === "clock") time.textContent = clock(at);
+      if (time.dataset.show === "day") time.textContent = day(at);
+      if (time.dataset.show === "day-clock") time.textContent = `${day(at)} ${clock(at)}`;
       if (time.dataset.show === "stamp") time.textContent = stamp(at);
     }
     for (const title of root.querySelectorAll("title[data-at]")) {
       const at = new Date(title.dataset.at);
-      if (!isNaN(at)) title.textContent = title.textContent.replace(/^\d\d:\d\d/, clock(at));
+      if (isNaN(at)) continue;
+      title.textContent = title.textContent.replace(/^(\d\d-\d\d )?\d\d:\d\d/, (_, dated) => `${dated ? `${day(at)} ` : ""}${clock(at)}`);
     }
   }
 

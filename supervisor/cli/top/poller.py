@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.cli.top.actions import Action
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError, StoreGone
-from supervisor.domain.history import KEPT, MINUTE, Minute
+from supervisor.domain.history import HOUR, MINUTE, Minute
 from supervisor.ops import commands
 from supervisor.ops.run_logs import end_of
 from supervisor.ops.status import Costs, gather
@@ -111,7 +111,7 @@ class Poller:
     def _minutes(self, operations: Operations, now: float) -> Sequence[Minute]:
         if time.monotonic() < self._next_history:
             return self.seen.minutes
-        minutes = operations.history.minutes(now - KEPT - MINUTE)
+        minutes = operations.history.minutes(now - HOUR - MINUTE)
         self._next_history = time.monotonic() + _HISTORY_EVERY
         return minutes
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Subject
-from supervisor.domain.history import KEPT, MINUTE, Minute, minute_of
+from supervisor.domain.history import HOUR, MINUTE, Minute, minute_of
 from supervisor.domain.printable import clean
 from supervisor.domain.text import final
 
@@ -67,7 +67,7 @@ def _series(minutes: Iterable[Minute], name: str, now: float) -> list[int]:
     for minute in minutes:
         of_minute[minute.at] += getattr(minute, name)
     last = minute_of(now) - MINUTE
-    return [of_minute[last - MINUTE * back] for back in range(int(KEPT / MINUTE) - 1, -1, -1)]
+    return [of_minute[last - MINUTE * back] for back in range(int(HOUR / MINUTE) - 1, -1, -1)]
 
 
 def chart(values: Sequence[float], width: int, height: int) -> list[str]:

@@ -1,10 +1,11 @@
-"""The last hour in minutes: written by the maintainers, read by the command line and the admin process."""
+"""What ran, by minute and by hour: written by the maintainers, read by the command line and the admin process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
-from supervisor.domain.history import Minute
+from supervisor.domain.history import MOST_TYPES, Minute, hour_of
 from supervisor.store.sql.connection import Connection
 
 
@@ -15,8 +16,13 @@ class SqlHistory:
         self._connection = connection
         self._queries = connection.queries
 
-    def minutes(self, since: float) -> list[Minute]:
-        return [Minute(*row) for row in self._connection.rows(self._queries.history, {"since": since})]
+    def minutes(self, since: float, until: float = inf, limit: int = -1) -> list[Minute]:
+        known = {"since": since, "until": until, "limit": limit}
+        return [Minute(*row) for row in self._connection.rows(self._queries.history, known)]
+
+    def added_up(self, since: float, until: float, step: float, limit: int = -1) -> list[Minute]:
+        known = {"since": since, "until": until, "step": step, "limit": limit}
+        return [Minute(*row) for row in self._connection.rows(self._queries.history_in_steps, known)]
 
     def counted(self, supervisor: str) -> str:
         row = self._connection.row(self._queries.counted, {"id": supervisor})
@@ -28,6 +34,15 @@ class SqlHistory:
                 return False
             raw.executemany(self._queries.add_minute, [minute._asdict() for minute in minutes])
         return True
+
+    def roll_up(self, before: float) -> int:
+        first = self._connection.row(self._queries.first_minute, {"before": before})
+        if first is None:
+            return 0
+        known = {"hour": hour_of(first[0]), "types": MOST_TYPES}
+        with self._connection.write() as raw:
+            raw.execute(self._queries.add_hour, known)
+            return int(raw.execute(self._queries.forget_minutes, known).rowcount)
 
     def forget(self, before: float) -> int:
         if self._connection.row(self._queries.has_history_before, {"before": before}) is None:

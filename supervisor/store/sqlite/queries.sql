@@ -482,7 +482,37 @@ ON CONFLICT (minute, type) DO UPDATE SET
 
 -- name: history
 SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
-FROM job_history WHERE minute >= :since ORDER BY minute, type;
+FROM job_history WHERE minute >= :since AND minute < :until ORDER BY minute, type LIMIT :limit;
+
+-- name: history_in_steps
+-- Sums of floats, which cannot overflow: other programs may have stored any number.
+SELECT :since + CAST((minute - :since) / :step AS INTEGER) * :step, type,
+  CAST(min(max(total(done), 0.0), 9e15) AS INTEGER), CAST(min(max(total(failed), 0.0), 9e15) AS INTEGER),
+  max(waiting), max(running), coalesce(total(run_seconds), 0.0), coalesce(total(wait_seconds), 0.0)
+FROM job_history WHERE minute >= :since AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit;
+
+-- name: first_minute
+-- A row that begins with an hour is that hour's, or its first minute's, to which the others are added.
+SELECT minute FROM job_history
+WHERE minute < :before AND minute <> CAST(minute / 3600.0 AS INTEGER) * 3600.0 ORDER BY minute LIMIT 1;
+
+-- name: add_hour
+-- The minutes of an hour are added to its first one, which then stands for the hour. The busiest types keep their names.
+INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+SELECT :hour, iif(type IN (SELECT type FROM job_history WHERE minute > :hour AND minute < :hour + 3600.0 AND type <> ''
+                           GROUP BY type ORDER BY total(done) + total(failed) DESC, max(waiting) DESC, type
+                           LIMIT :types), type, '') AS named,
+  CAST(min(max(total(done), 0.0), 9e15) AS INTEGER), CAST(min(max(total(failed), 0.0), 9e15) AS INTEGER),
+  max(waiting), max(running), coalesce(total(run_seconds), 0.0), coalesce(total(wait_seconds), 0.0)
+FROM job_history WHERE minute > :hour AND minute < :hour + 3600.0 GROUP BY named
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = min(done + excluded.done, 9000000000000000), failed = min(failed + excluded.failed, 9000000000000000),
+  waiting = max(waiting, excluded.waiting), running = max(running, excluded.running),
+  run_seconds = coalesce(run_seconds + excluded.run_seconds, 0.0),
+  wait_seconds = coalesce(wait_seconds + excluded.wait_seconds, 0.0);
+
+-- name: forget_minutes
+DELETE FROM job_history WHERE minute > :hour AND minute < :hour + 3600.0;
 
 -- name: has_history_before
 SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;

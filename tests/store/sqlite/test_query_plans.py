@@ -95,6 +95,12 @@ def connected(path: Path) -> sqlite3.Connection:
         ("failed_after", "jobs_unsuccessful (status=? AND completed_at>? AND completed_at<?"),
         ("failures_by_type", "job_errors_time"),
         ("workers_of", "job_workers_supervisor"),
+        ("history", "PRIMARY KEY (minute>? AND minute<?)"),
+        ("history_in_steps", "PRIMARY KEY (minute>? AND minute<?)"),
+        ("first_minute", "PRIMARY KEY (minute<?)"),
+        ("add_hour", "PRIMARY KEY (minute>? AND minute<?)"),
+        ("forget_minutes", "PRIMARY KEY (minute>? AND minute<?)"),
+        ("has_history_before", "PRIMARY KEY (minute<?)"),
     ],
 )
 def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
@@ -103,7 +109,11 @@ def test_a_hot_statement_uses_its_index_and_never_reads_the_whole_table(
     plan = planned(database, name)
 
     assert any(index in step for step in plan), plan
-    full = [step for step in plan if re.match(r"SCAN (jobs|j|e|job_errors|job_runs|job_workers)\b(?!.*USING)", step)]
+    full = [
+        step
+        for step in plan
+        if re.match(r"SCAN (jobs|j|e|job_errors|job_runs|job_workers|job_history)\b(?!.*USING)", step)
+    ]
     assert full == [], plan
 
 

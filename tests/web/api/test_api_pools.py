@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.admin.api import stats
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import gather
@@ -149,6 +150,37 @@ def test_the_history_is_answered_as_it_is_kept(site: Site) -> None:
 
     assert site.get(f"{API}/history", since=0)["minutes"] == kept
     site.get(f"{API}/history", 422, since="x")
+
+
+def test_the_history_is_answered_by_the_hour_and_in_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = time.time() // 3600 * 3600
+    for back in (0, 60, 120, 3600, 3660, 30 * 3600):
+        site.rows("INSERT INTO job_history VALUES (?, 'tag', 1, 2, ?, 0, 0.5, 0.25)", hour - back, back)
+
+    hours = site.get(f"{API}/history/hours", since=hour - 2 * 3600)
+    assert [(row["at"], row["done"], row["waiting"]) for row in hours["hours"]] == [
+        (hour - 7200, 1, 3660),
+        (hour - 3600, 3, 3600),
+        (hour, 1, 0),
+    ]
+    assert (hours["since"], hours["next"]) == (hour - 7200, None)
+    assert [row["at"] for row in site.get(f"{API}/history/hours")["hours"]] == [hour - 7200, hour - 3600, hour]
+    assert site.get(f"{API}/history/hours", since=0, until=hour - 3600)["hours"] == [
+        {"at": hour - 30 * 3600, "type": "tag", "done": 1, "failed": 2, "waiting": 30 * 3600, "running": 0,
+         "run_seconds": 0.5, "wait_seconds": 0.25},
+        hours["hours"][0],
+    ]  # fmt: skip
+    minutes = site.get(f"{API}/history", since=hour - 3660, until=hour)["minutes"]
+    assert [row["at"] for row in minutes] == [hour - 3660, hour - 3600, hour - 120, hour - 60]
+
+    monkeypatch.setattr(stats, "MOST_ROWS", 2)
+    part = site.get(f"{API}/history", since=hour - 3660)
+    assert [row["at"] for row in part["minutes"]] == [hour - 3660, hour - 3600]
+    assert part["next"] == hour - 120
+    rest = site.get(f"{API}/history", since=part["next"])
+    assert ([row["at"] for row in rest["minutes"]], rest["next"]) == ([hour - 120, hour - 60], hour)
+    for wrong in ({"until": "x"}, {"step": 60}):
+        site.get(f"{API}/history/hours", 422, **wrong)
 
 
 # Health

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import signal
+import time
 from collections.abc import Callable
+from zoneinfo import ZoneInfo
 
 import psutil
 import pytest
@@ -36,6 +39,39 @@ def test_a_job_is_seen_to_come_run_and_end_without_a_reload(common: Site, visit:
     expect(page.locator(f"#job-{job} .badge")).to_have_text("done")
 
     assert page.evaluate("window.same") is True
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_period_of_the_charts_is_chosen_by_a_link_and_stays(
+    common: Site, visit: Callable[..., Visitor], scripts: bool
+) -> None:
+    kind, back, runs = ("live", 5, 4321) if scripts else ("static", 6, 1234)
+    minute = int(time.time()) // 60 * 60 - back * 86400
+    sql = "INSERT INTO job_history VALUES (?, ?, ?, 0, 0, 0, 1, 1) ON CONFLICT DO UPDATE SET done = excluded.done"
+    common.rows(sql, minute, kind, runs)
+    visitor = visit(common, scripts=scripts, timezone_id="Asia/Tokyo")
+    page = visitor.open("/")
+    legend = page.locator("#history .legend li", has_text=kind)
+    expect(legend).to_have_count(0)
+    page.get_by_role("link", name="Last 30 days").click()
+
+    expect(page.get_by_text("The last 30 days by type")).to_be_visible()
+    expect(legend).to_contain_text(f"{runs:,}")
+    page.locator("#history summary").last.click()
+    row = page.locator("#numbers-types tr", has_text=f"{runs:,}")
+    expect(row).to_be_visible()
+    if scripts:
+        begins = datetime.datetime.fromtimestamp(minute // 21600 * 21600, ZoneInfo("Asia/Tokyo")).strftime(
+            "%m-%d %H:%M"
+        )
+        expect(row.locator("time")).to_have_text(begins)
+        expect(page.locator("#history title", has_text=f"{runs:,} {kind}")).to_contain_text(f"{begins}: ")
+        visitor.live()
+        common.rows(sql, minute, kind, 8765)
+        common.done(common.queue.enqueue("work"))
+        expect(legend).to_contain_text("8,765")
+        expect(row).to_have_count(0)  # in the same table, which is still open
+        expect(page.locator("#numbers-types tr", has_text="8,765")).to_be_visible()
 
 
 def test_what_a_reader_does_is_left_alone(common: Site, visit: Callable[..., Visitor]) -> None:

@@ -18,6 +18,10 @@ LOOKS = (Path(__file__).parent / "looks.js").read_text()
 
 PAGES = [
     "/",
+    "/?since=1d",
+    "/?since=30d",
+    "/history?type=good&since=1h",
+    "/history?type=good&type=bad&since=30d",
     "/jobs",
     "/jobs?status=failed",
     "/jobs?status=running&type=slow",
