@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -30,8 +31,10 @@ def migrations(folder: Traversable) -> list[Migration]:
     return found
 
 
-def shipped(package: str) -> list[Migration]:
-    return migrations(resources.files(package).joinpath("migrations"))
+@functools.cache
+def shipped(package: str) -> tuple[Migration, ...]:
+    """Those of a package of ours."""
+    return tuple(migrations(resources.files(package).joinpath("migrations")))
 
 
 def statements(sql: str) -> Iterator[str]:

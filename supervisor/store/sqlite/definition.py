@@ -7,7 +7,8 @@ a table has to read it. Nothing here understands expressions; it only finds wher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -45,10 +46,11 @@ class Token(NamedTuple):
         return self.text[1:-1].replace(close * 2, close)
 
 
-def tokens(sql: str, most: int | None = None) -> list[Token]:
+@lru_cache(maxsize=1024)  # the same CHECKs are read for each row of a plan, and the same migrations for each table
+def tokens(sql: str, most: int | None = None) -> tuple[Token, ...]:
     """The tokens of a statement, or the first `most` of them, without white space and comments."""
     found = (match for match in _TOKEN.finditer(sql) if match.lastgroup != "skip")
-    return [Token(match.lastgroup or "", match[0], match.start(), match.end()) for match in islice(found, most)]
+    return tuple(Token(match.lastgroup or "", match[0], match.start(), match.end()) for match in islice(found, most))
 
 
 def names(sql: str) -> set[str]:
@@ -141,7 +143,7 @@ def _text(sql: str, part: list[Token]) -> str:
     return sql[part[0].start : part[-1].end]
 
 
-def _items(all_tokens: list[Token]) -> Iterator[list[Token]]:
+def _items(all_tokens: Sequence[Token]) -> Iterator[list[Token]]:
     """The parts between the commas of the outermost parentheses."""
     depth, item = 0, list[Token]()
     for token in all_tokens:

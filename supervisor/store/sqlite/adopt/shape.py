@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -43,6 +44,7 @@ class Old(NamedTuple):
         return quoted(self.name)
 
 
+@functools.cache
 def our_definition() -> Definition:
     """Our own table, as our migrations create it."""
     with closing(_model()) as model:
