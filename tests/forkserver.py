@@ -196,11 +196,14 @@ def _import_all() -> None:
             for module in sorted(folder.glob("[!_]*.py")):
                 if module.name != "testing.py":
                     __import__(f"{package}.{module.stem}")
-    import supervisor.store.sqlite  # noqa: F401
+    from supervisor.ops.doctor.environment import names
+    from supervisor.store.sqlite.schema import newest_version
 
     get_command(app).get_command(None, "run")
     with contextlib.redirect_stdout(io.StringIO()):
         main(["--version"])  # what the parser imports when it is first used
+    names()  # the list of all installed packages, which the library keeps
+    newest_version()  # the same for the schema
     gc.collect()
     gc.freeze()  # what is shared stays shared
 

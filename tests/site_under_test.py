@@ -25,6 +25,7 @@ from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.system.slot import Slot, Snapshot
 from tests import forkserver
 from tests.forkserver import MARK, can_fork
+from tests.fresh import make_tables
 from tests.ledger import RECORDER, Ledger, Remembering, wrongs
 from tests.watch import Watch, left_behind, look_around, watches
 
@@ -87,8 +88,9 @@ class Site:
         self.configure(config)
         (folder / "jobs.py").write_text(handlers.replace("LEDGER", str(self.ledger)))
         (folder / "ledger.py").write_text(RECORDER.replace("LEDGER", str(self.ledger)))
+        make_tables(self.database)
         with Queue(self.url) as queue:
-            queue.enqueue("never", {}, delay="7d")  # makes the tables
+            queue.enqueue("never", {}, delay="7d")
         self.queue = Remembering(self.url)
         Ledger(self.ledger, self.database).watch_outcomes()
         self.supervisors: list[subprocess.Popen[bytes]] = []

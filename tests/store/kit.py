@@ -25,6 +25,7 @@ from supervisor.store.base import (
     SupervisorRecord,
     WorkerRecord,
 )
+from tests.fresh import make_tables
 
 # The URL of a database in a folder. Another engine is one more entry here.
 ENGINES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:///{folder}/jobs.db"}
@@ -49,6 +50,9 @@ class Desk:
 
     @classmethod
     def at(cls, engine: Engine) -> Desk:
+        kind, _, path = engine.url.partition(":///")
+        if kind == "sqlite":
+            make_tables(Path(path))
         engine.database.migrate()
         roles = engine.producer(), engine.claims(), engine.maintenance(), engine.operations()
         return cls(engine, *roles, list(roles))

@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport
+from tests import forkserver
 from tests.store.kit import Desk
 from tests.store.sqlite.adoptable import ROWS, SHAPES, Shape
 
@@ -79,8 +78,7 @@ def application(tmp_path: Path) -> Iterator[Make]:
 
 def command(*arguments: str, folder: Path) -> str:
     """What `supervisor` prints, as a user would run it."""
-    words = [sys.executable, "-m", "supervisor", *arguments]
-    ended = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=110)
+    ended = forkserver.run(arguments, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

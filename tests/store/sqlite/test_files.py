@@ -145,10 +145,11 @@ class TestTheLog:
 
 
 class TestFiles:
-    def test_a_new_database_and_all_beside_it_belong_to_their_owner_alone(self, desk: Desk, path: Path) -> None:
-        desk.put()
+    def test_a_new_database_and_all_beside_it_belong_to_their_owner_alone(self, tmp_path: Path) -> None:
+        with contextlib.closing(SqliteEngine(f"sqlite:///{tmp_path}/jobs.db").producer()) as producer:
+            producer.enqueue([NewJob("tag", "{}")])
 
-        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.rglob("*")}
+            modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*")}
         assert modes.pop("jobs.db-supervisor") == 0o700
         assert set(modes.values()) == {0o600}, modes
 
