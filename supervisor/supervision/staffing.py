@@ -122,7 +122,7 @@ class Staffing:
             os.close(pidfd)
             os.close(stderr)
             return
-        output = self.outputs.open(stderr, worker.name, lambda: worker.slot.work.run)
+        output = self.outputs.open(stderr, worker.name, worker.slot.work)
         worker.forked(pid, pidfd, output, time.monotonic())
         self.ends.watch(worker)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from supervisor.supervision.stack_filter import StackFilter
 from supervisor.supervision.termination import NO_RUN, Run
@@ -20,25 +21,34 @@ STACKS_WITHIN = 6.0  # seconds within which a worker writes its requested stacks
 _AT_ONCE = 1 << 18  # bytes per read
 _PAUSE = 0.01  # seconds between two reads during a flood
 
-Pass = Callable[[bytes], None]
+
+class CurrentRun(Protocol):
+    """What a worker's slot says of its run."""
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def earlier_output(self) -> int: ...
 
 
 class WorkerOutput:
     """The reading end of one worker's stderr. Times are monotonic seconds.
 
     Nothing here blocks: a flood is read in portions, with pauses in which its writer waits, and only a limited number
-    of bytes per second goes to the log. `run` returns the worker's current run. The tail begins with that run as far
-    as possible: output read before the run was seen is not included.
+    of bytes per second goes to the log. The tail is the output of the worker's `current` run: neither what was read
+    before that run was seen nor what was unread when it began.
     """
 
-    def __init__(self, descriptor: int, worker: str, log: Outlet, run: Callable[[], Run]) -> None:
+    def __init__(self, descriptor: int, worker: str, log: Outlet, current: CurrentRun) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.tail = b""
         self._worker = worker
         self._log = log
-        self._run_now = run
+        self._current = current
         self._run = NO_RUN  # the latest run seen
+        self._earlier = 0  # bytes still to come that are not of this run
         self._stacks: StackFilter | None = None
         self._stacks_until = 0.0
         self._second = 0.0  # when the current second began
@@ -55,20 +65,26 @@ class WorkerOutput:
             return True
         if not data:
             return False
-        run = self._run_now()  # after reading: earlier output was written before this run was seen
-        if run not in (NO_RUN, self._run):
-            self._run, self.tail = run, b""
-        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        self._see_run()  # after reading: earlier output was written before this run was seen
+        skipped = min(self._earlier, len(data))
+        self._earlier -= skipped
+        self.tail = (self.tail + data[skipped:])[-TAIL_BYTES:]
         self._pass_on(data, now)
         if len(data) == _AT_ONCE or self._dropped:
             self.resume_at = now + _PAUSE
         return True
+
+    def _see_run(self) -> None:
+        run = self._current.run
+        if run not in (NO_RUN, self._run):
+            self._run, self.tail, self._earlier = run, b"", self._current.earlier_output
 
     def drain(self, now: float) -> bytes:
         """The worker is dead: read the rest, at most what the pipe holds. Returns the tail."""
         for _ in range(8):
             if not self.read(now) or self.resume_at is None:
                 break
+        self._see_run()  # it may have written nothing at all
         if self._stacks is not None:
             self._log.put(self._stacks.rest())
         self._tell_dropped()
@@ -125,8 +141,8 @@ class Outputs:
     log: Outlet
     every: Callable[[], Iterable[WorkerOutput]]
 
-    def open(self, descriptor: int, worker: str, run: Callable[[], Run]) -> WorkerOutput:
-        output = WorkerOutput(descriptor, worker, self.log, run)
+    def open(self, descriptor: int, worker: str, current: CurrentRun) -> WorkerOutput:
+        output = WorkerOutput(descriptor, worker, self.log, current)
         self._watch(output)
         return output
 

@@ -8,6 +8,8 @@ import errno
 import fcntl
 import os
 import signal
+import struct
+import termios
 import time
 from collections.abc import Iterator
 from os import fstat  # imported by name: do not use a handler's replacement
@@ -65,6 +67,12 @@ def enlarge_pipe(pipe: int, size: int) -> None:
     """Let a pipe hold this many bytes, so that its writer can continue for a while when nobody reads."""
     with contextlib.suppress(OSError):  # over the user's limit: the default of 64 KiB remains
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+
+
+def unread(pipe: int) -> int:
+    """How many bytes wait in a pipe, seen from either end."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 def file_ids() -> tuple[int, int]:

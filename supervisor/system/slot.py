@@ -58,6 +58,7 @@ _DRAIN = 66  # it should exit
 _BUSY_SINCE = 67
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
+_EARLIER_OUTPUT = 120  # behind the cancel requests
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -208,17 +209,18 @@ class Work(_Part):
         self._ints[_CLAIMS] = claims
 
     def begin(
-        self, job: int, token: int, started: float, deadline: float, batch: int = 1, *, doubtful: bool = False
+        self, job: int, token: int, at: float, deadline: float, batch: int = 1, doubtful: bool = False, unread: int = 0
     ) -> None:
         """A handler is about to run, with one job or with a `batch` of this size, of which this is the first.
-        `doubtful`: threads or processes that earlier jobs have left may end it. The id is written last: only
-        then the rest counts.
+        `doubtful`: threads or processes that earlier jobs have left may end it. `unread` is how many bytes that
+        earlier runs wrote are still to be read. The id is written last: only then the rest counts.
         """
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
         ints[_BATCH] = batch
         ints[_DOUBTFUL] = doubtful
-        floats[_STARTED] = started
+        ints[_EARLIER_OUTPUT] = unread
+        floats[_STARTED] = at
         floats[_DEADLINE] = deadline
         ints[_JOB] = job
 
@@ -272,6 +274,11 @@ class Work(_Part):
         """The current job and the token of its claim; 0 and 0 for none."""
         job = self._ints[_JOB]
         return (job, self._ints[_TOKEN]) if job else (0, 0)
+
+    @property
+    def earlier_output(self) -> int:
+        """Bytes on the worker's stderr that were unread when the current run began, so not its own."""
+        return self._ints[_EARLIER_OUTPUT]
 
 
 class Slot(_Part):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.system import signals
-from supervisor.worker.program import unread
+from supervisor.system.kernel import unread
 
 TAIL_BYTES = 8192  # kept for job_errors, as for a worker
 PASSED_ON = 1 << 20  # bytes passed on for one job

@@ -6,8 +6,6 @@ import fcntl
 import os
 import select
 import signal
-import struct
-import termios
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -125,7 +123,7 @@ class Program:
 
     def untaken(self) -> int:
         """How many bytes of its requests the program has not read; they can be counted even after its death."""
-        return unread(self.requests) if self.requests >= 0 else 0
+        return kernel.unread(self.requests) if self.requests >= 0 else 0
 
     def close_requests(self) -> None:
         """The program reads the end of its input."""
@@ -165,9 +163,3 @@ def _execute(
     except OSError as error:
         os.write(trouble, str(error.errno or 0).encode())
     return _EXIT_UNSTARTED
-
-
-def unread(pipe: int) -> int:
-    """How many bytes wait in a pipe, seen from either end."""
-    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
-    return int(count)

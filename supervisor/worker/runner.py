@@ -15,6 +15,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from supervisor.domain.job import Claim
+from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Slot
 from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.context import JobInterrupted
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 _len = len  # handlers may also replace builtins, until the process is checked
+_STDERR = 2
+_LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
 _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
 
@@ -55,6 +58,8 @@ class Runner:
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
         self._enqueued = 0  # jobs, by the runs of the current round
+        self._began = 0.0  # when the latest run did
+        self._unread = False  # there may be output that the supervisor has not read
         self.done = 0
 
     def run_all(self, claims: Sequence[Claim], limits: Mapping[int, int]) -> int:
@@ -112,6 +117,7 @@ class Runner:
                 self._count(_len(settlement.children))
         settlement = settlements[0]
         if settlement.failure is not None or settlement.usage is not None or self.cautious:
+            self._unread = True
             self.fitness.after(settlement, self.done, always=self.cautious)
         if self._handler.changes is not None:
             self.fitness.see_handler()
@@ -122,7 +128,9 @@ class Runner:
         work.forget_progress()
         doubtful = self.fitness.leftovers.new(started)
         deadline = started + self._timeouts.get(claim.type, self._timeout)
-        work.begin(claim.job_id, claim.token, started, deadline, _len(claims), doubtful=doubtful)
+        earlier = _earlier_output() if self._unread or started - self._began >= _LONG else 0
+        self._unread, self._began = earlier > 0, started
+        work.begin(claim.job_id, claim.token, started, deadline, _len(claims), doubtful=doubtful, unread=earlier)
         self.heartbeat.job(started)
         self._running = claim
 
@@ -140,3 +148,10 @@ class Runner:
         if self.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
             self._interrupted = (claim.job_id, claim.token)
             raise JobInterrupted
+
+
+def _earlier_output() -> int:
+    try:
+        return unread(_STDERR)
+    except OSError:
+        return 0  # a handler has put something else in its place: nothing of it reaches the supervisor

@@ -11,12 +11,19 @@ from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 HANDLERS = """
-import os, sys, time
+import os, subprocess, sys, time
 from ledger import record
 
 def work(payload, ctx):
     record("start", ctx)
-    print(payload.get("says", "said"), file=sys.stderr, flush=True)
+    words = payload.get("says", "said")
+    if payload.get("by") == "system call":
+        os.write(2, words.encode())
+        time.sleep(0.002)
+    elif payload.get("by") == "child":
+        subprocess.run(["/bin/sh", "-c", f"printf {words} >&2"])
+    elif words:
+        print(words, file=sys.stderr, flush=True)
     if payload.get("ends"):
         os._exit(3)
     while payload.get("hangs"):
@@ -70,3 +77,30 @@ def test_the_tail_kept_for_a_crash_is_that_of_its_own_job(make_site: MakeSite) -
     assert site.queue.wait(job, timeout=20).status is Status.QUARANTINED
     [(stderr,)] = site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", job)
     assert stderr == "its own words\n"
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("words", ["", "its own words"])
+@pytest.mark.parametrize(
+    "before", [{"by": "print"}, {"by": "system call"}, {"by": "child"}, {"hangs": True, "deaf": True}]
+)
+def test_what_an_earlier_job_wrote_is_not_kept_for_the_next(
+    make_site: MakeSite, before: dict[str, object], words: str
+) -> None:
+    site = make_site(POOL, HANDLERS)
+    payloads = [{"says": "SECRET", **before}, {"says": words, "ends": True}]
+    jobs = [site.queue.enqueue("work", payload) for payload in payloads]  # the second follows at once
+    site.start()
+    assert site.queue.wait(jobs[1], timeout=20).status is Status.QUARANTINED
+    [(stderr,)] = site.rows("SELECT stderr FROM job_errors WHERE job_id = ?", jobs[1])
+    assert (stderr or "") == (words and words + "\n")
+
+
+@pytest.mark.fault(37)
+def test_what_a_job_wrote_just_before_many_others_is_not_kept_for_the_last(make_site: MakeSite) -> None:
+    site = make_site(POOL + "prefetch = 64\n", HANDLERS)
+    payloads = [{"says": "SECRET"}, *[{"says": ""}] * 20, {"says": "", "ends": True}]
+    jobs = [site.queue.enqueue("work", payload) for payload in payloads]
+    site.start()
+    assert site.queue.wait(jobs[-1], timeout=20).status is Status.QUARANTINED
+    assert site.rows("SELECT stderr FROM job_errors WHERE job_id = ? AND stderr LIKE '%SECRET%'", jobs[-1]) == []
