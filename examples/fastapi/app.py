@@ -6,10 +6,12 @@ from fastapi import FastAPI, UploadFile
 from fastapi.responses import JSONResponse, StreamingResponse
 from jobs import count
 
-from supervisor import AsyncQueue, JobNotFound
+from supervisor import AsyncQueue, JobNotFound, configure
 
 app = FastAPI(exception_handlers={JobNotFound: lambda request, error: JSONResponse({"error": str(error)}, 404)})
-queue = AsyncQueue("sqlite:///app.db")
+DATABASE = "sqlite:///app.db"  # the one in supervisor.toml
+configure(DATABASE)  # for count.aenqueue
+queue = AsyncQueue(DATABASE)
 
 
 @app.post("/texts", status_code=202)

@@ -5,10 +5,12 @@ from pathlib import Path
 from flask import Flask, Response, request
 from jobs import count
 
-from supervisor import JobNotFound, Queue
+from supervisor import JobNotFound, Queue, configure
 
 app = Flask(__name__)
-queue = Queue("sqlite:///app.db")
+DATABASE = "sqlite:///app.db"  # the one in supervisor.toml
+configure(DATABASE)  # for count.enqueue
+queue = Queue(DATABASE)
 
 
 @app.post("/texts")
