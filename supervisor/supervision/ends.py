@@ -63,9 +63,11 @@ class Ends:
     def await_children(self, seconds: float, spare: frozenset[int]) -> frozenset[int]:
         """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
         deadline = time.monotonic() + seconds
+        pause = 0.002
         while time.monotonic() < deadline and set(kernel.children(os.getpid()) or ()) - spare:
             self.reap()
-            time.sleep(0.002)
+            time.sleep(pause)
+            pause = min(pause * 1.3, 0.02)
         ending.kill_children(spare)
         return frozenset(kernel.children(os.getpid()) or ()) - spare
 
