@@ -51,7 +51,10 @@ PROGRAMS = {
 def environment() -> dict[str, str]:
     """Ours, with the command `supervisor` of this interpreter first and no configuration from outside."""
     inherited = {name: value for name, value in os.environ.items() if name != "SUPERVISOR_CONFIG"}
-    return inherited | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return inherited | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # no document needs one, and to import them takes a second
+    }
 
 
 def execute(block: Block, folder: Path, command: list[str]) -> str:

@@ -206,7 +206,7 @@ def test_a_handler_that_asks_sees_that_its_job_is_cancelled(make_site: MakeSite,
     site.start()
     all_run(site, jobs + others)
     for job in jobs:
-        site.command("jobs", "cancel", str(job))
+        site.queue.cancel(job)
     for job in jobs:
         assert site.queue.wait(job, timeout=20).status is Status.DONE
     assert site.count("running") == 5
