@@ -16,6 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
 
+# What SQLite decides and no Python, and long.
+NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
+
 .PHONY: install packages node demo test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench screenshots clean
 
 install: $(VENV)/.installed
@@ -58,7 +61,7 @@ newest: $(VENV)/.installed
 	  $(MAKE) --no-print-directory newest-tests PYTHON=$$newest VENV=$(VENV)-newest; fi
 
 newest-tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NEWEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NOT_NEWEST) $(NEWEST)
 
 # Django's own tests of task backends, from its source, with ours: the package django-tasks on the usual Python, and
 # Django 6 on the newest.
@@ -100,9 +103,9 @@ deploy-test:
 	tests/deploy/bare_machine.sh
 
 # What `make test` leaves out: death at every single statement, pages in a real browser, long searches of the models and
-# of the API, and the benchmark's own long tests.
+# of the API, and the benchmark's own long tests. Each worker would take seconds to collect the files without any.
 long: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) -m long tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m long $$(grep -rl --include='test_*.py' 'mark\.long' tests | sort)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
