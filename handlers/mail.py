@@ -174,7 +174,7 @@ def _recipients(payload: dict[str, Any], most: int | None = None) -> list[str]:
 def _string(payload: dict[str, Any], key: str) -> str:
     value = payload.get(key, "")
     if not isinstance(value, str):
-        raise Fail(f"{key} must be a text")
+        raise Fail(f"{key} must be a string")
     return value
 
 

@@ -92,7 +92,7 @@ def _location(payload: Mapping[str, Any]) -> str:
     if value is None:
         raise Fail('the payload has no path: give {"path": "cat.jpg"}')
     if not isinstance(value, str) or not value.strip():
-        raise Fail(f"{key} must be a text that is not empty")
+        raise Fail(f"{key} must be a string that is not empty")
     if key == "url" and not _is_url(value):
         raise Fail("url must begin with http:// or https://")
     return value

@@ -149,7 +149,7 @@ function scheduledAt(delay, at, now) {
 function uniqueKey(value) {
   if (value === null) return null;
   if (typeof value !== "string" || value === "" || [...value].length > limits.key) {
-    throw new InvalidJob("uniqueKey", `${short(value)} is not a text of 1 to ${limits.key} characters`);
+    throw new InvalidJob("uniqueKey", `${short(value)} is not a string of 1 to ${limits.key} characters`);
   }
   if (!value.isWellFormed()) {
     throw new InvalidJob("uniqueKey", "it contains a lone surrogate, which UTF-8 cannot encode");

@@ -141,7 +141,7 @@ def timing(stored: str) -> str:
     """When a schedule fires, from the text of its row: `every 5 min`, `0 3 * * * (Europe/Berlin)`."""
     try:
         cron, every, timezone = json.loads(stored)
-        return f"every {span(float(every))}" if every is not None else f"{cron} ({timezone})"
+        return f"every {span(float(every)).replace('.0 s', ' s')}" if every is not None else f"{cron} ({timezone})"
     except (ValueError, TypeError):
         return text_of(stored)
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 import supervisor
@@ -56,6 +56,16 @@ def _time(at: float, text: str, shows: str = "age") -> Markup:
     """What it shows, and its tooltip, are put into the browser's time zone by live.js."""
     return Markup('<time datetime="{}" title="{}" data-show="{}">{}</time>').format(
         formatting.iso(at), formatting.absolute(at), shows, text
+    )
+
+
+def with_code(text: str) -> Markup:
+    """What stands between backticks as code, the rest as it is."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick of somebody else's text
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
     )
 
 
@@ -110,7 +120,8 @@ def _environment() -> Environment:
     texts = ("pretty", "brief", "cut", "timing", "sentence")
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
     environment.filters |= {
-        own.__name__: own for own in (moment, stamp, hour, day, day_and_clock, encoded, query, nameable, segment, final)
+        own.__name__: own
+        for own in (moment, stamp, hour, day, day_and_clock, with_code, encoded, query, nameable, segment, final)
     }
     environment.globals |= {
         "counted": formatting.counted,

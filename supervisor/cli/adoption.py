@@ -158,9 +158,9 @@ def planned(url: str, table: str, report: AdoptReport) -> Iterator[str]:
     for note in report.notes:
         yield f"note: {note}"
     tried = len(report.going_on) + len(report.needing_change)
-    yield f"{len(report.going_on)} of {tried} statements of such an application go on as they are"
+    yield f"{len(report.going_on)} of {tried} statements of such an application work as they are"
     for change in report.needing_change:
-        instead = f"; goes on with {change.with_view} for {table}" if change.with_view else ""
+        instead = f"; works with {change.with_view} for {table}" if change.with_view else ""
         yield f"needs a change: {_short(change.statement)}: {change.reason}{instead}"
 
 

@@ -174,7 +174,7 @@ def cancel(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = 
         now = time.time()
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
     texts = [
-        f"{job_id} {'is cancelled' if status.finished else 'is running and was asked to stop'}"
+        f"job {job_id} {'cancelled' if status.finished else 'is running and was asked to stop'}"
         for job_id, status in statuses.items()
     ]
     result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)

@@ -23,7 +23,7 @@ def run(
         bool,
         typer.Option(
             "--burst",
-            help="Run until no job is due, running or waiting for a retry, then exit. "
+            help="Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
             "A due job that no pool takes does not count.",
         ),
     ] = False,
@@ -52,7 +52,7 @@ def run(
     from supervisor import app
 
     if watch and burst:
-        raise wrong_usage("--watch is for a supervisor that goes on; leave out --watch or --burst")
+        raise wrong_usage("--watch is for a supervisor that keeps running; leave out --watch or --burst")
     bar, failed = None, 0
     if burst:
         from supervisor.cli.bar import Bar

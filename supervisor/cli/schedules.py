@@ -53,7 +53,7 @@ def pause(target: Target, name: Name, as_json: AsJson = False) -> None:
 def resume(target: Target, name: Name, as_json: AsJson = False) -> None:
     """Let a paused schedule fire again.
 
-    It makes up for the times that it has missed as its `misfire` says.
+    The times that it has missed are handled according to its `misfire`.
     """
     _set(target, name, paused=False, as_json=as_json)
 

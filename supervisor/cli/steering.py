@@ -12,7 +12,7 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, JobType, Target, on_target
 from supervisor.cli.output import note, result
-from supervisor.domain.text import is_number
+from supervisor.domain.text import counted, is_number
 
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
@@ -94,7 +94,7 @@ def scale(
     settings = target.settings_if_any()
     with target.operations() as operations:
         commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
-    text = f"{pool} scales automatically" if workers is None else f"{pool} is set to {workers}"
+    text = f"pool {pool} " + ("scales automatically" if workers is None else f"now has {counted(workers, 'worker')}")
     result({"pool": pool, "workers": workers}, text, as_json=as_json)
 
 

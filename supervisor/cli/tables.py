@@ -87,7 +87,8 @@ def _details(job: Job, now: float) -> str:
         since = None if job.started_at is None else now - job.started_at
         words.append("stopping" if job.cancel_requested_at else f"for {span(since)}")
     if job.last_error:
-        words.append(clean(job.last_error, " "))
+        error = clean(job.last_error, " ")
+        words.append(f"previous attempt: {error}" if job.status == "running" else error)
     return "; ".join(words) or compact(job.payload)
 
 

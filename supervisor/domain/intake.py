@@ -237,7 +237,7 @@ def _unique_key(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
-        raise InvalidJob("unique_key", f"{short(value)} is not a text of 1 to {MAX_KEY} characters")
+        raise InvalidJob("unique_key", f"{short(value)} is not a string of 1 to {MAX_KEY} characters")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

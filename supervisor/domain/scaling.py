@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from supervisor.domain.duration import human
 
@@ -94,19 +94,24 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
         kept = max(policy.min_workers, load.busy)
         if load.busy > policy.min_workers:
             return kept, f"nothing due, {load.busy} busy"
-        return kept, f"nothing due: min_workers = {policy.min_workers}"
+        return kept, f"nothing due: {_limit(policy, 'min_workers')}"
     if load.size and load.drain_rate * _SOON > load.due and load.oldest_age < _SOON:
         kept = min(max(policy.min_workers, load.size), policy.max_workers)
         return kept, f"{load.due} due, done within {human(_SOON)} at {load.drain_rate:.0f} a second"
     need = load.busy + math.ceil(load.due / policy.jobs_per_worker)
     if need <= policy.min_workers:
-        return policy.min_workers, f"{load.due} due: min_workers = {policy.min_workers} is enough"
+        return policy.min_workers, f"{load.due} due: {_limit(policy, 'min_workers')} is enough"
     return need, f"{load.due} due, {load.busy} busy"
+
+
+def _limit(policy: ScalingPolicy, key: Literal["min_workers", "max_workers"]) -> str:
+    """A limit by the key that the user has written: `workers` if the size is fixed."""
+    return f"{'workers' if policy.min_workers == policy.max_workers else key} = {getattr(policy, key)}"
 
 
 def _roof(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
     """The most workers allowed, and which limit says so."""
-    roof, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: max_workers = {policy.max_workers}"
+    roof, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
     if policy.memory_budget is not None and load.worker_memory == 0 and roof > 1:
         roof, reason = max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
     elif policy.memory_budget is not None and load.worker_memory > 0:

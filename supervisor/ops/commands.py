@@ -191,7 +191,7 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> N
 def pause_schedule(operations: Operations, name: str, paused: bool, now: float) -> bool:
     """Pause or resume a schedule. Returns whether that is a change. Raises UnknownSchedule.
 
-    A resumed one makes up for the times that it has missed as its `misfire` says.
+    The times that a resumed one has missed are handled according to its `misfire`.
     """
     planned = _schedule(operations, name)
     known = operations.schedules.pause(name, now) if paused else operations.schedules.resume(name)

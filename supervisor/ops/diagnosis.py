@@ -90,7 +90,8 @@ def diagnose(seen: Overview) -> list[Finding]:
 def _of_supervisors(seen: Overview) -> Iterator[Finding]:
     living = [one for one in seen.supervisors if one.alive is not False]
     if not living:
-        advice = f"`supervisor run` starts one; {_jobs(seen.jobs.get('pending', 0), 'waits', 'wait')} until then"
+        pending = seen.jobs.get("pending", 0)
+        advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
         yield Finding("fault", "supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
     several = len({one.host for one in seen.supervisors}) > 1
     for one in seen.supervisors:

@@ -45,11 +45,11 @@ def in_words(limits: list[Limits]) -> str:
 
 def _in_words(limits: Limits) -> str:
     retry = limits.retry
-    pause = human(retry.base) if retry.backoff == "fixed" else f"{human(retry.base)} to {human(retry.max)}"
+    pause = f" of {human(retry.base)}" if retry.backoff == "fixed" else f", {human(retry.base)} to {human(retry.max)}"
     parts = [
         f"{human(limits.timeout)} a run",
         counted(retry.max_attempts, "attempt"),
-        f"{retry.backoff} pauses of {pause}" if retry.max_attempts > 1 else "",
+        f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
         f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
     ]
     return ", ".join(part for part in parts if part)

@@ -177,7 +177,7 @@ def task(target: Any = None, /, **declared: Any) -> Any:
     if callable(target):
         return _register(target, None, {})
     if target is not None and not isinstance(target, str):
-        raise TypeError(f"@task: the type must be a text, not {target!r}")
+        raise TypeError(f"@task: the type must be a string, not {target!r}")
     unknown = set(declared) - DECLARED
     if unknown:
         raise TypeError(f"@task: {min(unknown)!r} is not an option; there are {', '.join(sorted(DECLARED))}")
@@ -258,7 +258,7 @@ def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
     """
     global _url
     if not isinstance(url, str):
-        raise TypeError(f"configure: the database's URL must be a text, not {url!r}")
+        raise TypeError(f"configure: the database's URL must be a string, not {url!r}")
     from supervisor.client import Queue
 
     with _guard:

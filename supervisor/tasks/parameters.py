@@ -21,7 +21,7 @@ _CONTEXTS = ("Context", "BatchContext")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NOTHING = inspect.Parameter.empty
 _WORDS: Mapping[Any, str] = {
-    str: "a text",
+    str: "a string",
     int: "a whole number",
     float: "a number",
     bool: "true or false",

@@ -259,7 +259,7 @@ class Conversation:
         """A text that the database and the log can store. Too long a text keeps its end, where the cause is."""
         value = message.get(key)
         if value is not None and not isinstance(value, str):
-            self._break(f"{_article(message['type'])} whose {key} is not a text")
+            self._break(f"{_article(message['type'])} whose {key} is not a string")
         return (value or "")[-limit:].encode("utf-8", "replace").decode()
 
     def _break(self, what: str) -> NoReturn:

@@ -30,6 +30,12 @@ def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, 
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["jobs.py", "supervisor.toml"]
 
 
+def test_a_module_that_is_missing_is_one_fault(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text("[pools.a]\ntasks = ['nowhere']\n")
+    [error] = cli("check").errors()
+    assert error.startswith("supervisor.toml:2: pools.a.tasks[0]: there is no module 'nowhere'")
+
+
 def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, project: Path) -> None:
     (project / "supervisor.toml").write_text(
         "[pools.a]\nhandler = 'jobs:missing'\n"
@@ -335,7 +341,7 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
     assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
     assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "greet scales automatically\n"
+    assert cli("scale", "greet", "auto").out == "pool greet scales automatically\n"
     assert execute(database, "SELECT name FROM job_controls") == []
 
 

@@ -53,6 +53,19 @@ def test_the_latest_jobs_come_first_and_the_way_to_older_ones_is_shown(
     assert cli("jobs", "list", "--type", "other").out == "no jobs\n"
 
 
+def test_the_error_of_a_job_that_runs_again_is_that_of_its_previous_attempt(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("running", "failed")
+    execute(database, "UPDATE jobs SET last_error = 'no disk'")
+
+    failed, running = cli("jobs", "list").out.splitlines()[1:3]
+
+    assert running.endswith("; previous attempt: no disk")
+    assert failed.split()[-2:] == ["no", "disk"]
+    assert "previous" not in failed
+
+
 def test_a_list_fits_an_80_column_terminal(
     cli: Run, with_status: Callable[..., list[int]], database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,7 +399,7 @@ def test_the_limits_of_a_job_are_shown_wherever_they_come_from(cli: Run, project
 
     shown = [" ".join(cli("jobs", "show", str(n)).out.split()) for n in range(1, 6)]  # long lines are wrapped
 
-    policy = "fixed pauses of 10s, given up on KeyError, OSError"
+    policy = "fixed backoff of 10s, given up on KeyError, OSError"
     assert f"attempts 0 of 3 limits 30s a run, 3 attempts, {policy} crashes" in shown[0]
     assert f"attempts 0 of 7 limits 30s a run, 7 attempts, {policy} crashes" in shown[1]
     assert "limits in tags: 2m a run, 1 attempt; in gpu: 60m a run, 1 attempt crashes" in shown[2]

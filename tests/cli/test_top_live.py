@@ -168,11 +168,11 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
     assert site.job(job).status is Status.PENDING
 
     screen.type("Tab", "Down", "2", "Enter")
-    screen.wait("work is set to 2")
+    screen.wait("pool work now has 2 workers")
     wait_for(lambda: site.supervisor_status(process)["pools"]["work"]["target"] == 2)
     screen.wait("an operator set 2")
     screen.type("+")
-    screen.wait("work is set to 3")
+    screen.wait("pool work now has 3 workers")
     assert site.rows("SELECT value FROM job_controls WHERE kind = 'workers' AND name = 'work'") == [(3,)]
     screen.type("a")
     screen.wait("work scales automatically")

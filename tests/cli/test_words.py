@@ -62,7 +62,7 @@ def test_very_many_workers_are_asked_about(cli: Run, database: Path) -> None:
     ran = cli("scale", "greet", "1000")
     assert (ran.code, ran.errors()) == (2, ["1000 is more than 100 workers"])
     assert "hint: add --yes" in ran.err
-    assert cli("scale", "greet", "1000", "--yes").out == "greet is set to 1000\n"
+    assert cli("scale", "greet", "1000", "--yes").out == "pool greet now has 1000 workers\n"
     assert cli("scale", "greet", "100").code == 0
 
 

@@ -166,7 +166,7 @@ def test_one_refused_recipient_of_two_is_named_in_the_result(
         ({"to": ["a@b.c", 7]}, "not a mail address"),
         ({"to": "a@b.c\nBcc: d@e.f"}, "not a mail address"),
         ({"subject": "x\nBcc: d@e.f"}, "the payload cannot be sent as a mail"),
-        ({"text": 7}, "text must be a text"),
+        ({"text": 7}, "text must be a string"),
     ],
 )
 def test_a_bad_payload_fails_for_good(

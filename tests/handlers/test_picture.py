@@ -72,9 +72,9 @@ def test_what_no_attempt_can_read_fails_for_good(folder: Path, name: str, messag
     [
         ({}, "has no path"),
         ({"path": None}, "has no path"),
-        ({"path": 7}, "must be a text"),
-        ({"path": ["a.png"]}, "must be a text"),
-        ({"path": " "}, "must be a text that is not empty"),
+        ({"path": 7}, "must be a string"),
+        ({"path": ["a.png"]}, "must be a string"),
+        ({"path": " "}, "must be a string that is not empty"),
         ({"path": "a.png", "url": "http://a/b.png"}, "both a path and a url"),
         ({"url": "ftp://a/b.png"}, "must begin with http"),
         ({"url": "/etc/passwd"}, "must begin with http"),

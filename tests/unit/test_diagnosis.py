@@ -25,6 +25,14 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert names() == []
 
 
+def test_without_a_supervisor_only_jobs_that_wait_are_counted() -> None:
+    def advice(**jobs: int) -> str:
+        return diagnose(overview(supervisors=[], jobs=jobs))[0].advice
+
+    assert advice(pending=0) == "`supervisor run` starts one"
+    assert advice(pending=2) == "`supervisor run` starts one; 2 jobs wait until then"
+
+
 EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("no_supervisor", "fault", True, {"supervisors": []}),
     ("database_trouble", "fault", True, {"supervisors": [supervisor(trouble="read-only")]}),

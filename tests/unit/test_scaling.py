@@ -31,6 +31,12 @@ def test_the_target_follows_the_load_and_says_why(load: Load, target: int, reaso
     assert reason in decision.reason
 
 
+def test_a_fixed_size_is_named_by_its_own_key() -> None:
+    policy = POLICY._replace(min_workers=4, max_workers=4)
+    reasons = [decide(IDLE._replace(due=due, target=4), policy).reason for due in (0, 3, 100)]
+    assert reasons == ["nothing due: workers = 4", "3 due: workers = 4 is enough", "100 due, 0 busy: workers = 4"]
+
+
 def test_an_old_job_is_not_put_off_by_a_good_drain_rate() -> None:
     load = IDLE._replace(due=5, drain_rate=1000.0)
 

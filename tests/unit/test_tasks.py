@@ -113,7 +113,7 @@ def test_a_value_is_stored_as_json_and_comes_back(annotation: Any, value: Any, s
 
 
 BAD: list[tuple[Any, Any, str]] = [
-    (str, 1, "f: value must be a text, not 1"),
+    (str, 1, "f: value must be a string, not 1"),
     (int, True, "f: value must be a whole number, not True"),
     (int | None, "1", "f: value must be a whole number or null, not '1'"),
     (Literal["a", 1], True, "f: value must be 'a' or 1, not True"),

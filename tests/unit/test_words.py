@@ -77,6 +77,8 @@ def test_a_log_is_shown_as_a_terminal_would_in_the_end() -> None:
     [
         ('["0 3 * * *", null, "Europe/Berlin"]', "0 3 * * * (Europe/Berlin)"),
         ('[null, 300.0, "UTC"]', "every 5 min"),
+        ('[null, 5.0, "UTC"]', "every 5 s"),
+        ('[null, 2.5, "UTC"]', "every 2.5 s"),
         ("{}", "{}"),
         ("no JSON", "no JSON"),
     ],

@@ -111,6 +111,18 @@ def test_an_empty_system_without_a_supervisor_says_how_to_begin(read: Callable[.
     assert "No failures" in reader.text("/failures")
 
 
+def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, read: Callable[..., Reader]) -> None:
+    write(queue, "INSERT INTO jobs(type, status) VALUES ('tag', 'quarantined')")
+
+    page = read().get("/").text
+
+    assert "<code>supervisor run</code> starts one" in page
+    assert "`" not in words(page)
+    assert "jobs list --status" not in page
+    assert '<a class="button" href="/jobs?status=quarantined">Show them</a>' in page
+    assert "Done in the last hour 0 nothing before this minute" in words(page)
+
+
 def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(read: Callable[..., Reader]) -> None:
     reader = read()
 

@@ -33,7 +33,7 @@ async def list_schedules(state: TheState) -> JSONResponse:
 
 @router.put("/{name}", response_model=models.ScheduleAnswer, responses=changing(404))
 async def change_schedule(state: TheState, name: Name, change: models.ScheduleChange) -> JSONResponse:
-    """Pause or resume a schedule. A resumed one makes up for missed times as its `misfire` says."""
+    """Pause or resume a schedule. Missed times of a resumed one are handled according to its `misfire`."""
     changed = await state.executor.ask(
         lambda operations: commands.pause_schedule(operations, name, change.paused, time.time())
     )

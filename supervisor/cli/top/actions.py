@@ -35,7 +35,9 @@ class Scale:
 
     def perform(self, operations: Operations, now: float) -> str:
         commands.scale(operations, self.pool, self.workers, (), now)
-        return f"{self.pool} scales automatically" if self.workers is None else f"{self.pool} is set to {self.workers}"
+        return f"pool {self.pool} " + (
+            "scales automatically" if self.workers is None else f"now has {counted(self.workers, 'worker')}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Cancel:
     def perform(self, operations: Operations, now: float) -> str:
         commands.check(operations, "cancel", [self.job])
         finished = operations.actions.cancel(self.job, now).finished
-        return f"job {self.job} " + ("is cancelled" if finished else "was asked to stop")
+        return f"job {self.job} " + ("cancelled" if finished else "was asked to stop")
 
 
 Action = Pause | Scale | Retry | Cancel

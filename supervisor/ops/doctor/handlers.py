@@ -59,8 +59,10 @@ def _look_at_pools(found: Survey) -> None:
         task_checks.report_schedules(found.settings, found.text, found.report)
     cores.report_absent(found.settings, found.report, ())
     for name, faults in broken_handlers(found.settings).items():
+        known = [problem.text for problem in found.report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:
-            found.report.add(("pools", name, *at), text)
+            if not text.endswith(tuple(known)):  # a module that is missing has been found missing by its source
+                found.report.add(("pools", name, *at), text)
 
 
 def broken_handlers(settings: Settings) -> dict[str, Faults]:

@@ -99,7 +99,7 @@ class ConcurrentWatch:
             "job_does_not_stop",
             job=run.claim.job_id,
             stack="".join(stack.format()),
-            hint="if it goes on, the worker is killed, and its other jobs run again",
+            hint="if it continues, the worker is killed, and its other jobs run again",
         )
 
     def _note_cancels(self, runner: ConcurrentRunner, runs: Iterable[ConcurrentRun], now: float) -> None:

@@ -304,7 +304,7 @@ def test_a_pool_is_scaled_and_given_back(common: Site, visit: Visit) -> None:
     page = visitor.open("/")
     dialog = visitor.press("Scale…", within=pool("elastic"))
     dialog.get_by_label("Workers").fill("2")
-    assert visitor.confirm("Scale") == "The pool elastic is set to 2 workers."
+    assert visitor.confirm("Scale") == "The pool elastic now has 2 workers."
     wait_for(lambda: len(common.workers("elastic")) == 2, "two workers")
     expect(page.locator(f"{pool('elastic')} .size strong")).to_have_text("2")
     page.get_by_role("button", name="Close this message").click()
