@@ -27,7 +27,7 @@ from tests import forkserver
 from tests.forkserver import MARK, can_fork
 from tests.fresh import make_tables
 from tests.ledger import RECORDER, Ledger, Remembering, wrongs
-from tests.watch import Watch, left_behind, look_around, watches
+from tests.watch import Watch, family, left_behind, look_around, watches
 
 T = TypeVar("T")
 PATIENCE = 20.0  # seconds until a condition that should hold at once counts as broken
@@ -157,10 +157,9 @@ class Site:
     def close(self) -> None:
         for process in self.supervisors:
             if process.poll() is None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    for child in psutil.Process(process.pid).children(recursive=True):
-                        with contextlib.suppress(psutil.NoSuchProcess):
-                            child.resume()
+                for child in family(process.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGCONT)
                 process.send_signal(signal.SIGCONT)
                 self._look_at(process)
                 process.terminate()

@@ -102,12 +102,21 @@ def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
     found = {}
     with contextlib.closing(sqlite3.connect(_file(engine))) as connection:
         connection.text_factory = bytes
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            table = name.decode()
-            columns = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({table})")]
-            kept = ", ".join(name for name in columns if name not in ("created_at", "updated_at"))
-            found[table] = connection.execute(f"SELECT {kept} FROM {table} ORDER BY 1").fetchall()
+        tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        for name, definition in tables:
+            if definition not in _SELECTS:
+                _SELECTS[definition] = _select(connection, name.decode())
+            found[name.decode()] = connection.execute(_SELECTS[definition]).fetchall()
     return found
+
+
+_SELECTS: dict[bytes, str] = {}  # by the table's definition: the same tables are looked at thousands of times
+
+
+def _select(connection: sqlite3.Connection, table: str) -> str:
+    columns = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({table})")]
+    kept = ", ".join(name for name in columns if name not in ("created_at", "updated_at"))
+    return f"SELECT {kept} FROM {table} ORDER BY 1"
 
 
 def _claim(number: int, type_: str = "tag") -> Claim:
