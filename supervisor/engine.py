@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import Engine
 
@@ -14,5 +16,12 @@ def open_engine(url: str) -> Engine:
 
         return SqliteEngine(url)
     if scheme in ("postgres", "postgresql"):
-        raise StoreError(f"{scheme} databases are not supported yet; use sqlite:///path")
-    raise StoreError(f"{url!r} is not a database URL; write sqlite:///relative.db or sqlite:////absolute.db")
+        if importlib.util.find_spec("psycopg") is None:
+            raise StoreError("PostgreSQL needs the driver psycopg: pip install 'job-supervisor[postgres]'")
+        from supervisor.store.postgres import PostgresEngine
+
+        return PostgresEngine(url)
+    raise StoreError(
+        f"{url!r} is not a database URL; write sqlite:///relative.db, sqlite:////absolute.db or "
+        "postgresql://user@host/database"
+    )

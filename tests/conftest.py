@@ -45,10 +45,10 @@ def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
     with contextlib.ExitStack() as stack:
 
-        def make(config: str, handlers: str = HANDLERS) -> Site:
+        def make(config: str, handlers: str = HANDLERS, url: str = "") -> Site:
             folder = parent / f"site-{len(list(parent.iterdir()))}"
             folder.mkdir()
-            made.append(stack.enter_context(site(folder, config, handlers)))
+            made.append(stack.enter_context(site(folder, config, handlers, url)))
             return made[-1]
 
         yield make

@@ -35,6 +35,13 @@ CREATE TRIGGER test_outcome AFTER UPDATE OF status ON jobs
 WHEN NEW.status NOT IN ('pending', 'running')
 BEGIN INSERT INTO test_outcomes VALUES (NEW.id, NEW.status, OLD.claim_token); END;
 """
+WATCH_ON_A_SERVER = """
+CREATE TABLE test_outcomes (job bigint, status text, token bigint);
+CREATE FUNCTION test_outcome() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO test_outcomes VALUES (NEW.id, NEW.status, OLD.claim_token); RETURN NULL; END $$;
+CREATE TRIGGER test_outcome AFTER UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.status NOT IN ('pending', 'running')) EXECUTE FUNCTION test_outcome();
+"""
 CASUAL = ("gone", "pending", "running")  # states of a job in which it has no outcome
 
 
@@ -46,14 +53,29 @@ class Line(NamedTuple):
     at: float  # Unix seconds
 
 
-class Ledger:
-    """What the handlers wrote, and the rows to compare it with."""
+def query(database: Path | str, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Run a statement on a database as another program does: on a file, or on a server by its URL."""
+    if isinstance(database, Path):
+        with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+            return connection.execute(sql, parameters).fetchall()
+    import psycopg
 
-    def __init__(self, path: Path, database: Path) -> None:
+    with psycopg.connect(database, connect_timeout=30) as server:
+        cursor = server.execute(sql.replace("%", "%%").replace("?", "%s"), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+class Ledger:
+    """What the handlers wrote, and the rows to compare it with. `database` is a file, or the URL of a server's."""
+
+    def __init__(self, path: Path, database: Path | str) -> None:
         self._path = path
         self._database = database
 
     def watch_outcomes(self) -> None:
+        if isinstance(self._database, str):
+            query(self._database, WATCH_ON_A_SERVER)
+            return
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as connection:
             connection.executescript(WATCH)
 
@@ -81,11 +103,12 @@ class Ledger:
         return collections.Counter(row[0] for row in self._rows("SELECT job FROM test_outcomes"))
 
     def damage(self) -> list[str]:
+        if isinstance(self._database, str):
+            return []
         return [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as connection:
-            return connection.execute(sql).fetchall()
+        return query(self._database, sql)
 
 
 def wrongs(ledger: Ledger, expected: Mapping[int, str], hit: set[int], recorded: set[int]) -> list[str]:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -20,13 +19,14 @@ from typing import Any, TypeVar
 import psutil
 
 from supervisor import Job, Queue, Status
+from supervisor.engine import open_engine
 from supervisor.system.failpoints import VARIABLE
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.system.slot import Slot, Snapshot
 from tests import forkserver
 from tests.forkserver import MARK, can_fork
 from tests.fresh import make_tables
-from tests.ledger import RECORDER, Ledger, Remembering, wrongs
+from tests.ledger import RECORDER, Ledger, Remembering, query, wrongs
 from tests.watch import Watch, family, left_behind, look_around, watches
 
 T = TypeVar("T")
@@ -74,12 +74,16 @@ def wait_for(condition: Callable[[], T], what: str = "", patience: float = PATIE
 
 
 class Site:
-    """One folder with everything a supervisor needs. `handlers` is the text of its jobs.py."""
+    """One folder with everything a supervisor needs. `handlers` is the text of its jobs.py.
 
-    def __init__(self, folder: Path, config: str, handlers: str = HANDLERS) -> None:
+    With the `url` of a server its database is there, not in the folder.
+    """
+
+    def __init__(self, folder: Path, config: str, handlers: str = HANDLERS, url: str = "") -> None:
         self.folder = folder
         self.database = folder / "app.db"
-        self.url = f"sqlite:///{self.database}"
+        self.where: Path | str = url or self.database
+        self.url = url or f"sqlite:///{self.database}"
         self.ledger = folder / "ledger"
         self.once = folder / "once"
         self.once.mkdir()
@@ -88,11 +92,12 @@ class Site:
         self.configure(config)
         (folder / "jobs.py").write_text(handlers.replace("LEDGER", str(self.ledger)))
         (folder / "ledger.py").write_text(RECORDER.replace("LEDGER", str(self.ledger)))
-        make_tables(self.database)
+        if not url:
+            make_tables(self.database)
         with Queue(self.url) as queue:
             queue.enqueue("never", {}, delay="7d")
         self.queue = Remembering(self.url)
-        Ledger(self.ledger, self.database).watch_outcomes()
+        Ledger(self.ledger, self.where).watch_outcomes()
         self.supervisors: list[subprocess.Popen[bytes]] = []
         self._events: list[dict[str, Any]] = []
         self._read = 0  # bytes of the log
@@ -101,7 +106,8 @@ class Site:
         self.wrong: list[str] = []  # what supervisors used or left behind that they should not have
 
     def configure(self, config: str) -> None:
-        self.config.write_text(f'database = "sqlite:///./app.db"\n{config}\n[log]\nformat = "json"\nlevel = "debug"\n')
+        database = self.where if isinstance(self.where, str) else "sqlite:///./app.db"
+        self.config.write_text(f'database = "{database}"\n{config}\n[log]\nformat = "json"\nlevel = "debug"\n')
 
     # Processes
 
@@ -174,7 +180,7 @@ class Site:
         # Whoever is killed while it tidies up leaves that to the next recovery.
         killed = any(process.returncode == -signal.SIGKILL for process in self.supervisors)
         if not killed and not list(self.once.glob("*=kill")):
-            folder = self.database.with_name(f"{self.database.name}-supervisor")
+            folder = open_engine(self.url).database.folder
             self.wrong += [f"{name} is left in {folder}" for name in left_behind(folder)]
         self.queue.close()
 
@@ -267,8 +273,7 @@ class Site:
         return [Path(row[0]) for row in self.rows("SELECT scoreboard FROM job_supervisors")]
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with contextlib.closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
-            return connection.execute(sql, parameters).fetchall()
+        return query(self.where, sql, *parameters)
 
     def job(self, job_id: int) -> Job:
         return self.queue.job(job_id)
@@ -278,7 +283,7 @@ class Site:
 
     def runs(self, what: str, job_id: int) -> list[tuple[int, int, float]]:
         """(token, pid, time) of each start or end of a job in the ledger."""
-        lines = Ledger(self.ledger, self.database).lines()
+        lines = Ledger(self.ledger, self.where).lines()
         return [(line.token, line.pid, line.at) for line in lines if line.what == what and line.job == job_id]
 
     def running_pid(self, job_id: int) -> int:
@@ -313,7 +318,7 @@ class Site:
         """
         expected = dict.fromkeys([*self.queue.acknowledged, *others], "done")
         expected |= {job: status for status, jobs in ended.items() for job in jobs}
-        ledger = Ledger(self.ledger, self.database)
+        ledger = Ledger(self.ledger, self.where)
 
         def settled() -> bool:
             jobs = ledger.jobs()
@@ -325,8 +330,8 @@ class Site:
 
 
 @contextlib.contextmanager
-def site(folder: Path, config: str, handlers: str = HANDLERS) -> Iterator[Site]:
-    made = Site(folder, config, handlers)
+def site(folder: Path, config: str, handlers: str = HANDLERS, url: str = "") -> Iterator[Site]:
+    made = Site(folder, config, handlers, url)
     try:
         yield made
     finally:

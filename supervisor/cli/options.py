@@ -18,6 +18,7 @@ from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usag
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import is_number
+from supervisor.domain.url import without_password
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -116,17 +117,17 @@ class Target:
         try:
             exists = engine.database.exists()
         except OSError as error:
-            raise Stop(f"{engine.url}: cannot be reached: {error.strerror}", code=DATABASE) from None
+            raise Stop(f"{without_password(engine.url)}: cannot be reached: {error.strerror}", code=DATABASE) from None
         if exists or (create and self.database is None):
             return engine
-        if pids := engine.ownership.holders():
+        if pids := engine.ownership.holders() if engine.database.file else []:
             who = f"supervisor {', '.join(map(str, pids))} still has the missing file open"
             hint = f"{who}; restore it together with the files beside it, or stop the supervisor"
         elif self.database is None:
             hint = "`supervisor enqueue` and `supervisor run` create it"
         else:
             hint = "check the path; `supervisor migrate` with this URL creates it"
-        raise Stop(f"{engine.url}: there is no such database", code=DATABASE, hint=hint)
+        raise Stop(f"{without_password(engine.url)}: there is no such database", code=DATABASE, hint=hint)
 
     def operations(self) -> closing[Operations]:
         """A context manager: the operations on the database, closed at the end."""

@@ -16,6 +16,7 @@ from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
+from supervisor.domain.url import without_password
 
 
 class Finished(enum.StrEnum):
@@ -69,7 +70,8 @@ def migrate(target: Target, as_json: AsJson = False) -> None:
     engine = open_engine(target.url())
     applied = engine.database.migrate()
     done = f"applied migrations {', '.join(map(str, applied))}" if applied else "up to date"
-    result({"database": engine.url, "applied": applied}, f"{engine.url}: {done}", as_json=as_json)
+    shown = without_password(engine.url)
+    result({"database": shown, "applied": applied}, f"{shown}: {done}", as_json=as_json)
 
 
 @on_target
@@ -107,9 +109,9 @@ def restore(
         raise wrong_usage(f"{file}: it is a folder, not a file" if file.is_dir() else f"{file}: no such file")
     engine = open_engine(target.url())
     if engine.database.exists():
-        if file.samefile(engine.url.partition("///")[2]):
+        if engine.database.file is not None and file.samefile(engine.database.file):
             raise wrong_usage(f"{file}: this is the database itself")
-        ask(f"replace {engine.url} with {file}", yes=yes)
+        ask(f"replace {without_password(engine.url)} with {file}", yes=yes)
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
     texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}"]

@@ -319,7 +319,7 @@ class _Watch:
         """
         if self._feed is None or producer is not self._producer:  # it is that of another file, for example
             self._forget_feed()
-            self._feed, self._producer = self._connections.engine.changes(), producer
+            self._feed, self._producer = self._connections.engine.changes(ends=True), producer
             self._version = None
         before, self._version = self._version, self._feed.version()
         listeners = self._watcher.wanted(self, changed=before != self._version)

@@ -9,13 +9,13 @@ _SCHEME = "sqlite:///"
 
 
 def absolute(url: str, folder: Path) -> str:
-    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (itself absolute).
+    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (itself absolute); a server's URL as
+    it is.
 
     The path is taken as written: nothing in it is decoded or expanded. Raises ValueError with one sentence.
     """
-    scheme = url.partition(":")[0].lower()
-    if scheme in ("postgresql", "postgres"):
-        raise ValueError("PostgreSQL is not supported yet; use an SQLite file, like sqlite:///./jobs.db")
+    if url.partition(":")[0].lower() in ("postgresql", "postgres"):
+        return _of_server(url)
     # SQLite itself makes a private database of these; its rows would be lost with each connection.
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
@@ -29,6 +29,12 @@ def absolute(url: str, folder: Path) -> str:
     return f"{_SCHEME}{folder / path}"
 
 
+def _of_server(url: str) -> str:
+    if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
+        raise ValueError(f"{_hidden(url)} is not a PostgreSQL URL; write it like postgresql://user@host/database")
+    return url
+
+
 def _hint(url: str) -> str:
     """A guess at what was meant: a bare path, or a missing slash."""
     path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
@@ -38,4 +44,5 @@ def _hint(url: str) -> str:
 def _hidden(url: str) -> str:
     """The URL without what may be a user name and password before an @."""
     start, at, end = url.rpartition("@")
-    return repr(f"{start.partition('://')[0]}://…@{end}" if at else url)
+    scheme, mark, _ = start.partition("://")
+    return repr(f"{scheme if mark else ''}{mark}…@{end}" if at else url)

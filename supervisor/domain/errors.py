@@ -67,6 +67,12 @@ class StoreGone(StoreUnavailable):
         self.replaced = replaced
 
 
+class EnqueueUncertain(StoreUnavailable):
+    """The connection was lost during the commit, and the server cannot tell whether the jobs were stored. Enqueueing
+    them again may store them twice, unless they have unique keys.
+    """
+
+
 class Conflict(QueueError):
     """The current state does not allow the request. Exit code 4 on the command line."""
 

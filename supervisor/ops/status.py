@@ -17,6 +17,7 @@ from supervisor.domain.errors import JobNotFound
 from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.text import text_of
+from supervisor.domain.url import without_password
 from supervisor.maintenance.slot_reader import PRESENT, pool_of
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
@@ -146,7 +147,7 @@ def gather(
         )
     types, others = _foremost(types)
     return Overview(
-        database=engine.url,
+        database=without_password(engine.url),
         time=now,
         supervisors=supervisors,
         pools=sorted(pools, key=lambda pool: (pool.name, pool.supervisor)),

@@ -376,4 +376,5 @@ class Engine(Protocol):
     def operations(self) -> Operations:
         """Only for a database that exists and has the current schema; any other is left untouched."""
 
-    def changes(self) -> ChangeFeed: ...
+    def changes(self, *, ends: bool = False) -> ChangeFeed:
+        """With `ends` the hints need only tell of jobs that end or change, otherwise of jobs that come."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
+from supervisor.domain.url import without_password
 from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
@@ -151,7 +152,7 @@ class Supervisor:
         self._log.info(
             "supervisor_started",
             pid=os.getpid(),
-            database=self.engine.url,
+            database=without_password(self.engine.url),
             pools=sorted(self._pools),
             config=str(self.settings.path),
         )

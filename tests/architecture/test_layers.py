@@ -48,10 +48,11 @@ ALLOWED: dict[str, set[str]] = {
         "telemetry",
         "worker",
     },
-    "engine": {"domain", "store.base", "store.sqlite"},
+    "engine": {"domain", "store.base", "store.postgres", "store.sqlite"},
     "client": {"domain", "engine", "ops", "store.base"},
     "tasks": {"client", "config", "domain"},
 }
+ENGINES = ("sqlite", "postgres")
 BELOW = {*ALLOWED, "store.base", "store.migrate"} - {"store"}
 # What is not listed belongs to the application: it may use all of the above and its like, never the command
 # line, which is on top.
@@ -152,9 +153,10 @@ def test_only_the_engine_module_knows_an_engine() -> None:
         shown(path, found.line, found.module)
         for path in sources(*PACKAGES)
         for found in imports(path)
-        if found.module.startswith("supervisor.store.sqlite")
+        for engine in ENGINES
+        if found.module.startswith(f"supervisor.store.{engine}")
         and path != ROOT / "supervisor" / "engine.py"
-        and "sqlite" not in path.parts
+        and engine not in path.parts
     ]
     assert wrong == []
 
@@ -193,6 +195,8 @@ def test_what_is_forked_loads_no_heavy_library(package: str) -> None:
 
 PURE = {("supervisor/domain/schedule.py", "cronsim")}
 """Libraries that only compute, loaded when they are used: no input or output, nothing that a web app pays for."""
+DRIVERS = {"postgres": {"psycopg"}}
+"""What an engine alone may load, and with it whoever uses that engine."""
 
 
 def test_the_domain_and_the_store_need_only_the_standard_library() -> None:
@@ -202,6 +206,7 @@ def test_the_domain_and_the_store_need_only_the_standard_library() -> None:
         for found in imports(path)
         if found.module.split(".")[0] not in {*sys.stdlib_module_names, "supervisor"}
         and not (found.when != "load" and (str(path.relative_to(ROOT)), found.module) in PURE)
+        and found.module.split(".")[0] not in DRIVERS.get(path.parent.name, set())
     ]
     assert wrong == []
 

@@ -80,7 +80,7 @@ WRONG_USAGE = {
     "run a pool that is not there": ["run", "--pool", "nope"],
     "a database that is no URL": ["status", "--database", "jobs.db"],
     "a database in memory": ["status", "--database", "sqlite:///:memory:"],
-    "a database of another kind": ["status", "--database", "postgresql://somewhere/jobs"],
+    "a database of another kind": ["status", "--database", "mysql://somewhere/jobs"],
     "a database's name with a NUL": ["status", "--database", "sqlite:///a\0b"],
     "no such configuration": ["status", "-c", "nope.toml"],
     "a folder as configuration": ["status", "-c", "."],

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.model import rows
 from tests.model.programs import PROGRAMS, UniqueBroken
 from tests.model.rows import Row, row_of
 from tests.model.table import UNFINISHED, Table
-from tests.store.kit import ENGINES, LOCK, NOW, POLICY, Desk, worker_record
+from tests.store.kit import LOCK, NOW, POLICY, Desk, worker_record
 
 ALL = JobSelector(("a", "b"), "gpu x y")
 FOREIGN_LOCK_TIME = 3600.0
@@ -51,12 +51,13 @@ class Place:
 class Ground:
     """`now` is the wall clock and moves as it likes; `clock` is the monotonic one."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, fresh_url: Callable[[str, Path], str]) -> None:
         # In memory where there is such a folder: thousands of histories wait for no disk.
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="job-supervisor-model-", dir=memory))
-        self.desk = Desk.at(open_engine(ENGINES[engine](self.folder)))
-        self.program = PROGRAMS[engine](self.folder)
+        opened = open_engine(fresh_url(engine, self.folder))
+        self.desk = Desk.at(opened)
+        self.program = PROGRAMS[engine](opened.url)
         self.table = Table()
         self.now, self.clock = NOW, 1000.0
         self.policies = {letter: JobPolicy(POLICY, 3, recover, LOCK) for letter, recover in _RECOVER.items()}

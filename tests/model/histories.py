@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -27,7 +29,16 @@ _MORE = settings(_ALWAYS, max_examples=max(EXAMPLES, 1), derandomize=False)
 _UNTIL_FOUND = settings(_ALWAYS, max_examples=5000, phases=[Phase.generate])
 
 
-def histories(engine: str, machine: type[Processes] = StoreMachine, *, until_found: bool = False) -> None:
+def histories(
+    engine: str,
+    fresh_url: Callable[[str, Path], str],
+    machine: type[Processes] = StoreMachine,
+    *,
+    until_found: bool = False,
+) -> None:
     """Raises what the first broken history raised: as short as it can be made, or with `until_found` as it is."""
     how = _UNTIL_FOUND if until_found else _MORE if EXAMPLES else _ALWAYS
-    run_state_machine_as_test(type(f"Histories_of_{engine}", (machine,), {"engine": engine}), settings=how)
+    if engine != "sqlite" and not EXAMPLES:  # a server takes longer for everything
+        how = settings(how, max_examples=10)
+    made = {"engine": engine, "fresh_url": staticmethod(fresh_url)}
+    run_state_machine_as_test(type(f"Histories_of_{engine}", (machine,), made), settings=how)

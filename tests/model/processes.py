@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -48,11 +50,12 @@ class Processes(RuleBasedStateMachine):
     """
 
     engine = ""
+    fresh_url: Callable[[str, Path], str]  # from an engine and a folder to the URL of an empty database
     ground: Ground
 
     @initialize(jobs=st.lists(new_jobs, min_size=2, max_size=5))
     def open(self, jobs: list[NewJob]) -> None:
-        self.ground = Ground(self.engine)
+        self.ground = Ground(self.engine, self.fresh_url)
         self.ground.enqueue(jobs)
 
     @invariant()

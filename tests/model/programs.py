@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -23,8 +22,8 @@ class Program(Protocol):
 
 
 class SqliteProgram:
-    def __init__(self, folder: Path) -> None:
-        self._raw = sqlite3.connect(folder / "jobs.db", isolation_level=None, timeout=10)
+    def __init__(self, url: str) -> None:
+        self._raw = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
 
     def run(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the rows. Raises UniqueBroken."""
@@ -43,4 +42,26 @@ class SqliteProgram:
         self._raw.close()
 
 
-PROGRAMS: dict[str, Callable[[Path], Program]] = {"sqlite": SqliteProgram}
+class PostgresProgram:
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self._driver = psycopg
+        self._raw = psycopg.connect(url, autocommit=True)
+
+    def run(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns the rows. Raises UniqueBroken."""
+        try:
+            cursor = self._raw.execute(sql.replace("?", "%s"), list(parameters))
+        except self._driver.errors.UniqueViolation as error:
+            raise UniqueBroken(str(error)) from None
+        return cursor.fetchall() if cursor.description else []
+
+    def damage(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+PROGRAMS: dict[str, Callable[[str], Program]] = {"sqlite": SqliteProgram, "postgres": PostgresProgram}

@@ -59,7 +59,7 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def found(machine: type[Processes]) -> bool:
     """Whether a history goes wrong; it is logged, not shrunk."""
     with pytest.raises(Exception) as wrong:  # noqa: PT011 - an assertion, or what came of it
-        histories("sqlite", machine, until_found=True)
+        histories("sqlite", lambda _, folder: f"sqlite:///{folder}/jobs.db", machine, until_found=True)
     logging.getLogger(__name__).info("\n".join(getattr(wrong.value, "__notes__", [])))
     return True
 

@@ -19,6 +19,7 @@ supervisor had been recovered was nobody's to give back (tests/store/test_recove
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -144,12 +145,15 @@ def test_behind_some_guards_stands_another(guard: str) -> None:
     assert not found.violation
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_the_store_answers_each_settlement_that_the_search_tried_as_the_model_does(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_store_answers_each_settlement_that_the_search_tried_as_the_model_does(
+    engine: str, tmp_path: Path, fresh_url: Callable[[str, Path], str]
+) -> None:
     """Current and lost claims, of the living, the dead and the buried, in every state of the row."""
     search(CLAIMS | {"letters": "A"})
     search(DEATHS | {"hand": 1}, 5_000)
-    desk, program = Desk.at(open_engine(ENGINES[engine](tmp_path))), PROGRAMS[engine](tmp_path)
+    opened = open_engine(fresh_url(engine, tmp_path))
+    desk, program = Desk.at(opened), PROGRAMS[engine](opened.url)
     insert = f"INSERT INTO jobs ({', '.join(Row._fields)}) VALUES ({', '.join('?' * len(Row._fields))}) RETURNING id"
 
     for (row, owner, end), after in moves.SETTLED.items():

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tests.model.histories import PATIENCE, histories
@@ -12,6 +15,8 @@ from tests.store.kit import ENGINES
 
 
 @pytest.mark.timeout(PATIENCE)
-@pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_whatever_happens_the_store_does_what_the_model_does(engine: str) -> None:
-    histories(engine)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_whatever_happens_the_store_does_what_the_model_does(
+    engine: str, fresh_url: Callable[[str, Path], str]
+) -> None:
+    histories(engine, fresh_url)

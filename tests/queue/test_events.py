@@ -161,10 +161,10 @@ def test_of_several_who_wait_one_looks_for_all_and_is_followed_by_another(
 ) -> None:
     feeds, changes = 0, queue._engine.changes
 
-    def counted() -> ChangeFeed:
+    def counted(**options: bool) -> ChangeFeed:
         nonlocal feeds
         feeds += 1
-        return changes()
+        return changes(**options)
 
     monkeypatch.setattr(queue._engine, "changes", counted)
     ids = queue.enqueue_many("tag", range(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import sys
@@ -25,10 +26,25 @@ from supervisor.store.base import (
     SupervisorRecord,
     WorkerRecord,
 )
+from supervisor.store.values import TABLES
 from tests.fresh import make_tables
 
-# The URL of a database in a folder. Another engine is one more entry here.
-ENGINES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:///{folder}/jobs.db"}
+ENGINES = ("postgres", "sqlite")
+
+
+def emptied(url: str) -> str:
+    """The same database of a server, without a row in it; ids begin at 1 again."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        if connection.execute("SELECT to_regclass('jobs')").fetchone() != (None,):
+            tables = ", ".join(sorted(TABLES - {"job_meta"}))
+            connection.execute(
+                f"TRUNCATE {tables} RESTART IDENTITY; SELECT setval('job_sleepers', 0), setval('job_watchers', 0)"
+            )
+            connection.execute("DELETE FROM job_meta WHERE key LIKE 'alert:%'")
+    return url
+
 
 T0 = 1_000_000.0  # when jobs become due, unless a test says otherwise
 NOW = T0 + 1000.0
@@ -141,6 +157,19 @@ def supervisor_record(identity: str, engine: Engine, lock: str, **fields: Any) -
         "started_at": T0,
     }
     return SupervisorRecord(identity, **(values | fields))
+
+
+def commits_nothing(engine: Engine, act: Callable[[], object]) -> bool:
+    """Whether this leaves the version as it is. A server's is that of all its databases, in which other tests may
+    commit at the same time: there one quiet moment among many will do.
+    """
+    with contextlib.closing(engine.changes()) as feed:
+        for _ in range(1 if engine.database.file else 100):
+            before = feed.version()
+            act()
+            if feed.version() == before:
+                return True
+    return False
 
 
 def until(condition: Callable[[], object], patience: float = 20.0) -> None:

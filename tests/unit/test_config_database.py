@@ -51,7 +51,7 @@ def test_a_database_of_the_command_line_starts_at_the_current_folder(tmp_path: P
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("postgresql://user:secret@host/db", "PostgreSQL is not supported yet"),
+        ("postgresql:user:secret@host/db", "'…@host/db' is not a PostgreSQL URL"),
         ("sqlite://", "in-memory"),
         ("sqlite:///", "in-memory"),
         ("sqlite:///:memory:", "in-memory"),

@@ -45,11 +45,16 @@ def test_two_statements_of_one_name_are_refused(package: Path) -> None:
         loaded(package, "-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;")
 
 
-@pytest.mark.parametrize("filename", ["queries.sql", "adopt/adopt.sql"])
-def test_every_shipped_statement_is_used(filename: str) -> None:
-    queries = load("supervisor.store.sqlite", filename)
-    store = Path(__file__).parents[2] / "supervisor" / "store"
-    folders = ((store / "sqlite" / filename).parent, store / "sql")
+STORE = Path(__file__).parents[2] / "supervisor" / "store"
+ENGINES = ["sqlite", "postgres"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "filename"), [("sqlite", "queries.sql"), ("sqlite", "adopt/adopt.sql"), ("postgres", "queries.sql")]
+)
+def test_every_shipped_statement_is_used(engine: str, filename: str) -> None:
+    queries = load(f"supervisor.store.{engine}", filename)
+    folders = ((STORE / engine / filename).parent, STORE / "sql")
     code = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
 
     unused = [
@@ -60,12 +65,13 @@ def test_every_shipped_statement_is_used(filename: str) -> None:
     assert unused == []
 
 
-def test_every_statement_that_the_code_names_is_shipped() -> None:
-    queries = load("supervisor.store.sqlite")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_statement_that_the_code_names_is_shipped(engine: str) -> None:
+    queries = load(f"supervisor.store.{engine}")
     named = {
         name
-        for path in (Path(__file__).parents[2] / "supervisor" / "store").rglob("*.py")
-        if path.parent.name in ("sql", "sqlite")
+        for folder in (STORE / engine, STORE / "sql")
+        for path in folder.rglob("*.py")
         for name in re.findall(r"\b(?:QUERIES|queries)\.([a-z_]+)", path.read_text(encoding="utf-8"))
     }
     assert len(named) > 30

@@ -131,7 +131,7 @@ class Poller:
 
     def _brief(self, error: Exception) -> str:
         """The error in one line, with the file's name instead of its path."""
-        path = self._engine.url.partition("///")[2]
+        path = str(self._engine.database.file or "")
         return str(error).replace(path, path.rpartition("/")[2]) if path else str(error)
 
     def _open(self) -> Operations:

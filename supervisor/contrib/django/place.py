@@ -43,9 +43,12 @@ class Place:
             raise self._wrong(f"{self._unknown[0]!r} is not an option; there are {', '.join(sorted(_KNOWN))}")
         if self._url is not None:
             try:
-                return absolute(self._url, Path(getattr(settings, "BASE_DIR", Path.cwd())).absolute())
+                url = absolute(self._url, Path(getattr(settings, "BASE_DIR", Path.cwd())).absolute())
             except ValueError as error:
                 raise self._wrong(f"url: {error}") from None
+            if not url.startswith("sqlite:"):
+                raise self._wrong("url: PostgreSQL is not supported yet; name a file, like sqlite:///jobs.db")
+            return url
         if self.database not in connections:
             raise self._wrong(f"DATABASES has no {self.database!r}")
         if connections[self.database].vendor != "sqlite":

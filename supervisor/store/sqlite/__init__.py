@@ -65,5 +65,5 @@ class SqliteEngine:
         schema.require_current(self._place)
         return operations(Connection(self._place, synchronous="FULL", checkpoints=True))
 
-    def changes(self) -> SqliteChanges:
+    def changes(self, *, ends: bool = False) -> SqliteChanges:
         return SqliteChanges(Connection(self._place, synchronous="NORMAL", any_thread=True))

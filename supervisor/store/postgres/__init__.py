@@ -1,0 +1,75 @@
+"""The PostgreSQL engine: a server, and supervisors on any number of hosts. It needs the extra `postgres`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from supervisor.domain.job import decoded
+from supervisor.store.postgres import schema
+from supervisor.store.postgres.address import Address
+from supervisor.store.postgres.changes import PostgresChanges
+from supervisor.store.postgres.claims import PostgresClaims
+from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
+from supervisor.store.postgres.database import PostgresDatabase
+from supervisor.store.postgres.maintenance import PostgresMaintenance
+from supervisor.store.postgres.operations import operations
+from supervisor.store.postgres.ownership import ownership
+from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
+from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.operations import SqlOperations
+
+__all__ = ["PostgresEngine"]
+
+
+class PostgresEngine:
+    """Implements `store.base.Engine` for `postgresql://user@host/database`."""
+
+    def __init__(self, url: str) -> None:
+        self._address = Address(url)
+        self.url = url
+        self.database = PostgresDatabase(self._address)
+        self.ownership = ownership(self._address)
+        self.transactional = PostgresTransactionalInsert(self._address, self.database.migrate)
+
+    def meta(self, job_id: int) -> Any:
+        with closing(Connection(self._address)) as connection:
+            row = connection.row(QUERIES.job_meta, {"id": job_id})
+            return None if row is None else decoded(row[0])
+
+    def producer(self, *, create: bool = True) -> PostgresProducer:
+        connection = Connection(self._address)
+        try:
+            if create:
+                schema.migrate(connection)
+            else:
+                schema.require_current(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return PostgresProducer(connection)
+
+    def claims(self, patience: float | None = None) -> PostgresClaims:
+        connection = Connection(
+            self._address,
+            durable=False,
+            announce=True,
+            patience=LOCK_TIMEOUT if patience is None else max(patience, 0.001),
+        )
+        connection.check()
+        return PostgresClaims(connection)
+
+    def maintenance(self) -> PostgresMaintenance:
+        return PostgresMaintenance(self._address)
+
+    def operations(self) -> SqlOperations:
+        connection = Connection(self._address, announce=True)
+        try:
+            schema.require_current(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return operations(connection)
+
+    def changes(self, *, ends: bool = False) -> PostgresChanges:
+        return PostgresChanges(Connection(self._address), ends=ends)

@@ -1,0 +1,257 @@
+"""One connection to a server with our rules: explicit short transactions, one process, and never used again once it
+has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.adapt import Buffer
+from psycopg.types.string import StrDumperUnknown
+
+from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.store.postgres.address import Address
+from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
+from supervisor.store.postgres.inserting import Inserter
+from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.connection import Row, RowRefused
+
+MINIMUM_SERVER = 140000
+LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
+STATEMENT_TIMEOUT = 60.0  # seconds: none of ours takes so long
+_IDLE_TIMEOUT = 60.0  # seconds that a transaction of a stopped process may hold its rows
+
+Answer = TypeVar("Answer")
+
+# Sessions inherited through a fork are never closed there: that would end the parent's.
+_abandoned: list[object] = []
+_generation = 0  # the number of forks since this module was imported
+_living: weakref.WeakSet[_Session] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    global _generation
+    _generation += 1
+    _abandoned.extend(session.leave() for session in list(_living))
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class _TextDumper(StrDumperUnknown):
+    """A text of the server holds no NUL: one in the words of some error must not make a settlement impossible."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class _Session:
+    """The driver's connection, if there is one. It is closed with whatever uses it, also by the garbage collector."""
+
+    def __init__(self) -> None:
+        self.raw: psycopg.Connection[Row] | None = None
+        self.generation = _generation
+        _living.add(self)
+
+    def close(self) -> None:
+        opened, self.raw = self.raw, None
+        if opened is not None:
+            opened.close()
+
+    def leave(self) -> object:
+        """In a child that has inherited it: forget it. Returns what must never be closed there."""
+        opened, self.raw = self.raw, None
+        return opened
+
+
+class Connection:
+    """A connection for one process and (apart from an outer lock) one thread. It connects at its first use, and again
+    after it was lost.
+
+    `durable` is meant for enqueues, whose loss loses work; without it a crash of the server may undo the last moments
+    of commits. With `announce`, each transaction tells those that sleep. `patience` is how many seconds a statement
+    waits for others.
+    """
+
+    queries = QUERIES
+
+    def __init__(
+        self, address: Address, *, durable: bool = True, announce: bool = False, patience: float = LOCK_TIMEOUT
+    ) -> None:
+        self.address = address
+        self.inserter = Inserter(self)
+        self._durable = durable
+        self._announce = announce
+        self._patience = patience
+        self._session = _Session()
+        weakref.finalize(self, self._session.close).atexit = False
+
+    @property
+    def raw(self) -> psycopg.Connection[Row]:
+        """The driver's connection, refused in a process that did not open it. Raises StoreError."""
+        session = self._session
+        if session.generation != _generation:
+            raise StoreError("this connection was opened before a fork; open the store again in this process")
+        if session.raw is None or session.raw.closed:
+            session.raw = self._connect()
+        return session.raw
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        where = self.address.shown
+        try:
+            raw = psycopg.connect("", autocommit=True, **self.address.options)
+        except psycopg.Error as error:
+            raise translated(error, where) from None
+        try:
+            if raw.info.server_version < MINIMUM_SERVER:
+                version = raw.info.server_version // 10000
+                raise StoreError(f"{where}: the server is PostgreSQL {version}; at least 14 is needed")
+            encoding = raw.info.parameter_status("server_encoding")
+            if encoding != "UTF8":
+                raise StoreError(f"{where}: the database's encoding is {encoding}; only UTF8 is supported")
+            raw.adapters.register_dumper(str, _TextDumper)
+            raw.execute(
+                # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
+                f"SET client_encoding = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
+                f" SET statement_timeout = {STATEMENT_TIMEOUT * 1000:.0f};"
+                f" SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT * 1000:.0f};"
+                f" SET synchronous_commit = {'on' if self._durable else 'off'}"
+            )
+        except BaseException as error:
+            raw.close()
+            if isinstance(error, psycopg.Error):
+                raise translated(error, where) from None
+            raise
+        return raw
+
+    def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
+        """Run one statement outside a transaction of ours and fetch all of it; once more on a fresh connection if the
+        one that there was has been lost meanwhile. So it must be one that may be run twice.
+        """
+        fresh = self._session.raw is None
+        try:
+            return self.raw.execute(sql, _named(parameters)).fetchall()
+        except psycopg.Error as error:
+            self.drop_if_lost(error)
+            if fresh or not is_lost(error):
+                raise translated(error, self.address.shown) from None
+        try:
+            return self.raw.execute(sql, _named(parameters)).fetchall()
+        except psycopg.Error as error:
+            self.drop_if_lost(error)
+            raise translated(error, self.address.shown) from None
+
+    def row(self, sql: str, parameters: Any = ()) -> Row | None:
+        rows = self.rows(sql, parameters)
+        return rows[0] if rows else None
+
+    def write(self) -> Transaction:
+        """One short write transaction: commits at the end, rolls back on any exception."""
+        return Transaction(self, announce=self._announce)
+
+    def apply(self, sql: str, parameters: Any) -> int:
+        """One statement in a transaction of its own. Returns the number of rows changed."""
+        with self.write() as raw:
+            return raw.execute(sql, parameters).rowcount
+
+    def check(self) -> None:
+        """Raises StoreError if the server cannot be reached."""
+        self.rows("SELECT 1")
+
+    def check_writable(self) -> None:
+        """Raises StoreError if the server cannot be reached, or is a standby or otherwise read-only."""
+        if self.rows(QUERIES.read_only) == [(True,)]:
+            hint = "a standby? name the primary, or add target_session_attrs=read-write to the URL"
+            raise StoreUnavailable(f"{self.address.shown}: the server is read-only; {hint}")
+
+    def drop_if_lost(self, error: BaseException) -> None:
+        """A connection that has failed once is never used again."""
+        if is_lost(error) or (self._session.raw is not None and self._session.raw.broken):
+            self.close()
+
+    def close(self) -> None:
+        """Also of a connection that has failed: the next use opens another one."""
+        self._session.close()
+
+
+class Transaction:
+    """Implements `store.sql.connection.Transaction`, as a context manager."""
+
+    def __init__(self, connection: Connection, *, announce: bool) -> None:
+        self._connection = connection
+        self._announce = announce
+        self.number = ""  # the server's, as told by an INSERT
+
+    def __enter__(self) -> Transaction:
+        connection = self._connection
+        idle = connection.raw
+        try:
+            idle.execute("BEGIN")
+        except psycopg.Error as error:
+            connection.drop_if_lost(error)
+            if not is_lost(error):
+                raise translated(error, connection.address.shown) from None
+            try:  # it was lost while nobody used it
+                connection.raw.execute("BEGIN")
+            except psycopg.Error as again:
+                connection.close()
+                raise translated(again, connection.address.shown) from None
+        self._raw = connection.raw
+        return self
+
+    def execute(self, sql: str, parameters: Any = (), /) -> psycopg.Cursor[Row]:
+        return self._raw.execute(sql, _named(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Mapping[str, Any]], /) -> psycopg.Cursor[Row]:
+        cursor = self._raw.cursor()
+        cursor.executemany(sql, list(parameters))
+        return cursor
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        connection, where = self._connection, self._connection.address.shown
+        if error is None:
+            try:
+                if self._announce:
+                    self._raw.execute(QUERIES.announce)
+                self._raw.execute("COMMIT")
+            except psycopg.Error as refused:
+                error = refused
+                if is_lost(refused):
+                    connection.close()
+                    self._doubt(refused)
+                    return
+            else:
+                return
+        self._undo(error)
+        if may_be_a_rows_fault(error):
+            raise RowRefused(str(error).strip().partition("\n")[0]) from None
+        if isinstance(error, psycopg.Error):
+            raise translated(error, where) from None
+
+    def _doubt(self, error: psycopg.Error) -> None:
+        """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
+        from supervisor.store.postgres.doubt import resolve  # rarely needed
+
+        resolve(self._connection, self.number, error)
+
+    def _undo(self, error: BaseException) -> None:
+        try:
+            if not self._raw.closed:
+                self._raw.execute("ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()
+        self._connection.drop_if_lost(error)
+
+
+def _named(parameters: Any) -> Any:
+    """The driver has no numbered placeholders: a tuple's items are p1, p2, …"""
+    if isinstance(parameters, tuple):
+        return {f"p{number}": value for number, value in enumerate(parameters, 1)} or None
+    return parameters

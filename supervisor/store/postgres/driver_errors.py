@@ -1,0 +1,66 @@
+"""What an error of the server or the driver means: for the whole database, for one row, or that others are in the way.
+
+The SQLSTATE decides, never the words: those may be an application's own, from a trigger, and in any language.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
+
+# Another transaction is in the way, or was; trying again is right.
+_BUSY = {"40001", "40P01", "55P03", "57014"}
+# By class: connection lost, no resources, the operator intervenes.
+_UNAVAILABLE = {"08", "53", "57", "58"}
+# A violated constraint, a value out of range, a trigger of the application's, an entry too large for an index.
+_OF_A_ROW = {"22", "23", "38", "39", "44", "54", "P0"}
+_LOST = {"57P01", "57P02", "57P03", "57P05", "25P03"}
+_HINTS = {
+    "25006": "it is read-only: a standby? name the primary, or add target_session_attrs=read-write to the URL",
+    "42P01": "the job tables are missing; run `supervisor migrate`",
+    "42883": "functions of the job tables are missing; run `supervisor migrate`",
+    "42501": "this user lacks a right; docs/postgresql.md lists them",
+    "53300": "it has no free connection; raise max_connections, or run fewer workers",
+    "53100": "its disk is full",
+}
+
+
+def state(error: BaseException) -> str:
+    """The SQLSTATE; empty for an error of the driver's own."""
+    return getattr(error, "sqlstate", None) or ""
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection cannot be used any more. A client's own time-out for connecting has no SQLSTATE."""
+    code = state(error)
+    return code[:2] == "08" or code in _LOST or (not code and isinstance(error, psycopg.OperationalError))
+
+
+def may_be_a_rows_fault(error: BaseException) -> bool:
+    """Whether the contents of a row may have caused this."""
+    if isinstance(error, UnicodeEncodeError) or (isinstance(error, psycopg.DataError) and not state(error)):
+        return True
+    return state(error)[:2] in _OF_A_ROW
+
+
+def sentence(error: BaseException) -> str:
+    """The server's own words, on one line."""
+    diagnosis = getattr(error, "diag", None)
+    text = getattr(diagnosis, "message_primary", None)
+    if text is None and isinstance(error, psycopg.OperationalError):  # while connecting, libpq gives words alone
+        text = str(error).removeprefix("connection failed: ").rpartition("FATAL:")[2]
+    elif text is None:
+        text = str(error).strip().partition("\n")[0]
+    return " ".join(text.split())
+
+
+def translated(error: BaseException, where: str) -> StoreError:
+    """The exception for our callers, with a readable message."""
+    code, text = state(error), sentence(error)
+    if code in _BUSY:
+        return StoreBusy(f"{where}: another transaction was in the way ({text})")
+    hint = _HINTS.get(code)
+    unavailable = is_lost(error) or code[:2] in _UNAVAILABLE or code == "25006"
+    kind = StoreUnavailable if unavailable else StoreError
+    return kind(f"{where}: {text}; {hint}" if hint else f"{where}: {text}")

@@ -1,0 +1,133 @@
+"""Inserts jobs into the table, for producers, handlers and schedules alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervisor.domain.errors import Conflict
+from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
+from supervisor.store.postgres.statements import QUERIES
+
+if TYPE_CHECKING:
+    from supervisor.store.postgres.connection import Connection
+    from supervisor.store.sql.connection import Transaction
+
+Answer = TypeVar("Answer")
+
+_MOST = 1000  # rows in one statement
+
+
+class Inserter:
+    """Implements `store.sql.connection.Inserter`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
+        """A sequence of this engine never runs out: it can only be set by hand."""
+        with self._connection.write() as raw:
+            return work(raw)
+
+    def has_run_out(self) -> bool:
+        return False
+
+    def insert(self, raw: Transaction, job: NewJob, now: float) -> int | None:
+        return insert_new(raw, job, now)
+
+
+def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
+    """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key."""
+    values = {
+        "type": job.type,
+        "payload": job.payload,
+        "priority": job.priority,
+        "requires": job.requires,
+        "due": job.scheduled_at,
+        "max_attempts": job.max_attempts,
+        "unique_key": job.unique_key,
+        "meta": job.meta,
+        "now": now,
+    }
+    return _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
+
+
+def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
+    """Insert jobs in the order given; without `now` by the server's clock. Returns their ids, for a duplicate the
+    existing job's.
+    """
+    if isinstance(jobs, AlikeJobs):
+        return [job_id for payloads in jobs.payloads for job_id in _insert_alike(raw, jobs.job, payloads, now)]
+    ids: list[int] = []
+    for keyed, group in groupby(jobs, lambda job: job.unique_key is not None):
+        if keyed:
+            ids += [insert_or_find(raw, job, now)[0] for job in group]
+        else:
+            for some in _chunks(group):
+                ids += _insert_many(raw, some, now)
+    return ids
+
+
+def insert_or_find(raw: Transaction, job: NewJob, now: float | None) -> tuple[int, bool]:
+    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
+    key = {"type": job.type, "unique_key": job.unique_key}
+    for _ in range(3):  # another job with the key may come or finish between two statements
+        # Looked for first: an INSERT of a duplicate uses up an id.
+        if job.unique_key is not None and (row := raw.execute(QUERIES.find_unique, key).fetchone()):
+            return int(row[0]), False
+        job_id = insert_new(raw, job, now)
+        if job_id is not None:
+            return job_id, True
+        time.sleep(0.001)
+    raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
+
+
+def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) -> list[int]:
+    if len(jobs) == 1:
+        return [insert_or_find(raw, jobs[0], now)[0]]
+    columns = {
+        "types": [job.type for job in jobs],
+        "payloads": [job.payload for job in jobs],
+        "priorities": [job.priority for job in jobs],
+        "requires": [job.requires for job in jobs],
+        "dues": [job.scheduled_at for job in jobs],
+        "max_attempts": [job.max_attempts for job in jobs],
+        "metas": [job.meta for job in jobs],
+        "now": now,
+    }
+    return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_many, columns).fetchall()]
+
+
+def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | None) -> list[int]:
+    values = {
+        "type": job.type,
+        "payloads": payloads,
+        "priority": job.priority,
+        "requires": job.requires,
+        "due": job.scheduled_at,
+        "max_attempts": job.max_attempts,
+        "now": now,
+    }
+    return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_alike, values).fetchall()]
+
+
+def _noted(raw: Any, row: tuple[int, str] | None) -> int | None:
+    """The id of an inserted row. The transaction's number is kept where there is a place for it."""
+    if row is None:
+        return None
+    if hasattr(raw, "number"):
+        raw.number = row[1]
+    return row[0]
+
+
+def _chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    chunk: list[NewJob] = []
+    for job in jobs:
+        chunk.append(job)
+        if len(chunk) == _MOST:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,815 @@
+-- Every statement of the PostgreSQL engine, by name. Parameters are named; :now is Unix seconds. Lists are JSON texts.
+-- Names and results are those of the SQLite engine, since the concerns in store/sql use both.
+
+
+-- Enqueueing ---------------------------------------------------------------------------------------
+
+-- name: insert_job
+-- A duplicate of an unfinished (type, unique_key) inserts nothing. The transaction's number tells what became of it if
+-- the answer to its commit is lost.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
+                  meta)
+VALUES (:type, :payload, :priority, :requires, coalesce(:due::double precision, :now::double precision, extract(epoch FROM now())),
+        :max_attempts::bigint, :unique_key::text, coalesce(:now::double precision, extract(epoch FROM now())),
+        coalesce(:now::double precision, extract(epoch FROM now())), :meta::text)
+ON CONFLICT DO NOTHING
+RETURNING id, pg_current_xact_id()::text;
+
+-- name: insert_many
+-- Jobs without keys, in the order given: ids are taken after the sort.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at, meta)
+SELECT u.type, u.payload, u.priority, u.requires, coalesce(u.due, c.now), u.max_attempts, c.now, c.now, u.meta
+FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now()))) AS c (now),
+     unnest(:types::text[], :payloads::text[], :priorities::integer[], :requires::text[], :dues::double precision[],
+            :max_attempts::bigint[], :metas::text[])
+     WITH ORDINALITY AS u (type, payload, priority, requires, due, max_attempts, meta, place)
+ORDER BY u.place
+RETURNING id, pg_current_xact_id()::text;
+
+-- name: insert_alike
+-- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
+-- text.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
+SELECT :type, CASE json_typeof(e.value) WHEN 'string' THEN e.value #>> '{}' ELSE e.value::text END,
+       :priority::integer, :requires, coalesce(:due::double precision, c.now), :max_attempts::bigint, c.now, c.now
+FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now()))) AS c (now),
+     json_array_elements(:payloads::json) WITH ORDINALITY AS e (value, place)
+ORDER BY e.place
+RETURNING id, pg_current_xact_id()::text;
+
+-- name: find_unique
+-- The existing job of a duplicate.
+SELECT id FROM jobs
+WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
+
+-- name: transaction_status
+-- committed, aborted, in progress, or NULL if it was too long ago.
+SELECT pg_xact_status(:transaction::text::xid8);
+
+-- name: job
+SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       CASE WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END AS result,
+       left(last_error, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
+FROM jobs WHERE id = :id;
+
+-- name: job_events
+-- What programs that wait for these jobs are told: the result and the error once a job has ended.
+SELECT id, status, progress, progress_text,
+       CASE WHEN status IN ('pending', 'running') THEN NULL
+            WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END,
+       CASE WHEN status NOT IN ('pending', 'running') THEN left(last_error, 65536) END
+FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
+
+-- name: job_meta
+SELECT meta FROM jobs WHERE id = :id;
+
+-- name: job_status
+SELECT status FROM jobs WHERE id = :id;
+
+
+-- Claiming and settling ----------------------------------------------------------------------------
+
+-- name: settle_and_claim
+SELECT lost, id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
+FROM supervisor_settle_and_claim_v1(
+  :owner, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[], :progresses::double precision[],
+  :starts::double precision[], :wanted::text[], :capabilities, :want::integer);
+
+-- name: groups
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time of its first
+-- row.
+SELECT type, requires, priority, first_at
+FROM supervisor_groups_v1(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities);
+
+-- name: claim_first
+-- The first due job of a type, in the simple case: nothing of the type requires a capability, nothing has a higher
+-- priority than the one asked for, and the type is not paused.
+SELECT id FROM jobs
+WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
+  AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires > '' AND status = 'pending')
+  AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires = '' AND priority > ?2 AND status = 'pending')
+  AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1)
+ORDER BY scheduled_at, id LIMIT 1;
+
+-- name: peek_group
+-- The first due rows of one group, to be claimed one by one.
+SELECT scheduled_at, id FROM jobs
+WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
+  AND scheduled_at <= :now
+ORDER BY scheduled_at, id LIMIT :want;
+
+-- name: claim_ids
+-- Mark rows picked by peek_group, unless another worker has claimed them.
+UPDATE jobs SET
+  status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
+  claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND status = 'pending' AND scheduled_at <= :now
+RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
+
+-- name: pending_token
+-- What a row that is to be quarantined must still hold.
+SELECT claim_token FROM jobs WHERE id = :id AND status = 'pending' FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: show_progress
+-- What a run has reported so far, as long as its claim holds.
+UPDATE jobs SET progress = :fraction, progress_text = :text, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
+
+-- name: settle
+-- Every outcome of a claim other than a plain success, by the same match. A job that is to be cancelled never runs
+-- again, whatever this run ended with.
+UPDATE jobs SET
+  status = CASE WHEN :status::text IN ('pending', 'failed') AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+                ELSE :status::text END,
+  result = :result::text,
+  progress = :progress::double precision,
+  progress_text = NULL,
+  attempts = greatest(attempts + :attempts::bigint, 0),
+  crashes = least(crashes, 9007199254740990) + :crashes::bigint,
+  scheduled_at = CASE WHEN :delay::double precision > 0 THEN :now::double precision + :delay::double precision
+                      ELSE scheduled_at END,
+  started_at = coalesce(:started_at::double precision, started_at),
+  completed_at = CASE WHEN :status::text = 'pending' AND cancel_requested_at IS NULL THEN NULL
+                      ELSE :now::double precision END,
+  updated_at = :now::double precision,
+  last_error = CASE WHEN :status::text = 'done' THEN NULL ELSE coalesce(:error::text, last_error) END,
+  locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
+  claim_token = CASE WHEN :status::text <> 'pending' THEN claim_token
+                     WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
+
+-- name: insert_error
+INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, signal, stderr,
+                        peak_memory, worker, duration, created_at)
+SELECT id, attempts - :attempts::bigint, :kind, :message, :traceback::text, :exit_code::bigint, :signal::text,
+       :stderr::text, :peak_memory::bigint, :worker::text, :duration::double precision, :now::double precision
+FROM jobs WHERE id = :id;
+
+-- name: set_aside
+-- Quarantine a row whose change the database refuses.
+UPDATE jobs SET
+  status = 'quarantined', last_error = :error, completed_at = :now, updated_at = :now,
+  locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
+WHERE id = :id AND claim_token IS NOT DISTINCT FROM :token::bigint
+  AND CASE WHEN status = 'pending' THEN :owner::text = ''
+           ELSE status = 'running' AND coalesce(locked_by, '') = :owner::text
+                AND (:expires_at::double precision IS NULL
+                     OR coalesce(lock_expires_at, 0) = :expires_at::double precision) END;
+
+-- name: note_set_aside
+INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
+SELECT id, attempts, 'row', :error::text, :now::double precision FROM jobs WHERE id = :id;
+
+-- name: limit_batch
+-- Its batch failed or killed its worker: it may run only in smaller ones.
+INSERT INTO job_batch_limits (job_id, most) VALUES (:id, :most)
+ON CONFLICT (job_id) DO UPDATE SET most = least(job_batch_limits.most, excluded.most);
+
+-- name: batch_limits
+SELECT job_id, most FROM job_batch_limits
+WHERE job_id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:jobs::json)));
+
+-- name: insert_run
+-- Replaced, if there is one: a token names a run for ever, unless another program has lowered it.
+-- The start of a dead worker's run is known from its duration.
+INSERT INTO job_runs (job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log)
+SELECT id, :token::bigint, attempts - :attempts::bigint, :outcome::text, :worker::text,
+       coalesce(:started_at::double precision, :now::double precision - :duration::double precision, started_at,
+                :now::double precision),
+       :duration::double precision, :cpu_time::double precision, :peak_memory::bigint, :log::text
+FROM jobs WHERE id = :id
+ON CONFLICT (job_id, token) DO UPDATE SET
+  attempt = excluded.attempt, outcome = excluded.outcome, worker = excluded.worker, started_at = excluded.started_at,
+  duration = excluded.duration, cpu_time = excluded.cpu_time, peak_memory = excluded.peak_memory, log = excluded.log;
+
+-- name: renew
+-- Only locks that have used up a part of their time: quick jobs never cost a renewal. In the order of ids.
+UPDATE jobs SET lock_expires_at = :expires_at::double precision
+WHERE id = ANY (ARRAY(
+  SELECT id FROM jobs
+  WHERE status = 'running' AND locked_by = ANY (ARRAY(SELECT value FROM json_array_elements_text(:owners::json)))
+    AND lock_expires_at < :renew_before
+  ORDER BY id FOR NO KEY UPDATE));
+
+-- name: to_renew
+SELECT id FROM jobs
+WHERE status = 'running' AND locked_by = ANY (ARRAY(SELECT value FROM json_array_elements_text(:owners::json)))
+  AND lock_expires_at < :renew_before;
+
+-- name: renew_one
+UPDATE jobs SET lock_expires_at = :expires_at::double precision
+WHERE id = :id AND status = 'running'
+  AND locked_by = ANY (ARRAY(SELECT value FROM json_array_elements_text(:owners::json)))
+  AND lock_expires_at < :renew_before;
+
+-- name: needs_renewal
+SELECT 1 FROM jobs
+WHERE status = 'running' AND locked_by = ANY (ARRAY(SELECT value FROM json_array_elements_text(:owners::json)))
+  AND lock_expires_at < :renew_before LIMIT 1;
+
+
+-- Recovery and reclaim -----------------------------------------------------------------------------
+
+-- name: held_by
+-- What one worker holds, in the order in which it would run it.
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
+FROM jobs WHERE status = 'running' AND locked_by = :owner
+ORDER BY priority DESC, scheduled_at, id;
+
+-- name: expired
+-- Claims whose lock has expired, or that have none: a row marked running by hand.
+SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0), coalesce(locked_at, 0)
+FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :now)
+LIMIT :limit;
+
+-- name: claim_of
+-- One expired claim, with what settling needs; it must be as it was when it was first read, and stay so.
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
+FROM jobs
+WHERE id = :id AND status = 'running' AND claim_token = :token
+  AND coalesce(lock_expires_at, 0) = :expires_at
+FOR NO KEY UPDATE;
+
+-- name: adopt_unowned
+-- A row that was marked running without a claim gets one, so that it can be settled like any other.
+UPDATE jobs SET locked_by = 'foreign', lock_expires_at = :now,
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
+WHERE id = :id AND status = 'running' AND claim_token = :token;
+
+-- name: cancels
+-- Running jobs of a supervisor's workers that are to be cancelled.
+SELECT j.id, j.claim_token, j.locked_by FROM jobs j JOIN job_workers w ON w.incarnation = j.locked_by
+WHERE j.status = 'running' AND j.cancel_requested_at IS NOT NULL AND w.supervisor = :supervisor
+ORDER BY j.id LIMIT :limit;
+
+
+-- The registry -------------------------------------------------------------------------------------
+
+-- name: register_supervisor
+INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,
+                             started_at, lease_until)
+VALUES (:id, :pid, :host, :machine_id, :boot_id, :owner_lock, :scoreboard, :config, :version, :started_at,
+        extract(epoch FROM clock_timestamp()) + 15)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: renew_lease
+UPDATE job_supervisors SET lease_until = extract(epoch FROM clock_timestamp()) + 15 WHERE id = :id;
+
+-- name: lease_holds
+-- By the server's clock, which all hosts share.
+SELECT lease_until > extract(epoch FROM clock_timestamp()) FROM job_supervisors WHERE id = :id;
+
+-- name: supervisors
+SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at
+FROM job_supervisors ORDER BY started_at;
+
+-- name: forget_supervisor
+DELETE FROM job_supervisors WHERE id = :id;
+
+-- name: register_worker
+INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
+VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, :pid_started::bigint)
+ON CONFLICT (incarnation) DO NOTHING;
+
+-- name: workers_of
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+FROM job_workers WHERE supervisor = :supervisor;
+
+-- name: worker
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+FROM job_workers WHERE incarnation = :incarnation;
+
+-- name: forget_worker
+DELETE FROM job_workers WHERE incarnation = :incarnation;
+
+
+-- Schedules ----------------------------------------------------------------------------------------
+
+-- name: plan
+-- A schedule with a new timing starts again; otherwise its next time stays.
+INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
+ON CONFLICT (name) DO UPDATE SET
+  next_at = CASE WHEN job_schedules.timing <> excluded.timing THEN excluded.next_at ELSE job_schedules.next_at END,
+  timing = excluded.timing, type = excluded.type, payload = excluded.payload;
+
+-- name: schedule
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
+
+-- name: schedules
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
+
+-- name: note_fired
+UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
+
+-- name: move_on
+-- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
+UPDATE job_schedules SET next_at = :next_at
+WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
+
+-- name: pause_schedule
+UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
+
+-- name: resume_schedule
+UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
+
+
+-- Alerts -------------------------------------------------------------------------------------------
+
+-- name: begin_alert
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
+
+-- name: advance_alert
+-- Unless another supervisor has been faster; then the jobs must not be inserted either.
+UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
+
+-- name: latest_error
+SELECT max(id) FROM job_errors;
+
+-- name: failed_jobs
+-- The jobs of each type that failed in a range of failed attempts and have this status now, without those that alerts
+-- have enqueued. The job and its error are those of the latest attempt.
+SELECT type, count(DISTINCT job), (array_agg(job ORDER BY error DESC))[1], (array_agg(message ORDER BY error DESC))[1],
+       max(error)
+FROM (SELECT j.type, j.id AS job, left(e.message, 1000) AS message, e.id AS error
+      FROM job_errors e JOIN jobs j ON j.id = e.job_id
+      WHERE e.id > :after AND e.id <= :until AND j.status = :status AND (:type::text IS NULL OR j.type = :type::text)
+        AND NOT coalesce(j.meta::json -> 'alert' IS NOT NULL, false)) AS found
+GROUP BY type;
+
+
+-- Measuring ----------------------------------------------------------------------------------------
+
+-- name: count_group
+-- Due rows of one group, counted up to a limit.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
+    AND scheduled_at <= :now
+  LIMIT :limit) AS due;
+
+-- name: backlog
+-- Each (type, requires, priority) that has unfinished rows, paused or not, with the time of its first pending one.
+-- One seek for each, by the index of pending rows, and a look at every running one.
+WITH RECURSIVE
+types (type) AS (
+  SELECT (SELECT j.type FROM jobs j WHERE j.status = 'pending' ORDER BY j.type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j WHERE j.status = 'pending' AND j.type > t.type ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+),
+kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j WHERE j.status = 'pending' AND j.type = t.type
+                  ORDER BY j.requires LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j
+                  WHERE j.status = 'pending' AND j.type = k.type AND j.requires > k.requires
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j
+                              WHERE j.status = 'pending' AND j.type = k.type AND j.requires = k.requires
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j
+                              WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
+                                AND j.priority < g.priority
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT g.type, g.requires, g.priority,
+       (SELECT j.scheduled_at FROM jobs j
+        WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires AND j.priority = g.priority
+        ORDER BY j.scheduled_at, j.id LIMIT 1) AS first_at
+FROM groups g WHERE g.priority IS NOT NULL
+UNION ALL
+SELECT j.type, j.requires, j.priority, NULL FROM jobs j WHERE j.status = 'running' GROUP BY 1, 2, 3;
+
+-- name: crowded
+-- Whether a scan of the whole index costs less than a few seeks per group. The planner decides that here.
+SELECT false;
+
+-- name: whole_backlog
+-- The backlog of each type, by one scan: how many are due, since when, and when the next will be.
+SELECT type, count(*) FILTER (WHERE scheduled_at <= :now), min(scheduled_at) FILTER (WHERE scheduled_at <= :now),
+       min(scheduled_at) FILTER (WHERE scheduled_at > :now)
+FROM jobs WHERE status = 'pending' GROUP BY type;
+
+-- name: awaiting_retry
+-- Whether a pending job of these types has been tried before and is due again soon: what a burst waits for.
+SELECT 1 FROM jobs
+WHERE status = 'pending' AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+  AND scheduled_at <= :latest
+  AND (attempts > 0 OR crashes > 0)
+  AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1;
+
+-- name: has_claims
+-- Whether any worker of a supervisor holds a claim.
+SELECT 1 FROM jobs j JOIN job_workers w ON w.incarnation = j.locked_by
+WHERE j.status = 'running' AND w.supervisor = :supervisor LIMIT 1;
+
+-- name: count_pending
+SELECT count(*) FROM jobs
+WHERE status = 'pending' AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)));
+
+-- name: unsuccessful_since
+SELECT count(*) FROM jobs
+WHERE status IN ('failed', 'quarantined') AND completed_at >= :since
+  AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)));
+
+-- name: unhandled
+-- Types with pending jobs that no pool of ours handles. One seek for each type.
+WITH RECURSIVE types (type) AS (
+  SELECT (SELECT j.type FROM jobs j WHERE j.status = 'pending' ORDER BY j.type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j WHERE j.status = 'pending' AND j.type > t.type ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+)
+SELECT type FROM types
+WHERE type IS NOT NULL AND type <> ALL (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+LIMIT 20;
+
+-- name: running_by_type
+SELECT type, count(*) FROM jobs WHERE status = 'running' GROUP BY type;
+
+-- name: refuse_unreadable
+-- Never run: every text of this engine is valid UTF-8.
+SELECT id FROM jobs WHERE false;
+
+-- name: controls
+SELECT kind, name, value FROM job_controls;
+
+
+-- History ------------------------------------------------------------------------------------------
+
+-- name: counted
+-- The part of a supervisor's counters that is in the history.
+SELECT counted FROM job_supervisors WHERE id = :id;
+
+-- name: count_on
+-- Unless it has been changed; then the minutes must not be written either.
+UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
+
+-- name: add_minute
+-- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
+INSERT INTO job_history AS h (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = h.done + excluded.done, failed = h.failed + excluded.failed, waiting = excluded.waiting,
+  running = excluded.running, run_seconds = h.run_seconds + excluded.run_seconds,
+  wait_seconds = h.wait_seconds + excluded.wait_seconds;
+
+-- name: history
+SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
+FROM job_history WHERE minute >= :since AND minute < :until ORDER BY minute, type LIMIT nullif(:limit::bigint, -1);
+
+-- name: history_in_steps
+SELECT :since::double precision + floor((minute - :since::double precision) / :step::double precision)
+         * :step::double precision, type,
+  least(sum(done), 9000000000000000)::bigint, least(sum(failed), 9000000000000000)::bigint,
+  max(waiting), max(running), sum(run_seconds), sum(wait_seconds)
+FROM job_history WHERE minute >= :since::double precision AND minute < :until
+GROUP BY 1, 2 ORDER BY 1, 2 LIMIT nullif(:limit::bigint, -1);
+
+-- name: first_minute
+-- A row that begins with an hour is that hour's, or its first minute's, to which the others are added.
+SELECT minute FROM job_history
+WHERE minute < :before AND minute <> floor(minute / 3600.0) * 3600.0 ORDER BY minute LIMIT 1;
+
+-- name: add_hour
+-- The minutes of an hour are added to its first one, which then stands for the hour. The busiest types keep their names.
+INSERT INTO job_history AS h (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+SELECT :hour::double precision,
+       CASE WHEN type IN (SELECT m.type FROM job_history m
+                          WHERE m.minute > :hour::double precision AND m.minute < :hour::double precision + 3600
+                            AND m.type <> ''
+                          GROUP BY m.type ORDER BY sum(m.done) + sum(m.failed) DESC, max(m.waiting) DESC, m.type
+                          LIMIT :types) THEN type ELSE '' END AS named,
+  least(sum(done), 9000000000000000)::bigint, least(sum(failed), 9000000000000000)::bigint,
+  max(waiting), max(running), sum(run_seconds), sum(wait_seconds)
+FROM job_history WHERE minute > :hour::double precision AND minute < :hour::double precision + 3600 GROUP BY named
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = least(h.done + excluded.done, 9000000000000000), failed = least(h.failed + excluded.failed, 9000000000000000),
+  waiting = greatest(h.waiting, excluded.waiting), running = greatest(h.running, excluded.running),
+  run_seconds = h.run_seconds + excluded.run_seconds, wait_seconds = h.wait_seconds + excluded.wait_seconds;
+
+-- name: forget_minutes
+DELETE FROM job_history WHERE minute > :hour::double precision AND minute < :hour::double precision + 3600;
+
+-- name: has_history_before
+SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
+
+-- name: forget_history
+DELETE FROM job_history WHERE minute < :before;
+
+
+-- Operating ----------------------------------------------------------------------------------------
+
+-- name: match_among
+-- Which of these jobs match a filter. A condition that is empty or NULL matches all.
+SELECT id FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND (:statuses::text = '[]' OR status = ANY (ARRAY(SELECT value FROM json_array_elements_text(:statuses::json))))
+  AND (:types::text = '[]' OR type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json))))
+  AND (:error::text = '' OR strpos(lower(last_error), lower(:error::text)) > 0)
+  AND (:text::text = '' OR strpos(lower(left(payload, 65536)), lower(:text::text)) > 0
+       OR strpos(lower(left(result, 65536)), lower(:text::text)) > 0
+       OR strpos(lower(last_error), lower(:text::text)) > 0)
+  AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
+  AND (:requires::text IS NULL OR requires = :requires::text
+       OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:priority::integer IS NULL OR priority = :priority::integer)
+  AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
+  AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
+  AND (:tags::text = '[]' OR coalesce(meta::jsonb -> 'tags' @> :tags::jsonb, false))
+ORDER BY id DESC;
+
+-- name: match_stretch
+-- The same for a range of ids.
+SELECT id FROM jobs
+WHERE id >= :floor AND id <= :latest
+  AND (:statuses::text = '[]' OR status = ANY (ARRAY(SELECT value FROM json_array_elements_text(:statuses::json))))
+  AND (:types::text = '[]' OR type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json))))
+  AND (:error::text = '' OR strpos(lower(last_error), lower(:error::text)) > 0)
+  AND (:text::text = '' OR strpos(lower(left(payload, 65536)), lower(:text::text)) > 0
+       OR strpos(lower(left(result, 65536)), lower(:text::text)) > 0
+       OR strpos(lower(last_error), lower(:text::text)) > 0)
+  AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
+  AND (:requires::text IS NULL OR requires = :requires::text
+       OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:priority::integer IS NULL OR priority = :priority::integer)
+  AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
+  AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
+  AND (:tags::text = '[]' OR coalesce(meta::jsonb -> 'tags' @> :tags::jsonb, false))
+ORDER BY id DESC;
+
+-- name: arrange
+-- These jobs in another order.
+SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+ORDER BY CASE :by::text WHEN 'type' THEN type WHEN 'status' THEN status END,
+         CASE :by::text WHEN 'priority' THEN priority WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
+                        WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
+
+-- name: stretch
+-- The lowest of the next :rows ids, going down, and the lowest of all.
+SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows) AS next),
+       (SELECT min(id) FROM jobs);
+
+-- name: unsuccessful_types
+-- Types of failed or of quarantined jobs, by one seek per type.
+WITH RECURSIVE types (type) AS (
+  SELECT (SELECT type FROM jobs WHERE status = :status AND status IN ('failed', 'quarantined') ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j
+          WHERE j.status = :status AND j.status IN ('failed', 'quarantined') AND j.type > t.type
+          ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+)
+SELECT type FROM types WHERE type IS NOT NULL;
+
+-- name: unsuccessful_ids
+-- Those of one type, the latest first, in the order of the index.
+SELECT id FROM jobs
+WHERE status = :status AND status IN ('failed', 'quarantined') AND type = :type AND id <= :latest
+ORDER BY id DESC LIMIT :limit;
+
+-- name: unfinished_ids
+(SELECT id FROM jobs WHERE status = 'pending' LIMIT :limit)
+UNION ALL
+(SELECT id FROM jobs WHERE status = 'running' LIMIT :limit)
+LIMIT :limit;
+
+-- name: running_ids
+SELECT id FROM jobs WHERE status = 'running' LIMIT :limit;
+
+-- name: jobs_among
+-- For lists: only the beginnings of long texts, so that a page of large rows does not take hundreds of megabytes.
+SELECT id, type, CASE WHEN octet_length(payload) <= 4096 THEN payload ELSE left(payload, 4096) END,
+       status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       CASE WHEN octet_length(result) <= 4096 THEN result ELSE left(result, 4096) END,
+       left(last_error, 4096), created_at, updated_at, started_at, completed_at, meta, progress_text
+FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) ORDER BY id DESC;
+
+-- name: recent_errors
+-- The latest failed attempts, to be grouped, and whether their jobs are failed now.
+SELECT j.type, e.kind, left(e.message, 1000), e.created_at, e.job_id, j.status IN ('failed', 'quarantined')
+FROM job_errors e JOIN jobs j ON j.id = e.job_id
+WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
+
+-- name: job_errors
+SELECT job_id, attempt, kind, left(message, 65536), left(traceback, 131072), exit_code, signal, stderr, peak_memory,
+       worker, duration, created_at
+FROM job_errors WHERE job_id = :id ORDER BY id;
+
+-- name: job_runs
+SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
+FROM job_runs WHERE job_id = :id ORDER BY token;
+
+-- name: latest_runs
+SELECT r.number, r.job_id, r.token, r.attempt, r.outcome, r.worker, r.started_at, r.duration, r.cpu_time,
+       r.peak_memory, r.log, j.type, j.last_error
+FROM job_runs r JOIN jobs j ON j.id = r.job_id
+WHERE r.number > :after ORDER BY r.number DESC LIMIT :limit;
+
+-- name: latest_run
+SELECT max(number) FROM job_runs;
+
+-- name: retry
+-- Back to pending with its counters reset, unless its unique key is taken by now.
+UPDATE jobs SET
+  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
+  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
+  updated_at = :now
+WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled')
+  AND NOT EXISTS (SELECT 1 FROM jobs twin
+                  WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
+                    AND twin.status IN ('pending', 'running'));
+
+-- name: rerun
+-- A retry of one job by hand: with another payload, or although it has succeeded.
+UPDATE jobs SET
+  status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now, payload = coalesce(:payload::text, payload),
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
+  completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
+  updated_at = :now
+WHERE id = :id AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done::boolean AND status = 'done'))
+  AND NOT EXISTS (SELECT 1 FROM jobs twin
+                  WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
+                    AND twin.status IN ('pending', 'running'));
+
+-- name: cancel_pending
+UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now, cancel_requested_at = :now,
+  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
+WHERE id = :id AND status = 'pending';
+
+-- name: request_cancel
+-- A running job keeps its status until it has really stopped.
+UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :now)
+WHERE id = :id AND status = 'running';
+
+-- name: delete_finished
+DELETE FROM jobs WHERE id = :id AND status NOT IN ('pending', 'running');
+
+-- name: prune
+-- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
+DELETE FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
+-- name: prunable
+-- The same jobs by id, in case another table refers to one of them.
+SELECT id FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
+-- name: prune_until
+SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit) AS next;
+
+-- name: prune_errors
+-- Rows of a job that is gone go with it, always: this engine has no way to leave them.
+DELETE FROM job_errors WHERE false AND created_at < :before;
+
+-- name: prune_runs
+DELETE FROM job_runs WHERE false AND job_id > :after;
+
+-- name: prune_batch_limits
+DELETE FROM job_batch_limits WHERE false AND job_id > :after;
+
+-- name: prune_second_chances
+DELETE FROM job_second_chances WHERE false AND job_id > :after;
+
+-- name: failed_after
+-- Failed jobs in the order of their failures, and whether each is to be redriven.
+SELECT j.completed_at, j.id,
+       j.type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+       AND (j.requires = '' OR supervisor_covers_v1(:capabilities, j.requires))
+       AND coalesce((SELECT c.used FROM job_second_chances c WHERE c.job_id = j.id), 0) < :times
+FROM jobs j
+WHERE j.status = 'failed' AND (j.completed_at, j.id) > (:failed_at::double precision, :id::bigint)
+  AND j.completed_at <= :until
+ORDER BY j.completed_at, j.id LIMIT :limit;
+
+-- name: note_second_chance
+INSERT INTO job_second_chances (job_id, used) VALUES (:id, 1)
+ON CONFLICT (job_id) DO UPDATE SET used = job_second_chances.used + 1;
+
+-- name: forget_second_chances
+-- A job that is retried by hand starts again.
+DELETE FROM job_second_chances WHERE job_id = :id;
+
+-- name: set_control
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
+
+-- name: clear_control
+DELETE FROM job_controls WHERE kind = :kind AND name = :name;
+
+-- name: bump_reload
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = job_controls.value + 1, updated_at = excluded.updated_at;
+
+-- name: count_open
+-- Jobs that are unfinished or failed, by the indexes that hold no others.
+SELECT type, status, count(*) FROM jobs WHERE status = 'pending' GROUP BY type, status
+UNION ALL
+SELECT type, status, count(*) FROM jobs WHERE status = 'running' GROUP BY type, status
+UNION ALL
+SELECT type, status, count(*) FROM jobs WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_closed
+-- The others, which are in no index: this reads the whole table.
+SELECT type, status, count(*) FROM jobs WHERE status = 'done' OR status = 'cancelled' GROUP BY type, status;
+
+-- name: held_by_supervisor
+-- Running jobs by the supervisor of their worker; without those of foreign programs.
+SELECT coalesce(w.supervisor, ''), count(*)
+FROM jobs j LEFT JOIN job_workers w ON w.incarnation = j.locked_by
+WHERE j.status = 'running' AND coalesce(j.locked_by, '') <> 'foreign'
+GROUP BY 1;
+
+-- name: count_expired
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :past)
+  LIMIT :limit) AS found;
+
+-- name: count_orphans
+-- Foreign keys cannot be switched off here.
+SELECT 0;
+
+-- name: count_overdue
+-- Finished jobs past their retention: reads every row, for the doctor alone.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
+     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
+  LIMIT :limit) AS found;
+
+-- name: count_future
+-- Jobs that ended, or began, after now: the clock has been set back since.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs WHERE greatest(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future
+  LIMIT :limit) AS found;
+
+-- name: failures_by_type
+SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
+WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
+
+-- name: slowest_types
+-- Mean seconds per job of each type among the latest done ones.
+SELECT type, count(*), avg(completed_at - started_at), max(completed_at - started_at)
+FROM (SELECT type, started_at, completed_at FROM jobs WHERE status = 'done' AND started_at IS NOT NULL
+      ORDER BY id DESC LIMIT 5000) AS latest
+GROUP BY type ORDER BY 3 DESC LIMIT 200;
+
+
+-- Waking -------------------------------------------------------------------------------------------
+
+-- name: version
+-- Changes whenever a transaction that has written something ends, in any database of the server.
+SELECT pg_current_snapshot()::text;
+
+-- name: sleep
+-- Somebody sleeps for the next seconds: inserts are to notify.
+SELECT setval('job_sleepers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint);
+
+-- name: watch
+-- Somebody waits for the end of a job: whatever is settled is to notify.
+SELECT setval('job_watchers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint);
+
+-- name: announce
+-- Changes of rows that are there already, to all who sleep or wait. Insertions and plain successes announce themselves.
+SELECT pg_notify('job_supervisor', '')
+WHERE greatest((SELECT last_value FROM job_sleepers), (SELECT last_value FROM job_watchers))
+      > extract(epoch FROM clock_timestamp());
+
+-- name: listen
+LISTEN job_supervisor;
+
+
+-- The database itself ------------------------------------------------------------------------------
+
+-- name: read_only
+SELECT current_setting('transaction_read_only') = 'on';
+
+-- name: tables
+-- Those of ours that there are, in the first schema of the search path that has them.
+SELECT t.name FROM unnest(ARRAY['jobs', 'job_meta']) AS t (name) WHERE to_regclass(t.name) IS NOT NULL;
+
+-- name: migrating
+-- One program at a time, until its transaction ends.
+SELECT pg_advisory_xact_lock(7308604897285366885);
+
+-- name: meta
+SELECT value FROM job_meta WHERE key = :key;
+
+-- name: set_meta
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;

@@ -1,0 +1,99 @@
+"""The schema's version: creating it, bringing it up to date, refusing tables that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from supervisor.domain.errors import StoreError
+from supervisor.store.migrate import Migration, shipped
+from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.statements import QUERIES
+
+
+def newest_version() -> int:
+    """The schema that this program creates."""
+    return shipped("supervisor.store.postgres")[-1].version
+
+
+def version(connection: Connection) -> int:
+    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
+    return _version({row[0] for row in connection.rows(QUERIES.tables)}, lambda: connection.row(*_SCHEMA_VERSION))
+
+
+_SCHEMA_VERSION = (QUERIES.meta, {"key": "schema_version"})
+
+
+def _version(tables: set[str], look: Any) -> int:
+    if "job_meta" in tables:
+        row = look()
+        return int(row[0]) if row else 0
+    if "jobs" in tables:
+        raise StoreError("the database has a `jobs` table of another program; give job-supervisor a schema of its own")
+    return 0
+
+
+def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
+    """Bring the schema up to date, in one transaction; returns the versions applied now.
+
+    Two programs may do so at the same time: one migrates, the other finds it done. Raises StoreError for a `jobs`
+    table that is not ours, and for a newer schema that declares this program too old for it.
+    """
+    plan = list(shipped("supervisor.store.postgres") if available is None else available)
+    current = version(connection)
+    if current >= plan[-1].version:
+        refuse_if_too_old(connection, current)
+        return []
+    with connection.write() as raw:
+        raw.execute(QUERIES.migrating)
+        return bring_up_to_date(raw, plan)
+
+
+def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
+    """Inside the caller's transaction. Returns the versions applied."""
+    tables = {row[0] for row in raw.execute(QUERIES.tables).fetchall()}  # again, now that nobody else can migrate
+    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
+    applied = []
+    for migration in plan:
+        if migration.version > current:
+            raw.execute(migration.sql.encode())  # several statements, without parameters
+            applied.append(migration.version)
+    if applied:
+        for key in ("schema_version", "oldest_writer"):
+            raw.execute(QUERIES.set_meta, {"key": key, "value": str(plan[-1].version)})
+    return applied
+
+
+def require_current(connection: Connection) -> None:
+    """Raises StoreError for a database that is not ours, or older, or too new; it is left untouched."""
+    current, newest = version(connection), newest_version()
+    if current < newest:
+        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
+        raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
+    refuse_if_too_old(connection, current)
+
+
+def refuse_if_too_old(connection: Connection, current: int) -> None:
+    oldest, ours = connection.row(QUERIES.meta, {"key": "oldest_writer"}), newest_version()
+    if oldest is not None and int(oldest[0]) > ours:
+        raise StoreError(
+            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
+            f"this one knows schema {ours}: upgrade it"
+        )
+
+
+def prepare(raw: psycopg.Connection[Any], where: str, *, create: bool, migrate: Any) -> bool:
+    """For a caller's connection, which may be in a transaction. Returns whether the tables exist even if that
+    transaction is rolled back.
+    """
+    tables = {row[0] for row in raw.execute(QUERIES.tables).fetchall()}
+    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
+    if current >= newest_version():
+        return True
+    if current or not create:
+        problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
+        raise StoreError(f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`")
+    migrate()
+    return True

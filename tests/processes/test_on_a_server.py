@@ -1,0 +1,144 @@
+"""`supervisor run` with a PostgreSQL server: jobs run, and whatever dies or restarts, each ends once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.ledger import Ledger, wrongs
+from tests.postgres_server import Databases, Server
+from tests.site_under_test import Site, kill, wait_for
+
+POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
+
+
+@pytest.fixture
+def on_a_server(
+    postgres: Databases,  # before the site, so that it is there until that has ended
+    make_site: Callable[..., Site],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Site]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    return lambda config=POOL: make_site(config, url=postgres.fresh_database())
+
+
+def test_jobs_of_any_program_run_and_end(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server()
+    site.queue.enqueue_many("work", [{} for _ in range(50)])
+    supervisor = site.start()
+    with psycopg.connect(site.url) as program:
+        [(job,)] = program.execute("INSERT INTO jobs (type, payload) VALUES ('work', '{}') RETURNING id")
+    assert site.done(job).result["pid"] in [worker.pid for worker in site.workers()]
+    assert "work" in site.command("status").stdout
+    assert site.command("jobs", "list").stdout
+    assert site.stop(supervisor) == 0
+    site.verdict(others=[job])
+    assert site.rows("SELECT count(*) FROM job_supervisors") == [(0,)]
+    assert site.rows("SELECT count(*) FROM job_workers") == [(0,)]
+
+
+def test_a_burst_ends_when_nothing_is_left(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server()
+    site.queue.enqueue_many("work", [{} for _ in range(20)])
+    supervisor = site.start("--burst", wait=False)
+    assert supervisor.wait(60) == 0
+    site.verdict()
+
+
+def test_a_killed_workers_job_runs_again_at_once(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server()
+    job = site.queue.enqueue("work", {"seconds": 60})
+    site.start()
+    kill(site.running_pid(job))
+    wait_for(lambda: len(site.runs("start", job)) == 2, "the second run")
+    assert site.job(job).crashes == 1
+    assert site.queue.cancel(job)
+    wait_for(lambda: site.job(job).status.finished, "its end")
+    site.verdict(hit=[job], cancelled=[job])
+
+
+def test_a_killed_maintainer_is_replaced_and_nothing_is_lost(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server()
+    supervisor = site.start()
+    first = site.maintainer(supervisor)
+    kill(first)
+    job = site.queue.enqueue("work")
+    assert site.done(job)
+    wait_for(lambda: site.maintainer(supervisor) not in (0, first), "another maintainer")
+    site.verdict()
+
+
+def test_a_killed_supervisors_jobs_run_with_the_next_one(on_a_server: Callable[..., Site], tmp_path: Path) -> None:
+    site = on_a_server()
+    gate = tmp_path / "gate"
+    jobs = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(2)]
+    supervisor = site.start()
+    for job in jobs:
+        site.running_pid(job)
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    gate.touch()
+    site.start()
+    for job in jobs:
+        site.done(job)
+    site.verdict(hit=jobs)
+    wait_for(lambda: site.rows("SELECT count(*) FROM job_supervisors") == [(1,)], "the dead one to be forgotten")
+
+
+def test_pausing_and_cancelling_take_effect(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server()
+    site.start()
+    running = site.queue.enqueue("work", {"seconds": 60})
+    site.running_pid(running)
+    site.command("pause", "work")
+    waiting = site.queue.enqueue("work")
+    site.command("jobs", "cancel", str(running))
+    wait_for(lambda: site.job(running).status.finished, "the cancelled one's end")
+    assert not site.runs("start", waiting)
+    site.command("resume", "work")
+    site.done(waiting)
+    site.verdict(cancelled=[running], hit=[running])
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_restarted_server_loses_nothing_and_work_goes_on(
+    own_postgres: Callable[..., Server],
+    make_site: Callable[..., Site],
+    mode: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    server = own_postgres(fsync="on")
+    site = make_site(POOL, url=server.fresh_database())
+    jobs = [site.queue.enqueue("work", {"seconds": 0.02}) for _ in range(100)]
+    site.start()
+    wait_for(lambda: site.count("done") > 5, "some to be done")
+    server.restart(mode)
+    wait_for(lambda: site.count("done") == len(jobs), "all to be done", 60.0)
+    later = site.queue.enqueue("work")
+    site.done(later)
+    # A crash undoes the last moments' claims, and with them their tokens, which are given out again.
+    undone = {f"job {job} ran twice under one claim" for job in jobs if mode == "immediate"}
+    expected = dict.fromkeys([*jobs, later], "done")
+    found = wrongs(Ledger(site.ledger, site.where), expected, set(jobs), site.queue.acknowledged)
+    assert set(found) <= undone
+
+
+def test_sessions_that_are_ended_again_and_again_stop_nobody(
+    on_a_server: Callable[..., Site], postgres: Databases
+) -> None:
+    site = on_a_server()
+    jobs = [site.queue.enqueue("work", {"seconds": 0.02}) for _ in range(100)]
+    site.start()
+
+    for number in range(1, 6):
+        wait_for(lambda: site.count("done") >= 15 * number, "some to be done", 60.0)  # noqa: B023 - called at once
+        assert postgres.kill_backends(site.url)
+    wait_for(lambda: site.count("done") == len(jobs), "all to be done", 60.0)
+    site.verdict(hit=jobs)

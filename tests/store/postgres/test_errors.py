@@ -1,0 +1,114 @@
+"""What cannot be used is told in one sentence, without the password."""
+
+from __future__ import annotations
+
+import contextlib
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.store.postgres import connection as connections
+from tests.postgres_server import Databases
+
+
+def problem(url: str) -> str:
+    """Why a database cannot be migrated."""
+    with pytest.raises(StoreError) as caught:
+        open_engine(url).database.migrate()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(url: str, *, who: str = "", where: str = "", path: str = "") -> str:
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{who or user}@{where or host}", path=path or parts.path).geturl()
+
+
+def test_a_url_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is not understood" in problem("postgresql://host:port/x?what=5")
+
+
+def test_a_server_that_is_not_there(postgres: Databases) -> None:
+    words = problem(changed(postgres.dsn, who="ann:secret", where="127.0.0.1:1"))
+
+    assert "postgresql://ann@127.0.0.1:1" in words
+    assert "secret" not in words
+    assert "refused" in words
+
+
+def test_a_database_that_does_not_exist(postgres: Databases) -> None:
+    assert problem(changed(postgres.dsn, path="/nowhere")).endswith('/nowhere: database "nowhere" does not exist')
+
+
+def test_a_server_that_is_too_old(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MINIMUM_SERVER", 990000)
+
+    assert "at least" in problem(engine.url)
+
+
+@pytest.fixture
+def stranger(engine: Engine) -> str:
+    """The URL of a user without any right to create."""
+    with psycopg.connect(engine.url, autocommit=True) as connection:
+        with contextlib.suppress(psycopg.errors.DuplicateObject):
+            connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'stranger'")
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    return changed(engine.url, who="stranger:stranger")
+
+
+def test_a_user_who_may_not_create_tables(stranger: str) -> None:
+    words = problem(stranger)
+
+    assert "permission denied for schema public" in words
+    assert "lacks a right" in words
+
+
+def test_a_user_who_may_not_read_the_tables(engine: Engine, stranger: str) -> None:
+    engine.database.migrate()
+    with pytest.raises(StoreError, match="permission denied for table job_meta; this user lacks a right"):
+        open_engine(stranger).operations()
+
+
+def test_tables_that_are_missing_or_anothers(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="has no job tables yet; `supervisor migrate` fixes that"):
+        engine.operations()
+    with psycopg.connect(engine.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE jobs (id integer)")
+    assert "another program" in problem(engine.url)
+
+
+def test_a_server_that_is_read_only(engine: Engine) -> None:
+    engine.database.migrate()
+    words = problem(f"{engine.url}?options=-c%20default_transaction_read_only%3Don")
+
+    assert "read-only" in words
+
+
+def test_a_newer_schema_that_knows_no_older_programs(engine: Engine) -> None:
+    engine.database.migrate()
+    with psycopg.connect(engine.url, autocommit=True) as connection:
+        connection.execute("UPDATE job_meta SET value = '999' WHERE key IN ('schema_version', 'oldest_writer')")
+
+    assert "this one knows schema" in problem(engine.url)
+
+
+def test_two_programs_migrate_at_the_same_time(engine: Engine) -> None:
+    with psycopg.connect(engine.url) as other:
+        other.execute("CREATE TABLE beside (x integer)")
+        assert engine.database.migrate() == [1, 2, 3]
+    assert engine.database.migrate() == []
+
+
+def test_a_lost_connection_is_unavailability_not_a_bug(engine: Engine, postgres: Databases) -> None:
+    engine.database.migrate()
+    claims = engine.claims()
+    postgres.kill_backends(engine.url)
+    with contextlib.suppress(StoreUnavailable):
+        claims.held_by("w1")
+    assert claims.held_by("w1") == []
+    claims.close()
