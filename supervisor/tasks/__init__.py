@@ -167,7 +167,7 @@ def task(target: Any = None, /, **declared: Any) -> Any:
     """Make a function's calls jobs: `@task`, or `@task("images.resize", timeout="30s")`.
 
     The type of the jobs is the function's name, or the first argument. The other options apply to the jobs of this
-    type, whatever pool runs them, and `[types.NAME]` in the configuration overrides them: `max_attempts`, `timeout`
+    type in any pool, and `[types.NAME]` in the configuration overrides them: `max_attempts`, `timeout`
     ("30s"), `priority`, `retry` (a mapping as in the configuration) and `give_up_on` (names of exceptions). All must be
     literals, since the supervisor reads them without importing the module.
 

@@ -18,6 +18,7 @@ import pytest
 from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
+from supervisor.admin.rendering import with_code
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
@@ -121,6 +122,11 @@ def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, r
     assert "jobs list --status" not in page
     assert '<a class="button" href="/jobs?status=quarantined">Show them</a>' in page
     assert "Done in the last hour 0 nothing before this minute" in words(page)
+
+
+def test_what_stands_between_backticks_is_code_and_stays_escaped() -> None:
+    assert with_code("run `a <b>` & `c`") == "run <code>a &lt;b&gt;</code> &amp; <code>c</code>"
+    assert with_code("it's a ` <b>") == "it&#39;s a ` &lt;b&gt;"
 
 
 def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(read: Callable[..., Reader]) -> None:
