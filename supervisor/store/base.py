@@ -114,6 +114,9 @@ class TransactionalInsert(Protocol):
     def job(self, connection: Any, job_id: int) -> Job | None:
         """The job as the caller's transaction sees it."""
 
+    def is_asynchronous(self, connection: Any) -> bool:
+        """Whether it is for `awaited`."""
+
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         """Run `call` with the synchronous form of an asynchronous connection, without blocking the event loop."""
 

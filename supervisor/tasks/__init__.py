@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from supervisor.domain.errors import QueueError
-from supervisor.domain.intake import checked_type
+from supervisor.domain.intake import checked_type, short
 
 if TYPE_CHECKING:
     from supervisor import Context
     from supervisor.client import Queue
+    from supervisor.client.asynchronous import AsyncQueue
     from supervisor.tasks.parameters import Parameters
 
 P = ParamSpec("P")
@@ -77,14 +78,12 @@ class Task(Generic[P, R]):
         unique_key: str | None = None,
         meta: Mapping[str, object] | None = None,
         connection: object = None,
-        queue: Queue | None = None,
+        queue: Queue | AsyncQueue | None = None,
     ) -> Call[P]:
         """How the next call is enqueued; the options are those of `Queue.enqueue`.
 
         With `queue`, the job goes into its database instead of the default one.
         """
-        if queue is not None and not hasattr(queue, "enqueue"):
-            raise TypeError(f"queue must be a Queue, not {queue!r}")
         options: dict[str, Any] = {
             "priority": self.declared.get("priority", 0) if priority is None else priority,
             "delay": delay,
@@ -96,7 +95,7 @@ class Task(Generic[P, R]):
         }
         if connection is not None:
             options["connection"] = connection
-        return Call(self, options, queue)
+        return Call(self, options, None if queue is None else _synchronous(queue))
 
     def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
@@ -136,16 +135,30 @@ class Call(Generic[P]):
         return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """The same in asynchronous programs, in a thread of the queue. With `connection`, the insert runs here: only
-        this thread may use it.
+        """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
+        another `connection`, such as a sqlite3.Connection, the insert runs here and may block the event loop: only this
+        thread may use it.
         """
-        if "connection" in self._options:
-            return self.enqueue(*args, **kwargs)
         from supervisor.client.asynchronous import AsyncQueue
 
+        queue = self._queue or default_queue()
+        connection = self._options.get("connection")
+        if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
+            return self.enqueue(*args, **kwargs)
         payload = self._task.payload(*args, **kwargs)
-        queue = AsyncQueue.of(self._queue or default_queue())
-        return await queue.enqueue(self._task.type, payload, **self._options)
+        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
+
+
+def _synchronous(queue: Queue | AsyncQueue) -> Queue:
+    from supervisor.client import Queue
+
+    if isinstance(queue, Queue):
+        return queue
+    from supervisor.client.asynchronous import AsyncQueue
+
+    if isinstance(queue, AsyncQueue):
+        return queue._queue
+    raise TypeError(f"queue must be a Queue or an AsyncQueue, not {short(queue)}")
 
 
 @overload

@@ -14,9 +14,13 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue
+from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, task
 
 Enqueue = Callable[[object], Any]
+
+
+@task("note")
+def noted(text: str) -> None: ...
 
 
 def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:
@@ -128,11 +132,12 @@ class TestSqlalchemy:
                         await many.enqueue("tag", connection=own)
                         await many.enqueue_many("tag", [1, 2], connection=own)
                         assert (await many.put("tag", connection=own))[1]
+                        await noted.options(queue=many, connection=own).aenqueue("a")
                         await own.run_sync(lambda one: queue.enqueue("tag", connection=one))
                         assert await many.count() == 0
                         await (own.commit() if commit else own.rollback())
                         await own.close()
-                        assert await many.count() == (5 if commit else 0)
+                        assert await many.count() == (6 if commit else 0)
                         if commit:
                             for job in await many.jobs():
                                 await many.cancel(job.id)
@@ -162,14 +167,17 @@ def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:
                     await many.enqueue("tag", connection=own)
                     await many.enqueue_many("tag", [1, 2], connection=own)
                     assert (await many.put("tag", connection=own))[1]
+                    await noted.options(queue=queue, connection=own).aenqueue("a")
                     with pytest.raises(InvalidJob, match="is asynchronous"):
                         queue.enqueue("tag", connection=own)
                     assert await many.count() == 0
                     await (own.commit() if commit else own.rollback())
-                assert await many.count() == (4 if commit else 0)
+                assert await many.count() == (5 if commit else 0)
             closed = aiosqlite.connect(path)
             with pytest.raises(InvalidJob):
                 await many.enqueue("tag", connection=closed)
+            with pytest.raises(InvalidJob):
+                await noted.options(queue=queue, connection=closed).aenqueue("a")
 
     asyncio.run(use())
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NewType
 import pydantic
 import pytest
 
-from supervisor import Context, InvalidJob, Queue, QueueError, configure, task, tasks
+from supervisor import AsyncQueue, Context, InvalidJob, Queue, QueueError, configure, task, tasks
 from supervisor.tasks.parameters import Mismatch
 from supervisor.testing import context, run_due
 from supervisor.worker.loader import Handler, HandlerError
@@ -234,6 +234,20 @@ def test_a_callers_connection_is_used_in_its_own_thread(tmp_path: Path) -> None:
         job = asyncio.run(f.options(queue=queue, connection=connection).aenqueue())
         connection.commit()
     assert queue.job(job).type == "f"
+
+
+def test_a_queue_of_either_kind_serves_both_calls(tmp_path: Path) -> None:
+    @task
+    def f(n: int) -> None: ...
+
+    plain = Queue(f"sqlite:///{tmp_path}/app.db")
+    for queue in (plain, AsyncQueue(plain.url)):
+        call = f.options(queue=queue)
+        ids = [call.enqueue(1), asyncio.run(call.aenqueue(2))]
+        assert [plain.job(each).payload for each in ids] == [{"n": 1}, {"n": 2}]
+    for wrong in (plain.url, object(), Queue):
+        with pytest.raises(TypeError, match=r"^queue must be a Queue or an AsyncQueue, not "):
+            f.options(queue=wrong)  # type: ignore[arg-type]
 
 
 def test_the_arguments_must_fit_the_signature() -> None:

@@ -50,6 +50,11 @@ def on_driver(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> 
     return work(found)
 
 
+def is_asynchronous(connection: Any) -> bool:
+    """Whether `awaited` takes it, and not `on_driver`."""
+    return bool(_kinds(connection) & {"aiosqlite.Connection", *_ASYNC_SESSIONS})
+
+
 async def awaited(connection: Any, call: Callable[[object], Answer]) -> Answer:
     """Run `call` with the synchronous form of the caller's asynchronous connection, without blocking the event loop.
 
@@ -90,7 +95,7 @@ def _refused(connection: object, kinds: set[str], expected: str, *, asynchronous
         problem = f"a {kind} has no transaction of its own; give the session or connection that has begun one"
     elif asynchronous and (kinds & _SESSIONS or isinstance(connection, sqlite3.Connection)):
         problem = f"a {kind} would block the event loop; use Queue with it, or give {expected}"
-    elif not asynchronous and (kinds & _ASYNC_SESSIONS or "aiosqlite.Connection" in kinds):
+    elif not asynchronous and is_asynchronous(connection):
         problem = f"a {kind} is asynchronous; use AsyncQueue, or its run_sync if it has one"
     else:
         problem = f"a {kind} is none that can be used here; give {expected}"

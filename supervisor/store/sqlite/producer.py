@@ -58,6 +58,9 @@ class SqliteTransactionalInsert:
         row = callers.on_driver(connection, lambda raw: _cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
         return None if row is None else job_of(row)
 
+    def is_asynchronous(self, connection: Any) -> bool:
+        return callers.is_asynchronous(connection)
+
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         return await callers.awaited(connection, call)
 
