@@ -1,4 +1,4 @@
-"""One write of each kind, for a process that dies in the middle of it: `python -m tests.faults.fatal CASE URL`.
+"""One write of each kind, for a process that dies in the middle of it.
 
 A case is the name of the statement to die at. `prepare` makes the rows that it needs, `write` does it.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 from collections.abc import Callable
 
 from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
@@ -102,10 +101,5 @@ CASES: dict[str, Write] = {
 }
 
 
-def main(case: str, url: str) -> None:
-    desk = Desk.at(open_engine(url))
-    CASES[case](desk)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def write(case: str, url: str) -> None:
+    CASES[case](Desk.at(open_engine(url)))

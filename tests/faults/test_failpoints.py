@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from supervisor import Queue
+from supervisor.domain.errors import StoreError
 from supervisor.system.failpoints import VARIABLE
 from tests import forkserver
+from tests.faults.test_killed_adoptions import armed
+from tests.fresh import make_tables
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -154,32 +157,24 @@ def test_an_error_of_a_statement_is_told_as_sqlites_own_and_leaves_no_transactio
     tmp_path: Path, place: str, visible: int, kind: str, words: str
 ) -> None:
     """In one process, which goes on: the answer of a commit may be lost, what came before it is rolled back."""
-    program = f"""
-import sqlite3
-from supervisor import Queue
-from supervisor.domain.errors import StoreError
-queue = Queue("sqlite:///{tmp_path}/jobs.db")
-try:
-    queue.enqueue("tag")
-except StoreError as error:
-    print(error)
-with sqlite3.connect("{tmp_path}/jobs.db", timeout=0, isolation_level=None) as other:
-    print(other.execute("SELECT count(*) FROM jobs").fetchone()[0])
-    other.execute("BEGIN IMMEDIATE")
-    other.execute("ROLLBACK")
-queue.enqueue("tag")
-"""
-    with Queue(f"sqlite:///{tmp_path}/jobs.db") as queue:
-        queue.enqueue("never", delay="7d")  # makes the tables
-    environment = os.environ | {VARIABLE: f"program:{place}=fail:{kind}"}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    make_tables(tmp_path / "jobs.db")
+    said = ""
+    with armed(f"program:{place}=fail:{kind}"), Queue(url) as queue:
+        try:
+            queue.enqueue("tag")
+        except StoreError as error:
+            said = str(error)
+        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
+            count = other.execute("SELECT count(*) FROM jobs").fetchone()[0]
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+        queue.enqueue("tag")
     if kind == "busy" and place.startswith("begin"):  # asked again until it succeeds
-        assert ended.stdout.splitlines() == ["2"]
+        assert (said, count) == ("", 1)
         return
-    said, count = ended.stdout.splitlines()
     assert words in said
-    assert int(count) == 1 + visible
+    assert count == visible
 
 
 def test_what_cannot_be_forked_is_told_by_its_error(site: Site) -> None:

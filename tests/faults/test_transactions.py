@@ -16,26 +16,14 @@ import pytest
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.failpoints import VARIABLE
-from tests.faults.fatal import CASES, prepare
+from tests.faults.fatal import CASES, prepare, write
+from tests.faults.test_killed_adoptions import killed
 from tests.store.kit import Desk
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     return open_engine(f"sqlite:///{tmp_path}/jobs.db")
-
-
-def killed_at(place: str, module: str, *arguments: str) -> None:
-    """Run a program of ours that must die by its own hand at a place."""
-    statement, at, number = place.partition("@")
-    ended = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env=os.environ | {VARIABLE: f"program:{statement}=kill{at}{number}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def dump(path: Path) -> list[str]:
@@ -50,14 +38,17 @@ def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
 ) -> None:
     desk = Desk.at(engine)
     prepare(desk)
+    desk.close()  # a child must not know of our connections
     before = dump(tmp_path / "jobs.db")
-    killed_at(place, "tests.faults.fatal", place, engine.url)
+    statement, at, number = place.partition("@")
+    assert killed(lambda: write(place, engine.url), f"program:{statement}=kill{at}{number}")
 
     with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")  # raises if anything were still locked
         other.execute("ROLLBACK")
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert dump(tmp_path / "jobs.db") == before
+    desk = Desk.at(engine)
     began = time.monotonic()
     CASES[place](desk)
     assert time.monotonic() - began < 0.5  # nor does our own next writer wait for the dead
@@ -67,7 +58,14 @@ def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
 
 @pytest.mark.fault(2)
 def test_a_process_killed_while_it_makes_the_tables_leaves_none(engine: Engine, tmp_path: Path) -> None:
-    killed_at("set_meta@2", "supervisor", "migrate", "--database", engine.url)
+    ended = subprocess.run(
+        [sys.executable, "-m", "supervisor", "migrate", "--database", engine.url],
+        env=os.environ | {VARIABLE: "program:set_meta=kill@2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
     assert dump(tmp_path / "jobs.db") == ["BEGIN TRANSACTION;", "COMMIT;"]
     assert engine.database.migrate()
