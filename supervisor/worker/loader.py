@@ -47,7 +47,8 @@ class Handler:
     """A handler and its life cycle: `setup` once per worker, `handle` for each job, `teardown` at the end.
 
     Made from a function, or from a class with those methods. Only `handle` is required, or `handle_batch`, which is
-    then used for single jobs, too. `async def` runs on one event loop that lasts as long as the worker.
+    then used for single jobs, too. `async def`, and any awaitable that a plain function returns, runs on one event loop
+    that lasts as long as the worker.
     What jobs leave on it ends with them; what `setup` has started there continues.
     With `check_options` it can reject the pool's options by a ValueError, before its `setup`. `middleware` is its own,
     called inside the pool's.
@@ -75,7 +76,9 @@ class Handler:
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.changes: Changes | None = None
-        self.handle: Handle = self._awaited if _is_async(self._handle) else self._handle
+        self.on_shared_loop: Callable[[Awaitable[Any]], Any] | None = None
+        """Awaits for the run of the current thread, in a worker whose event loop several runs share."""
+        self.handle: Handle = self._awaited if _is_async(self._handle) else self._called
 
     def setup(self, ctx: Context) -> None:
         if not self._is_set_up:
@@ -156,11 +159,18 @@ class Handler:
     def _awaited(self, payload: Any, ctx: Context) -> Any:
         return self._run(self._handle(payload, ctx))
 
+    def _called(self, payload: Any, ctx: Context) -> Any:
+        """A plain function may return an awaitable, as a decorator that does not know `async def` does."""
+        value = self._handle(payload, ctx)
+        return self._run(value) if inspect.isawaitable(value) else value
+
     def _finish(self, value: Any) -> None:
         if inspect.isawaitable(value):
             self._on_loop().run(value)
 
     def _run(self, awaitable: Awaitable[Any]) -> Any:
+        if self.on_shared_loop is not None:
+            return self.on_shared_loop(awaitable)
         loop = self._on_loop()
         try:
             return loop.run_job(awaitable)
@@ -261,7 +271,8 @@ def _for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
-        return _single_result(handle_batch([payload], ctx))
+        values = handle_batch([payload], ctx)
+        return _single_awaited(values) if inspect.isawaitable(values) else _single_result(values)
 
     return handle
 
@@ -271,6 +282,10 @@ def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
         return _single_result(await handle_batch([payload], ctx))
 
     return handle
+
+
+async def _single_awaited(values: Awaitable[Any]) -> Any:
+    return _single_result(await values)
 
 
 def _single_result(values: Any) -> Any:

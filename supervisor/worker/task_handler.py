@@ -32,7 +32,7 @@ class TaskHandler(Handler):
         self._tasks = tasks
         self._async = {type_ for type_, task in tasks.items() if inspect.iscoroutinefunction(task.function)}
         super().__init__(self._call, name)
-        self.handle = self._called
+        self.handle = self._result_of_call
 
     def is_async(self, type: str) -> bool:
         return type in self._async
@@ -50,11 +50,8 @@ class TaskHandler(Handler):
             raise BadPayload(str(error)) from None
         return task.function(**arguments)
 
-    def _called(self, payload: Any, ctx: Context) -> Any:
-        value = self._call(payload, ctx)
-        if inspect.isawaitable(value):
-            value = self._run(value)
-        return self._result(value, ctx)
+    def _result_of_call(self, payload: Any, ctx: Context) -> Any:
+        return self._result(self._called(payload, ctx), ctx)
 
     def _result(self, value: Any, ctx: Context) -> Any:
         try:

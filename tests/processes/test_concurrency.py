@@ -271,6 +271,133 @@ def in_thread(n: int) -> list[str | int]:
     assert len({name for name, _ in results[10:]} - {"MainThread"}) > 1
 
 
+DECORATED = """
+import asyncio, functools, threading
+from ledger import record
+from supervisor import task
+
+def plain(function):
+    @functools.wraps(function)
+    def decorated(*args, **kwargs):
+        return function(*args, **kwargs)
+    return decorated
+
+class Later:
+    def __init__(self, value):
+        self.value = value
+    def __await__(self):
+        yield from asyncio.sleep(0.1).__await__()
+        return self.value
+"""
+
+
+def test_an_awaitable_that_a_plain_task_returns_runs_on_the_loop_beside_the_others(make_site: MakeSite) -> None:
+    handlers = (
+        DECORATED
+        + """
+@task(max_attempts=1)
+@plain
+async def decorated(n: int) -> int:
+    print(f"printed by {n}")
+    await asyncio.sleep(0.1)
+    assert threading.current_thread() is threading.main_thread()
+    asyncio.create_task(asyncio.sleep(3600))
+    return n
+
+@task(max_attempts=1)
+def inner(n: int) -> int:
+    async def later():
+        await asyncio.sleep(0.1)
+        return n
+    return later()
+
+@task(max_attempts=1)
+def awaitable(n: int) -> int:
+    return Later(n)
+
+@task(max_attempts=1)
+@plain
+async def fails(n: int) -> int:
+    raise ValueError(f"from {n}")
+
+@task(max_attempts=1)
+async def innocent(n: int) -> int:
+    for _ in range(20):
+        await asyncio.gather(asyncio.sleep(0.05))
+    return n
+"""
+    )
+    site = make_site('[pools.both]\ntasks = ["jobs"]\nworkers = 1\nconcurrency = 20\ntimeout = "20s"\n', handlers)
+    failing = site.queue.enqueue("fails", {"n": 7})
+    types = ("innocent", "decorated", "inner", "awaitable") * 4
+    jobs = [site.queue.enqueue(type_, {"n": number}) for number, type_ in enumerate(types)]
+    site.start()
+    assert [site.done(job, patience=30).result for job in jobs] == [*range(16)]
+    assert "ValueError: from 7" in str(site.queue.wait(failing, timeout=20).last_error)
+    assert [(job.attempts, job.crashes) for job in map(site.job, jobs)] == [(1, 0)] * 16
+    printed = site.rows("SELECT job_id, log FROM job_runs WHERE log IS NOT NULL ORDER BY job_id")
+    assert [(job, text.strip()) for job, text in printed] == [
+        (job, f"printed by {number}") for number, job in enumerate(jobs) if number % 4 == 1
+    ]
+
+
+@pytest.mark.parametrize("stop", ["limit", "cancel"])
+def test_a_job_whose_awaitable_waits_is_stopped_alone(make_site: MakeSite, stop: str) -> None:
+    handlers = (
+        DECORATED
+        + """
+@plain
+async def returns(payload, ctx):
+    record("start", ctx)
+    await asyncio.sleep(payload)
+    return "slept"
+"""
+    )
+    limit = '"1s"' if stop == "limit" else '"60s"'
+    site = make_site(pool("returns", timeout=limit, retry="{ max_attempts = 1 }"), handlers)
+    hung = site.queue.enqueue("many", 600)
+    others = site.queue.enqueue_many("many", [0.3] * 5)
+    site.start()
+    all_run(site, [hung, *others])
+    if stop == "cancel":
+        site.queue.cancel(hung)
+    ended = site.queue.wait(hung, timeout=30)
+    assert ended.status is (Status.FAILED if stop == "limit" else Status.CANCELLED)
+    assert [site.done(job).result for job in others] == ["slept"] * 5
+    assert not site.event("worker_died")
+
+
+@pytest.mark.parametrize("concurrency", ["1", "10"])
+@pytest.mark.parametrize("kind", ["function", "Method", "Batch"])
+def test_a_handler_may_be_an_async_function_in_a_plain_decorator(
+    make_site: MakeSite, kind: str, concurrency: str
+) -> None:
+    handlers = (
+        DECORATED
+        + """
+@plain
+async def function(payload, ctx):
+    await asyncio.sleep(0.01)
+    return payload
+
+class Method:
+    @plain
+    async def handle(self, payload, ctx):
+        return await function(payload, ctx)
+
+class Batch:
+    @plain
+    async def handle_batch(self, payloads, ctx):
+        return [await function(payload, ctx) for payload in payloads]
+"""
+    )
+    site = make_site(pool(kind, concurrency=concurrency), handlers)
+    jobs = site.queue.enqueue_many("many", [*range(20)])
+    site.start()
+    assert [site.done(job).result for job in jobs] == [*range(20)]
+    assert {site.job(job).attempts for job in jobs} == {1}
+
+
 @KINDS
 def test_a_worker_leaves_after_max_jobs_per_worker(make_site: MakeSite, kind: str) -> None:
     site = make_site(pool(kind, max_jobs_per_worker="30"), HANDLERS)
@@ -333,6 +460,31 @@ def in_threads(payload, ctx):
     site.verdict(hit=[failing], failed=[failing])
     assert [site.job(job).result for job in jobs] == jobs
     assert (site.folder / f"failed-{failing}").read_text() == "ValueError('oh')"
+
+
+@pytest.mark.parametrize("kind", ["on_loop", "in_threads", "decorated"])
+def test_middleware_may_call_the_handler_in_another_thread(make_site: MakeSite, kind: str) -> None:
+    handlers = (
+        HANDLERS
+        + """
+class Around:
+    def around_run(self, call, ctx):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+def decorated(payload, ctx):
+    return on_loop(payload, ctx)
+"""
+    )
+    site = make_site(pool(kind, middleware='["jobs:Around"]'), handlers)
+    jobs = [site.queue.enqueue("many", {"do": "say"}) for _ in range(10)]
+    site.start()
+    assert [site.done(job).result for job in jobs] == jobs
+    assert not site.event("middleware_failed")
+    for job in jobs:
+        [(log,)] = site.rows(f"SELECT log FROM job_runs WHERE job_id = {job}")
+        assert log.startswith(f"printed by {job}\n")
 
 
 def test_an_async_job_under_middleware_is_stopped_at_its_limit(make_site: MakeSite) -> None:

@@ -25,11 +25,13 @@ CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=No
 
 class ConcurrentRun:
     """Times are monotonic seconds, but for `started_at`. It runs `on_loop`, in its `task`, or in a `thread`; these two
-    are set when it has begun. `stopped_for` says why it was interrupted.
+    are set when it has begun. A function in a thread that returns an awaitable goes on there `on_loop`. `stopped_for`
+    says why it was interrupted.
     """
 
     __slots__ = (
         "_permit",
+        "_thread_permit",
         "cancelled_at",
         "claim",
         "ctx",
@@ -69,7 +71,7 @@ class ConcurrentRun:
         self.log: RunLog | None = None
         self.progress: tuple[float, str] | None = None
         self.news = False  # progress that is not in the table yet
-        self._permit = deque([True])
+        self._permit, self._thread_permit = deque([True]), deque([True])
 
     @property
     def must_end(self) -> float:
@@ -77,11 +79,20 @@ class ConcurrentRun:
         return min(self.deadline, self.cancelled_at + CANCEL_GRACE) if self.cancelled_at else self.deadline
 
     def take_permit(self) -> bool:
-        """Whether the caller may interrupt it, or end it: the first one may. Removing an element is atomic."""
-        try:
-            return self._permit.pop()
-        except IndexError:
-            return False
+        """Whether the caller may interrupt it on the loop, or end it there: the first one may."""
+        return _take(self._permit)
+
+    def take_thread_permit(self) -> bool:
+        """The same for its thread. One that goes on on the loop has ended in its thread."""
+        return _take(self._thread_permit)
+
+
+def _take(permit: deque[bool]) -> bool:
+    """Removing an element is atomic."""
+    try:
+        return permit.pop()
+    except IndexError:
+        return False
 
 
 class RunBoard(SlotBoard):

@@ -6,12 +6,13 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from inspect import iscoroutine
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
 from time import monotonic, time
@@ -67,7 +68,8 @@ class ConcurrentRunner:
         self._showing = threading.Lock()
         self._shown: ConcurrentRun | None = None
         middleware = self.executor.middleware
-        self._beside_loop = None if middleware is None else middleware.around(self._wait_for_loop)
+        self._around = None if middleware is None else middleware.around(self._inside)
+        self.handler.on_shared_loop = self._wait_for_awaitable
         self._doubtful = False
         self._left = False
         self._calls: deque[Callable[[], None]] = deque()
@@ -155,7 +157,7 @@ class ConcurrentRunner:
             new.append(run)
             alone = False
         self.show()  # before anything can happen to them
-        on_loop = [run for run in new if run.on_loop and self._beside_loop is None]
+        on_loop = [run for run in new if run.on_loop and self._around is None]
         if on_loop:
             self._loop.raw.call_soon_threadsafe(self._start_tasks, on_loop, context=Variables())
         for run in new:
@@ -184,12 +186,12 @@ class ConcurrentRunner:
         except Exception as error:
             self._end(run, error)
         else:
-            self._end(run, await self._awaited(run, payload))
+            self._end(run, await self._awaited(run, partial(self.handler.awaitable, payload, run.ctx)))
 
-    async def _awaited(self, run: ConcurrentRun, payload: Any) -> Any:
+    async def _awaited(self, run: ConcurrentRun, call: Callable[[], Awaitable[Any]]) -> Any:
         """What the handler returns, or raises, as a value."""
         try:
-            value = await self.handler.awaitable(payload, run.ctx)
+            value = await call()
         except BaseException as error:
             value = error
         try:
@@ -207,9 +209,7 @@ class ConcurrentRunner:
 
     def _in_thread(self, run: ConcurrentRun) -> None:
         run.thread = run.waits_in = threading.get_ident()
-        handle = self.executor.handle
-        if run.on_loop and self._beside_loop is not None:
-            handle = self._beside_loop
+        handle = self._around or self.handler.handle
         try:
             value = handle(decoded(run.claim.payload), run.ctx)
         except BaseException as error:
@@ -223,16 +223,43 @@ class ConcurrentRunner:
         self._end(run, value)
         value = None  # or an error would keep this frame, and this frame the error
 
-    def _wait_for_loop(self, payload: Any, ctx: Context) -> Any:
-        """In a thread, inside the middleware, whose variables the handler sees on the event loop."""
+    def _inside(self, payload: Any, ctx: Context) -> Any:
+        """In a thread, inside the middleware, whose variables the handler sees. The middleware may have changed the
+        thread, and then what is executed there does not belong to the run yet.
+        """
+        if CURRENT.get() is None:
+            variables = copy_context()
+            variables.run(CURRENT.set, self.runs[ctx.job_id, ctx.token])
+            mark_job(variables)
+            return variables.run(self._inside, payload, ctx)
+        if self.handler.is_async(ctx.type):
+            return self._wait_for_loop(partial(self.handler.awaitable, payload, ctx))
+        return self.handler.handle(payload, ctx)
+
+    def _wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
+        """In the thread of a run whose function has returned this. From now on it is interrupted on the event loop."""
+        run = CURRENT.get()
+        assert run is not None
+        if not self.mark[0]:
+            forked.end()
+        if not run.take_thread_permit():  # it is being interrupted, or has ignored that
+            if iscoroutine(awaitable):
+                awaitable.close()
+            raise JobInterrupted
+        run.on_loop = True
+        return self._wait_for_loop(lambda: awaitable)
+
+    def _wait_for_loop(self, call: Callable[[], Awaitable[Any]]) -> Any:
         run, ended = CURRENT.get(), Future[Any]()
         assert run is not None
 
         async def awaited() -> None:
-            ended.set_result(await self._awaited(run, payload))
+            ended.set_result(await self._awaited(run, call))
 
         def start() -> None:
             run.task = variables.run(self._loop.raw.create_task, awaited())
+            if run.stopped_for is not Cancel.NONE:  # while it was handed over
+                self._cancel(run)
 
         variables = copy_context()
         self._loop.raw.call_soon_threadsafe(start, context=Variables())
@@ -305,8 +332,7 @@ class ConcurrentRunner:
         if not (run.task if run.on_loop else run.thread):
             return False
         run.stopped_for = why
-        if not run.on_loop:
-            threads.interrupt(run)
+        if not run.on_loop and threads.interrupt(run):
             return True
         self._loop.raw.call_soon_threadsafe(self._cancel, run, context=Variables())
         # If it does not return to the event loop, only a signal reaches it.
@@ -314,7 +340,7 @@ class ConcurrentRunner:
         return True
 
     def _cancel(self, run: ConcurrentRun) -> None:
-        if run.take_permit() and run.task is not None:
+        if run.task is not None and run.take_permit():
             run.task.cancel()
 
 

@@ -39,13 +39,15 @@ class JobThreads:
             self._free.append(True)
 
 
-def interrupt(run: ConcurrentRun) -> None:
-    """Raise JobInterrupted in the thread of this run, unless it has ended. It is raised at the next instruction of
-    Python; a call that waits in the system is not ended by it.
+def interrupt(run: ConcurrentRun) -> bool:
+    """Raise JobInterrupted in the thread of this run, unless it has ended there. It is raised at the next instruction
+    of Python; a call that waits in the system is not ended by it.
     """
-    if run.take_permit():
-        _raise_in(run.thread, JobInterrupted)
-        run.thread = 0  # sent
+    if not run.take_thread_permit():
+        return False
+    _raise_in(run.thread, JobInterrupted)
+    run.thread = 0  # sent
+    return True
 
 
 def seal(run: ConcurrentRun) -> None:
@@ -53,7 +55,7 @@ def seal(run: ConcurrentRun) -> None:
 
     May raise the JobInterrupted that was under way. Call it again then.
     """
-    if run.take_permit():
+    if run.take_thread_permit():
         return
     own = threading.get_ident()
     while run.thread:
