@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from supervisor.client.connections import Connections, Seat
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import moment, short
+from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.job import Job, Status
 from supervisor.store.base import Filter, Operations
 
@@ -56,8 +56,9 @@ class Administration:
 
         Finding finished jobs other than failed ones reads the table down from the latest: 3 ms for 10,000 rows.
         """
-        if not 1 <= limit <= _LARGEST_PAGE:
-            raise InvalidJob("limit", f"{short(limit)} is not a number from 1 to {_LARGEST_PAGE}")
+        limit = whole("limit", limit, 1, _LARGEST_PAGE)
+        if before is not None and not is_possible_id(before, "before"):
+            ids, before = (() if before < 0 else ids), None
         which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
 
         if which is None:
@@ -86,8 +87,8 @@ class Administration:
     ) -> int:
         """The number of jobs that match all these conditions, those of `jobs`, counted up to `most`."""
         which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
-        limit = _ALL if most is None else most
-        if which is None:
+        limit = _ALL if most is None else whole("most", most, 0, _ALL)
+        if which is None or limit == 0:
             return 0
         return self._asked(self._connections.lister, lambda operations: operations.jobs.count(which, limit=limit))
 
@@ -96,6 +97,7 @@ class Administration:
 
         Returns its new status. Raises JobNotFound, and Conflict if it has finished.
         """
+        job_id = job_id_of(job_id)
         return self._changed(lambda operations: operations.actions.cancel(job_id, time.time()))
 
     def retry(self, job_id: int) -> None:
@@ -104,6 +106,8 @@ class Administration:
         Raises JobNotFound, and Conflict for another status or if an unfinished job has its unique key.
         """
         from supervisor.ops import commands  # imported here: few programs use it
+
+        job_id = job_id_of(job_id)
 
         def retry(operations: Operations) -> None:
             commands.check(operations, "retry", [job_id])
@@ -114,6 +118,8 @@ class Administration:
     def delete(self, job_id: int) -> None:
         """Delete a finished job with its errors and runs. Raises JobNotFound, and Conflict if it is unfinished."""
         from supervisor.ops import commands
+
+        job_id = job_id_of(job_id)
 
         def delete(operations: Operations) -> None:
             commands.check(operations, "delete", [job_id])
@@ -157,24 +163,40 @@ def _filter(
     before: datetime | float | None,
 ) -> Filter | None:
     """None if no job can match."""
-    wanted = () if ids is None else tuple(ids)
-    if ids is not None and not wanted:
-        return None
-    return Filter(
-        statuses=tuple(_status(value) for value in _several(status)),
-        types=_several(type_),
-        error=error,
-        text=text,
-        unique_key=unique_key,
-        tags=_several(tags),
-        ids=wanted,
+    which = Filter(
+        statuses=tuple(_status(value) for value in _several("status", status)),
+        types=_several("type", type_),
+        error=_text("error", error),
+        text=_text("text", text),
+        unique_key=None if unique_key is None else _text("unique_key", unique_key),
+        tags=_several("tags", tags),
+        ids=() if ids is None else _possible(ids),
         finished_after=moment("finished_after", after),
         finished_before=moment("finished_before", before),
     )
+    return None if ids is not None and not which.ids else which
 
 
-def _several(value: str | Iterable[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _possible(ids: Iterable[int]) -> tuple[int, ...]:
+    try:
+        values = tuple(ids)
+    except TypeError:
+        raise InvalidJob("ids", f"{short(ids)} is not a list of ids") from None
+    return tuple(value for value in values if is_possible_id(value, "ids"))
+
+
+def _several(field: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    try:
+        values = (value,) if isinstance(value, str) else tuple(value)
+    except TypeError:
+        raise InvalidJob(field, f"{short(value)} is neither a string nor a list of strings") from None
+    return tuple(_text(field, each) for each in values)
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidJob(field, f"{short(value)} is not a string")
+    return value
 
 
 def _status(value: str) -> Status:

@@ -14,6 +14,7 @@ from supervisor.client.lanes import LISTER, READER, WRITER
 from supervisor.client.queue import Queue
 from supervisor.client.watcher import Listener
 from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.intake import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
     from typing import Self
@@ -132,14 +133,15 @@ class AsyncQueue:
         Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id. A thousand waiting
         tasks share one thread with one look at the database.
         """
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        limit = waiting_limit(timeout)
+        deadline = None if limit is None else asyncio.get_running_loop().time() + limit
         while True:
             try:
                 async with aclosing(self._events(job_id, deadline)) as events:
                     async for _ in events:
                         pass
             except TimeoutError:
-                raise WaitTimeout(job_id, timeout or 0.0) from None
+                raise WaitTimeout(job_id, limit or 0.0) from None
             job = await self.job(job_id)
             if job.status.finished:  # nobody has retried it in between
                 return job
@@ -154,6 +156,7 @@ class AsyncQueue:
 
     async def _events(self, job_id: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
         """Raises TimeoutError after the deadline, in seconds of the loop, but not before the first event."""
+        job_id = job_id_of(job_id)
         loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), self._queue._watcher
         listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set))
         try:

@@ -12,7 +12,7 @@ from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobNotFound, WaitTimeout
-from supervisor.domain.intake import Enqueue, new_job, new_jobs
+from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, waiting_limit
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
@@ -197,6 +197,7 @@ class Queue(Administration):
 
     def job(self, job_id: int, *, connection: object = None) -> Job:
         """The job as it is now; with `connection`, as the caller's transaction sees it. Raises JobNotFound."""
+        job_id = job_id_of(job_id)
         if connection is not None:
             job = self._on(connection).job(connection, job_id)
         else:
@@ -207,6 +208,7 @@ class Queue(Administration):
 
     def progress(self, job_id: int) -> Progress:
         """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
+        job_id = job_id_of(job_id)
         found = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
         if job_id not in found:
             raise JobNotFound(job_id)
@@ -217,13 +219,14 @@ class Queue(Administration):
 
         Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
         while True:
             try:
                 for _ in self._watcher.events(job_id, deadline):
                     pass
             except TimeoutError:
-                raise WaitTimeout(job_id, timeout or 0.0) from None
+                raise WaitTimeout(job_id, limit or 0.0) from None
             job = self.job(job_id)
             if job.status.finished:  # nobody has retried it in between
                 return job
@@ -234,7 +237,7 @@ class Queue(Administration):
         Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
         event for an unknown id, and later if the job is deleted.
         """
-        yield from self._watcher.events(job_id)
+        yield from self._watcher.events(job_id_of(job_id))
 
     def close(self) -> None:
         """Close the connections, after the calls that were made. The queue may be used again: it opens new ones."""

@@ -25,9 +25,11 @@ class JobNotFound(QueueError, LookupError):
     """
 
     def __init__(self, job_id: int, *, deleted: bool = False) -> None:
-        super().__init__(
-            f"job {job_id} was deleted before it had finished" if deleted else f"no job has the id {job_id}"
-        )
+        if job_id.bit_length() > 1000:  # Python refuses to write some thousand digits
+            problem = "no job has so large an id"
+        else:
+            problem = f"job {job_id} was deleted before it had finished" if deleted else f"no job has the id {job_id}"
+        super().__init__(problem)
         self.deleted = deleted
         self.job_id = job_id
 

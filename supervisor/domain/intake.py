@@ -14,7 +14,7 @@ from typing import Any, final
 
 from supervisor.domain.capability import normalise
 from supervisor.domain.duration import seconds
-from supervisor.domain.errors import InvalidJob
+from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -25,6 +25,8 @@ MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
+LAST_ID = 2**63 - 1
+_LONGEST_WAIT = 1e9  # seconds, 31 years: clocks of the system end some centuries later
 _AT_ONCE = 1000  # payloads
 
 # Created once and used by name: a handler that replaces json.dumps must not affect the jobs after it.
@@ -51,10 +53,10 @@ def new_job(
     return NewJob(
         type=checked_type(type),
         payload=payload_of(payload),
-        priority=_whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
+        priority=whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
         requires=_requires(requires),
         scheduled_at=_scheduled_at(delay, at),
-        max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         unique_key=_unique_key(unique_key),
         meta=meta_of(meta),
     )
@@ -169,7 +171,8 @@ def _deeper_than(value: Any, limit: int) -> bool:
     return True
 
 
-def _whole(field: str, value: object, low: int, high: int) -> int:
+def whole(field: str, value: object, low: int, high: int) -> int:
+    """A whole number. Raises InvalidJob."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidJob(field, f"{short(value)} is not a whole number from {low} to {high}")
     return value
@@ -247,6 +250,37 @@ def _unique_key(value: object) -> str | None:
     return value
 
 
+def job_id_of(value: object) -> int:
+    """A job's id. Raises InvalidJob for what is not a whole number, JobNotFound for one that no row can have."""
+    job_id = _number("job_id", value)
+    if not is_possible_id(job_id, "job_id"):
+        raise JobNotFound(job_id)
+    return job_id
+
+
+def is_possible_id(value: object, field: str) -> bool:
+    """Whether a row can have this id. Raises InvalidJob for what is not a whole number."""
+    return -(2**63) <= _number(field, value) <= LAST_ID
+
+
+def _number(field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidJob(field, f"{short(value)} is not a whole number")
+    return value
+
+
+def waiting_limit(timeout: object) -> float | None:
+    """Seconds, at least 0; None for no limit. Raises InvalidJob for what is not a number."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
+        raise InvalidJob("timeout", f"{short(timeout)} is not a number of seconds")
+    return float(max(0, timeout)) if timeout < _LONGEST_WAIT else None
+
+
 def short(value: object) -> str:
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # a whole number of thousands of digits, or an object's own fault
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -92,6 +92,9 @@ class PostgresTransactionalInsert:
         row = _in_callers(connection).execute(QUERIES.job, {"id": job_id}).fetchone()
         return None if row is None else job_of(row)
 
+    def is_asynchronous(self, connection: Any) -> bool:
+        return hasattr(connection, "run_sync") or isinstance(connection, psycopg.AsyncConnection)
+
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         """With SQLAlchemy's asynchronous session or connection."""
         if hasattr(connection, "run_sync"):
