@@ -42,6 +42,20 @@ def test_jobs_of_any_program_run_and_end(on_a_server: Callable[..., Site]) -> No
     assert site.rows("SELECT count(*) FROM job_workers") == [(0,)]
 
 
+def test_commands_say_in_one_sentence_what_is_wrong_with_a_server(
+    on_a_server: Callable[..., Site], postgres: Databases
+) -> None:
+    site = on_a_server()
+    assert "can be reached" in site.command("doctor", code=None).stdout
+    empty = postgres.fresh_database()
+    refused = site.command("status", "--database", empty, code=3).stderr
+    assert "has no job tables yet; `supervisor migrate` fixes that" in refused
+    assert site.command("backup", str(site.folder / "copy"), code=3).stderr.count("\n") == 1
+    nowhere = site.command("status", "--database", "postgresql://ann:secret@127.0.0.1:1/x", code=3).stderr
+    assert "refused" in nowhere
+    assert "secret" not in nowhere
+
+
 def test_a_burst_ends_when_nothing_is_left(on_a_server: Callable[..., Site]) -> None:
     site = on_a_server()
     site.queue.enqueue_many("work", [{} for _ in range(20)])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human_size
+from supervisor.domain.url import without_password
 from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.store.base import Engine
@@ -33,8 +34,9 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     """Raises StoreError or OSError if not even the folder can be examined."""
     engine = open_engine(url)
     database = engine.database.file
-    if database is None:
-        return []
+    if database is None:  # a server's
+        engine.database.exists()
+        return [good("database", f"{without_password(url)} can be reached")]
     folder = database.parent
     if not folder.is_dir():
         return [fault("database", f"{folder}: no such folder", "create it, or correct the path")]
