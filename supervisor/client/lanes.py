@@ -100,9 +100,12 @@ def _serve(calls: SimpleQueue[_Call | _Insertion]) -> None:
             return
         elif call.future.set_running_or_notify_cancel():
             try:
-                call.future.set_result(call.work())
+                answer = call.work()
             except BaseException as error:
-                call.future.set_exception(error)
+                _fail(call.future, error)
+            else:
+                call.future.set_result(answer)
+                del answer
         del call  # with what it holds, before the next one is waited for
 
 
@@ -117,7 +120,7 @@ def _insert_together(first: _Insertion, calls: SimpleQueue[_Call | _Insertion]) 
             try:
                 job = call.new()
             except BaseException as error:
-                call.future.set_exception(error)
+                _fail(call.future, error)
             else:
                 futures.append(call.future)
                 jobs.append(job)
@@ -144,13 +147,24 @@ def _put_each(insertion: _Insertion, jobs: list[NewJob]) -> list[Put | BaseExcep
 def _answer(futures: list[Future[Put]], answers: list[Put | BaseException]) -> None:
     for future, answer in zip(futures, answers, strict=True):
         if isinstance(answer, BaseException):
-            future.set_exception(answer)
+            _fail(future, answer)
         else:
             future.set_result(answer)
 
 
+def _fail(future: Future[Any], error: BaseException) -> None:
+    if isinstance(error, StopIteration):  # a future of asyncio cannot hold it: who awaits it would wait for ever
+        stopped = RuntimeError(f"the call raised {type(error).__name__}")
+        stopped.__cause__ = error
+        error = stopped
+    future.set_exception(error)
+
+
 def _again(error: BaseException) -> BaseException:
     """The same error for another caller: each adds its own stack."""
-    again = type(error).__new__(type(error), *error.args)
-    again.__dict__.update(error.__dict__)
+    try:
+        again = type(error).__new__(type(error), *error.args)
+        again.__dict__.update(error.__dict__)
+    except Exception:  # of a class with rules of its own for making one
+        return error
     return again

@@ -54,6 +54,14 @@ class StoreUnavailable(StoreError):
     """The database is unavailable now, for example because its disk is full or it is read-only."""
 
 
+class WriteFailed(StoreUnavailable):
+    """A write to the database's files failed, as on a full disk: the transaction is certain not to be committed.
+
+    SQLite writes the mark of a commit last, and a reader ignores a log without it. An error that comes later, when the
+    log is synchronized, leaves open whether a power loss keeps the transaction.
+    """
+
+
 class StoreBusy(StoreUnavailable):
     """Another transaction held the write lock for longer than the time allowed; trying again may succeed."""
 

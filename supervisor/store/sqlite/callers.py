@@ -72,7 +72,14 @@ async def awaited(connection: Any, call: Callable[[object], Answer]) -> Answer:
 
 async def _in_thread(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
     """In the thread that alone may use the driver's connection of an aiosqlite.Connection."""
-    answer: Answer = await connection._execute(work, connection._conn)
+
+    def call() -> Answer:
+        try:
+            return work(connection._conn)
+        except StopIteration as error:  # no future of asyncio can hold it
+            raise RuntimeError(f"the call raised {type(error).__name__}") from error
+
+    answer: Answer = await connection._execute(call)
     return answer
 
 

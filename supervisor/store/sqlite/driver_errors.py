@@ -9,7 +9,7 @@ import errno
 import os
 import sqlite3
 
-from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable, WriteFailed
 
 BUSY_TIMEOUT = 5.0  # seconds that SQLite waits for a foreign writer
 
@@ -70,6 +70,8 @@ def translated(error: sqlite3.Error, path: object) -> StoreError:
     if code == sqlite3.SQLITE_ERROR and "no such table" in text:
         hint = "the job tables are missing; run `supervisor migrate`"
     kind = StoreUnavailable if code in _UNUSABLE else StoreError
+    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE:
+        kind = WriteFailed
     return kind(f"{path}: {hint} ({text})" if hint else f"{path}: {text}")
 
 

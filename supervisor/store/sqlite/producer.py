@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import Conflict
+from supervisor.domain.errors import Conflict, WriteFailed
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs
 from supervisor.store.base import Operations
 from supervisor.store.sql.connection import RowRefused
@@ -115,8 +115,8 @@ class SqliteProducer:
             self._prepare()
             return self._connection.inserter.with_room(put)
         except Exception as error:
-            # After a failed commit, they may be in the table.
-            if not begun or (inserted and not isinstance(error, RowRefused)):
+            # After a failed commit, they may be in the table, unless its mark could not be written.
+            if not begun or (inserted and not isinstance(error, (RowRefused, WriteFailed))):
                 raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
