@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.domain.errors import QueueError
+from supervisor.domain.errors import InvalidJob, QueueError
 from supervisor.domain.intake import checked_type, short
 
 if TYPE_CHECKING:
@@ -132,7 +132,11 @@ class Call(Generic[P]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
         payload = self._task.payload(*args, **kwargs)
-        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
+        queue = self._queue or default_queue()
+        try:
+            return queue.enqueue(self._task.type, payload, **self._options)
+        except InvalidJob as error:
+            raise self._task.parameters.blame(error, payload) from None
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
@@ -146,7 +150,10 @@ class Call(Generic[P]):
         if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
             return self.enqueue(*args, **kwargs)
         payload = self._task.payload(*args, **kwargs)
-        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
+        try:
+            return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
+        except InvalidJob as error:
+            raise self._task.parameters.blame(error, payload) from None
 
 
 def _synchronous(queue: Queue | AsyncQueue) -> Queue:
@@ -221,6 +228,8 @@ registered: dict[str, Task[..., Any]] = {}
 
 
 def _register(function: Callable[..., Any], type: str | None, declared: Mapping[str, Any]) -> Task[..., Any]:
+    if not hasattr(function, "__qualname__"):
+        raise TypeError(f"@task: {short(function)} is not a function; define one with def that calls it")
     new: Task[..., Any] = Task(function, checked_type(type or function.__name__), declared)
     old = registered.get(new.type)
     if old is not None and _source(old) != _source(new):  # a module that is imported again defines it again

@@ -10,12 +10,13 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import short
+from supervisor.domain.intake import encode, short
+from supervisor.tasks.sameness import is_same
 
 _CONTEXTS = ("Context", "BatchContext")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -29,6 +30,9 @@ _WORDS: Mapping[Any, str] = {
     list: "a list",
     dict: "an object",
 }
+
+
+_READ_ONCE = (Iterable, Iterator, Generator)
 
 
 class Mismatch(ValueError):
@@ -84,6 +88,15 @@ class Parameters:
         except Mismatch as error:
             raise InvalidJob("payload", str(error)) from None
         return payload
+
+    def blame(self, error: InvalidJob, payload: Mapping[str, Any]) -> InvalidJob:
+        """The error of enqueueing this payload, with the name of the parameter that JSON cannot hold."""
+        for name, value in payload.items() if error.field == "payload" else ():
+            try:
+                encode("payload", value)
+            except InvalidJob as found:
+                return InvalidJob("payload", f"{self._name}: {name}: {found.problem}")
+        return error
 
     def arguments(self, payload: Any, ctx: Any) -> dict[str, Any]:
         """The arguments for a payload. Raises Mismatch, for example if the signature has changed since."""
@@ -176,6 +189,8 @@ class Converted:
 
     def __init__(self, annotation: Any, name: str) -> None:
         self._name = name
+        if _is_read_once(annotation):
+            raise TypeError(f"{name}: {annotation} can be read only once; annotate it as a list")
         try:
             from pydantic import TypeAdapter
         except ImportError:
@@ -193,10 +208,15 @@ class Converted:
         try:
             stored = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
             again = self.loaded(stored)
-            if type(again) is type(value) and bool(again == value):
+            if is_same(value, again):
                 return stored
         except Exception as error:
             raise Mismatch(f"{self._name}: {short(value)} cannot be stored as JSON: {_first_line(error)}") from None
+        if short(again) == short(value):
+            raise Mismatch(
+                f"{self._name}: {short(value)} would come back from JSON as what looks the same but is not equal to "
+                "it, like a secret, or an instance of a class without a comparison (eq=False)"
+            )
         raise Mismatch(f"{self._name}: {short(value)} would come back from JSON as {short(again)}")
 
     def loaded(self, value: Any) -> Any:
@@ -208,6 +228,13 @@ class Converted:
             first = error.errors(include_url=False, include_context=False)[0]
             place = "".join(f"[{part!r}]" for part in first["loc"])
             raise Mismatch(f"{self._name}{place}: {first['msg']}, not {short(first['input'])}") from None
+
+
+def _is_read_once(annotation: Any) -> bool:
+    """Whether it is, or contains, what pydantic makes an iterator of."""
+    if annotation in _READ_ONCE or get_origin(annotation) in _READ_ONCE:
+        return True
+    return get_origin(annotation) is not Literal and any(map(_is_read_once, get_args(annotation)))
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -8,14 +8,19 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
+import json
+import math
 import os
 import pickle
 import sqlite3
 import subprocess
 import sys
 import uuid
+import zoneinfo
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NamedTuple, NewType
 
 import pydantic
 import pytest
@@ -150,6 +155,118 @@ class Puppy(Dog):
     age: int = 0
 
 
+@dataclasses.dataclass(eq=False)
+class Incomparable:
+    a: int
+
+
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+AUTUMN = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)  # comes twice
+SPRING = datetime.datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN)  # does not come at all
+
+
+@dataclasses.dataclass(frozen=True)
+class Appointment:
+    at: datetime.datetime
+    note: str = dataclasses.field(default="", compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reminder(Appointment):
+    again: bool = False
+
+
+class Meeting(pydantic.BaseModel):
+    times: list[datetime.datetime]
+    by: dict[str, Appointment] = {}
+
+
+class Span(NamedTuple):
+    first: datetime.datetime
+    last: datetime.datetime
+
+
+@pytest.mark.parametrize("at", [AUTUMN, AUTUMN.replace(fold=1), SPRING, SPRING.replace(fold=1)], ids=str)
+def test_a_time_in_the_hour_in_which_its_zone_changes_is_stored_as_its_instant(at: datetime.datetime) -> None:
+    values: list[tuple[Any, Any, Callable[[Any], datetime.datetime]]] = [
+        (datetime.datetime, at, lambda back: back),
+        (pydantic.AwareDatetime, at, lambda back: back),
+        (list[datetime.datetime], [at], lambda back: back[0]),
+        (tuple[datetime.datetime, ...], (at,), lambda back: back[0]),
+        (set[datetime.datetime], {at}, lambda back: back.pop()),
+        (frozenset[tuple[int, datetime.datetime]], frozenset({(1, at)}), lambda back: next(iter(back))[1]),
+        (dict[str, datetime.datetime], {"a": at}, lambda back: back["a"]),
+        (dict[datetime.datetime, int], {at: 1}, lambda back: next(iter(back))),
+        (datetime.datetime | None, at, lambda back: back),
+        (datetime.datetime | int, at, lambda back: back),
+        (Appointment, Appointment(at, "x"), lambda back: back.at),
+        (Meeting, Meeting(times=[at]), lambda back: back.times[0]),
+        (Meeting, Meeting(times=[], by={"a": Appointment(at)}), lambda back: back.by["a"].at),
+        (Span, Span(at, at), lambda back: back.last),
+    ]
+    for annotation, value, found in values:
+
+        def f(value: Any) -> None: ...
+
+        f.__annotations__ = {"value": annotation}
+        each = task(f)
+        back = each.parameters.arguments(json.loads(json.dumps(each.payload(value))), None)["value"]
+        assert type(back) is type(value)
+        assert found(back).timestamp() == at.timestamp(), annotation
+
+
+@pytest.mark.parametrize(
+    "annotation", [Iterable[int], Iterator[int], Iterable, dict[str, Iterable[int]], Iterable[int] | None]
+)
+def test_a_parameter_that_can_be_read_only_once_is_refused(annotation: Any) -> None:
+    def f(value: Any) -> None: ...
+
+    f.__annotations__ = {"value": annotation}
+    with pytest.raises(TypeError, match=r"f: value: .* can be read only once; annotate it as a list"):
+        _ = task(f).parameters
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (math.inf, "it is not valid JSON: Out of range float values are not JSON compliant"),
+        (math.nan, "it is not valid JSON: Out of range float values are not JSON compliant"),
+        ({1}, "it is not valid JSON: Object of type set is not JSON serializable"),
+        ([b"x"], "it is not valid JSON: Object of type bytes is not JSON serializable"),
+        ("\ud800", "it contains a lone surrogate, which UTF-8 cannot encode"),
+    ],
+    ids=ascii,
+)
+def test_the_parameter_that_json_cannot_hold_is_named(tmp_path: Path, value: Any, problem: str) -> None:
+    @task
+    def f(a: int, value: Any, **others: Any) -> None: ...
+
+    queue = Queue(f"sqlite:///{tmp_path}/app.db")
+    call = f.options(queue=queue)
+    for refused, name in (
+        (lambda: call.enqueue(1, value), "value"),
+        (lambda: call.enqueue(1, 2, more=value), "more"),
+        (lambda: asyncio.run(call.aenqueue(1, value)), "value"),
+    ):
+        with pytest.raises(InvalidJob) as error:
+            refused()
+        assert (error.value.field, error.value.problem.partition(":")[0]) == ("payload", "f")
+        assert error.value.problem.startswith(f"f: {name}: {problem}")
+    with pytest.raises(InvalidJob, match="meta: "):
+        f.options(queue=queue, meta={"a": value}).enqueue(1, 2)
+
+
+class Called:
+    def __call__(self, x: int) -> None: ...
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("wrong", [functools.partial(len), Called()], ids=["partial", "object"])
+def test_what_is_called_like_a_function_but_is_none_gets_one_sentence(wrong: Any, named: bool) -> None:
+    with pytest.raises(TypeError, match=r"^@task: .* is not a function; define one with def that calls it$"):
+        task("x")(wrong) if named else task(wrong)
+
+
 LOST: list[tuple[Any, Any, str]] = [
     (Cat | Dog, Dog("rex"), r"would come back from JSON as Cat\(name='rex'\)"),
     (list[Cat | Dog], [Cat("a"), Dog("b")], "would come back"),
@@ -162,6 +279,10 @@ LOST: list[tuple[Any, Any, str]] = [
     (bytes, b"\xff", "cannot be stored as JSON"),
     (Literal[Colour.RED] | dict[tuple[int, int], int], {(1, 2): 3}, "f: value"),
     (decimal.Decimal, decimal.Decimal("nan"), "f: value"),
+    (Incomparable, Incomparable(1), r"looks the same but is not equal to it, .* \(eq=False\)"),
+    (list[Incomparable], [Incomparable(1)], r"looks the same but is not equal to it, .* \(eq=False\)"),
+    (datetime.datetime | str, datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), "would come back"),
+    (Appointment, Reminder(AUTUMN), "would come back"),
 ]
 
 
