@@ -43,6 +43,9 @@ class AnyHandler(Protocol):
     def teardown(self, ctx: Context) -> None: ...
 
 
+_RESULTS = frozenset({type(None), dict, list, tuple, str, int, float, bool})  # what most handlers return
+
+
 class Handler:
     """A handler and its life cycle: `setup` once per worker, `handle` for each job, `teardown` at the end.
 
@@ -162,7 +165,9 @@ class Handler:
     def _called(self, payload: Any, ctx: Context) -> Any:
         """A plain function may return an awaitable, as a decorator that does not know `async def` does."""
         value = self._handle(payload, ctx)
-        return self._run(value) if inspect.isawaitable(value) else value
+        if type(value) in _RESULTS or not inspect.isawaitable(value):  # which takes a microsecond
+            return value
+        return self._run(value)
 
     def _finish(self, value: Any) -> None:
         if inspect.isawaitable(value):
