@@ -31,9 +31,10 @@ class Queue(Administration):
         job_id = queue.enqueue("tag", {"path": "cat.jpg"})
 
     Safe to share between threads, and to use in a child after a fork (which opens connections of its
-    own). The database and its tables are created on first use unless `create` is false. When its file is
-    replaced later, for example by a backup, the next use opens the new one; while it is missing, every use raises
-    StoreError. `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
+    own). The database and its tables are created on first use unless `create` is false. When `supervisor restore`
+    has replaced its file by a backup, the next use opens the new one; while it is missing, every use raises StoreError.
+    Use neither mv nor cp for that while there is a -wal file: SQLite would replay the old log over the new file.
+    `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
     `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
