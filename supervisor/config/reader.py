@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 from collections.abc import Collection
@@ -70,6 +71,8 @@ def survey(path: Path, database: str | None) -> Survey:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a named pipe would wait for a writer
+            raise ConfigError([f"{path}: it is not a regular file"])
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         hint = "`supervisor init` writes a starter file, `--config FILE` names another file"
@@ -78,6 +81,8 @@ def _text(path: Path) -> str:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([f"{path}:{line}: the file is not UTF-8 text"]) from None
     except (OSError, ValueError) as error:  # ValueError: a path cannot contain a NUL character
+        if getattr(error, "errno", None) == errno.ELOOP:
+            raise ConfigError([f"{path}: it is a symbolic link that leads back to itself"]) from None
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None
 

@@ -121,12 +121,18 @@ class Fail(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: run this job again after `delay`, "30s" or seconds. The attempt does not count."""
+    """Raised by a handler: run this job again after `delay`, "30s" or seconds. The attempt does not count.
+
+    Raises ValueError for what is no duration, or longer than a hundred years.
+    """
 
     def __init__(self, delay: str | float) -> None:
         from supervisor.domain.duration import seconds
+        from supervisor.domain.settlement import LONGEST_DELAY
 
         self.delay = seconds(delay)
+        if self.delay > LONGEST_DELAY:
+            raise ValueError(f"{delay!r} is too long; a job can be snoozed for at most a hundred years")
         super().__init__(f"snoozed for {human(self.delay)}")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from supervisor.domain.duration import human_size, seconds
 from supervisor.domain.errors import ContextClosed, InvalidJob
-from supervisor.domain.intake import new_job
+from supervisor.domain.intake import new_job, short
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.middleware import hooks_of_process
 
@@ -147,9 +147,14 @@ class Context:
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Show how far the job is: `fraction` is 0…1. Cheap enough for every step. Raises ValueError outside that
-        range; a value that is outside only because of rounding is clamped.
+        range, and for a text that is not a string; a value that is outside only because of rounding is clamped.
         """
-        reported = float(fraction)
+        if not isinstance(text, str):
+            raise ValueError(f"the text of a progress must be a string, not {short(text)}")
+        try:
+            reported = float(fraction)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"progress must be a number from 0 to 1, not {short(fraction)}") from None
         if not 0.0 <= reported <= 1.0:
             if not -_ROUNDING <= reported <= 1.0 + _ROUNDING:
                 raise ValueError(f"progress must be a number from 0 to 1, not {fraction}")
@@ -196,6 +201,7 @@ class Context:
         requires: str | Iterable[str] = (),
         max_attempts: int | None = None,
         unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
     ) -> None:
         """Enqueue a job that exists if and only if this job's completion is recorded.
 
@@ -212,6 +218,7 @@ class Context:
             requires=requires,
             max_attempts=max_attempts,
             unique_key=unique_key,
+            meta=meta,
         )
         if hooks := hooks_of_process():
             child = hooks.apply(child)

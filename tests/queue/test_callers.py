@@ -274,3 +274,27 @@ def test_a_job_of_the_open_transaction_is_seen_with_its_connection(queue: Queue,
         connection.rollback()
         with pytest.raises(JobNotFound):
             queue.job(job_id, connection=connection)
+
+
+def test_a_connection_to_another_database_is_refused_before_anything_is_made(
+    queue: Queue, path: Path, tmp_path: Path
+) -> None:
+    other, link = tmp_path / "other.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    sentence = f"^connection: its database is {other}, and that of the queue is {path}$"
+    for begun in (False, True):
+        with contextlib.closing(sqlite3.connect(other, isolation_level=None)) as own:
+            own.text_factory = bytes
+            own.execute("ATTACH ? AS ours", (str(path),))  # by name alone, the tables would be found there
+            own.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)")
+            if begun:
+                own.execute("BEGIN")
+            for call in (queue.enqueue, lambda *given, **more: queue.job(1, **more)):
+                with pytest.raises(InvalidJob, match=sentence):
+                    call("tag", connection=own)
+            assert own.execute("SELECT name FROM main.sqlite_master").fetchall() == [(b"orders",)]
+    with contextlib.closing(sqlite3.connect(link)) as own:  # another name of the same file
+        own.execute("ATTACH ? AS others", (str(other),))
+        queue.enqueue("tag", connection=own)
+        own.commit()
+    assert queue.count() == 1

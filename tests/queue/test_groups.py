@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, Queue, StoreError
+from supervisor import AsyncQueue, Conflict, Queue, StoreError
 from supervisor.client import lanes
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
@@ -151,3 +151,36 @@ def test_only_what_was_certainly_not_committed_is_inserted_again(
         else:
             with pytest.raises(StoreError):
                 producer.put_each(jobs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (
+            "CREATE TRIGGER ignore BEFORE INSERT ON jobs BEGIN SELECT RAISE(IGNORE); END",
+            "a job of type 'tag' is refused by a trigger of the jobs table",
+        ),
+        (
+            "CREATE UNIQUE INDEX one ON jobs (type)",
+            "a job of type 'tag' breaks a UNIQUE rule of the jobs table, or a trigger refuses it",
+        ),
+    ],
+)
+def test_a_job_that_a_rule_of_the_application_suppresses_is_told_which_kind(
+    queue: Queue, path: Path, other: sqlite3.Connection, rule: str, sentence: str
+) -> None:
+    if "INDEX" in rule:
+        queue.enqueue("tag")
+    other.execute(rule)
+    with contextlib.closing(sqlite3.connect(path)) as own:
+        calls = (
+            lambda: queue.enqueue("tag"),
+            lambda: queue.enqueue("tag", unique_key="k"),
+            lambda: queue.enqueue("tag", connection=own),
+            lambda: asyncio.run(AsyncQueue.of(queue).enqueue("tag")),
+        )
+        for call in calls:
+            with pytest.raises(Conflict) as refused:
+                call()
+            assert str(refused.value) == sentence
+            own.rollback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -406,6 +407,21 @@ def test_a_file_that_is_no_text_is_refused_with_the_line(toml: Path) -> None:
 
 def test_a_missing_file_says_how_to_get_one(toml: Path) -> None:
     with pytest.raises(ConfigError, match=r"^supervisor.toml: there is no such file; `supervisor init` writes"):
+        load(toml)
+
+
+def test_a_pipe_in_the_file_s_place_is_not_waited_for(toml: Path) -> None:
+    for make in (lambda: os.mkfifo(toml), lambda: toml.symlink_to("/dev/zero")):
+        make()
+        with pytest.raises(ConfigError, match=r"^supervisor.toml: it is not a regular file$"):
+            load(toml)
+        toml.unlink()
+
+
+def test_a_link_in_the_file_s_place_that_leads_nowhere_else_is_named_as_one(toml: Path) -> None:
+    toml.symlink_to(toml.name)
+
+    with pytest.raises(ConfigError, match=r"^supervisor.toml: it is a symbolic link that leads back to itself$"):
         load(toml)
 
 

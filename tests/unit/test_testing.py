@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import Context, Fail, Queue, Retry
+from supervisor import Context, Fail, Queue, Retry, Snooze
 from supervisor.domain.middleware import FailedJob
 from supervisor.domain.retry import RetryPolicy
 from supervisor.engine import open_engine
@@ -236,3 +236,39 @@ def test_a_handlers_own_middleware_is_called(queue: Queue) -> None:
     queue.enqueue("tag")
     run_due(queue, {"tag": Handler})
     assert told == [(1, True, "Fail('no')")]
+
+
+def test_a_handler_enqueues_with_the_options_of_a_queue(queue: Queue) -> None:
+    def parent(payload: Any, ctx: Context) -> None:
+        ctx.enqueue("child", 1, priority=3, delay="1h", unique_key="k", meta={"tags": ["night"]})
+
+    queue.enqueue("parent")
+    run_due(queue, {"parent": parent})
+
+    [child] = queue.jobs("child")
+    assert (child.payload, child.priority, child.unique_key) == (1, 3, "k")
+    assert child.meta == {"tags": ["night"]}
+
+
+@pytest.mark.parametrize("delay", [1e12, 1e300, "40000d", -1, "soon", float("nan")])
+def test_a_snooze_without_an_end_is_refused(delay: Any) -> None:
+    with pytest.raises(ValueError, match=r"^.* is (not a duration|too long); "):
+        Snooze(delay)
+    assert Snooze("36500d").delay == 36500 * 86400
+
+
+@pytest.mark.parametrize(
+    ("progress", "sentence"),
+    [
+        ((0.5, object()), "the text of a progress must be a string, not <object"),
+        ((0.5, 5), "the text of a progress must be a string, not 5"),
+        ((0.5, None), "the text of a progress must be a string, not None"),
+        ((None,), "progress must be a number from 0 to 1, not None"),
+        (("half",), "progress must be a number from 0 to 1, not 'half'"),
+        ((10**400,), "progress must be a number from 0 to 1, not 1000"),
+        ((float("nan"),), "progress must be a number from 0 to 1, not nan"),
+    ],
+)
+def test_a_progress_that_is_none_gets_one_sentence(progress: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        context().progress(*progress)

@@ -190,4 +190,6 @@ def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int
             return row[0], False
         if insert_job(cursor, job, now):
             return cursor.lastrowid or 0, True
-    raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
+    if cursor.execute(QUERIES.unique_rules).fetchone():
+        raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+    raise Conflict(f"a job of type {job.type!r} is refused by a trigger of the jobs table")

@@ -33,6 +33,10 @@ SELECT id FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running');
 
+-- name: unique_rules
+-- Those of the application.
+SELECT name FROM pragma_index_list('jobs') WHERE "unique" AND name <> 'jobs_unique_key';
+
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,

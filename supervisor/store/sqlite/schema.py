@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.store.migrate import Migration, shipped, statements
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
@@ -77,6 +77,7 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     """
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may be anything
+    _require_same_file(cursor, place)
     names = {_plain(row[0]) for row in cursor.execute(QUERIES.tables)}
     value = {}
     if "job_meta" in names:
@@ -102,6 +103,14 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     for key in ("schema_version", "oldest_writer"):
         cursor.execute(QUERIES.set_meta, {"key": key, "value": str(newest)})
     return False
+
+
+def _require_same_file(cursor: sqlite3.Cursor, place: Place) -> None:
+    """Raises InvalidJob for a connection to another file, also one that has attached ours. One in memory has none."""
+    file = Path(_plain(cursor.execute("PRAGMA database_list").fetchone()[2] or ""))
+    with contextlib.suppress(OSError):  # it was moved, or is not there yet
+        if file.name and not file.samefile(place.database):
+            raise InvalidJob("connection", f"its database is {file}, and that of the queue is {place.database}")
 
 
 def _plain(name: str | bytes) -> str:
