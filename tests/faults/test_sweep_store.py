@@ -47,6 +47,7 @@ ELSEWHERE = {
     "note_set_aside": "the claims here, where a row is refused",
     "pending_token": "the claims here, where a row is refused",
     "payloads": "tests/store/sqlite/test_files.py, where a trigger inserts rows in between",
+    "unique_rules": "tests/queue/test_groups.py, where a rule of the application suppresses a job",
     "to_renew": "the renewal here, where a row is refused",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",
