@@ -135,7 +135,7 @@ class Ends:
             pid=worker.pid,
             reason=ended.reason,
             detail=ended.message,
-            job=job or None,
+            job=None if ended.reason == exit_reason.HELD_DATABASE and ended.batch > 1 else job or None,
         )
 
     def _forget(self, worker: WorkerProcess) -> None:

@@ -192,6 +192,8 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     if killed_for:
         when = "for longer than its time limit" if slot.job else "after its end"
         message = _KILLS[killed_for][1].format(limit=human(known.timeout), when=when)
+        if killed_for == HELD_DATABASE and slot.places > 1 and slot.together > 1:
+            message = f"one of its {slot.together} jobs left a database transaction open; it is not known which"
         if killed_for == OUT_OF_MEMORY and known.peak_memory:
             message += f"; it had used {human_size(known.peak_memory)} at its peak"
         return killed_for, message, _KINDS.get(killed_for, killed_for), number, code

@@ -2,6 +2,9 @@
 
 SQLite has one writer at a time. A handler that forgets its commit locks out every other writer, its own worker
 included, for as long as its process lives.
+
+In a worker that runs several jobs at the same time it is not known which of them holds it. While it is held, no outcome
+can be committed. So if none is uncommitted, a run that continues must hold it; otherwise it may be one that has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
 AFTER_ITS_END = 1.5  # seconds that a worker may hold the lock after the run that took it has ended
+BESIDE_OTHERS = 2.0  # the same if it is not sure that the run has ended, because other runs continue
+LATE_BEAT = 1.0  # seconds without a beat while jobs run: what the worker itself writes is held up, too
 STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
 NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
 _BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: by then a run that was not extended has been killed
@@ -78,6 +83,9 @@ class LockHolder:
             if now - hold.since >= STOPPED_FOR:
                 worker.kill(exit_reason.STOPPED)
             return
+        if slot.places > 1:
+            self._judge_shared(worker, slot, hold, now)
+            return
         over = not slot.job or slot.started > hold.since
         waits = state in ("D", None)  # it waits for its disk, or its state is unknown
         hold.over_since = (hold.over_since or now) if over and not waits else None
@@ -91,6 +99,20 @@ class LockHolder:
             # A run before it whose outcome is not committed may have begun it, too.
             unsure = slot.unsettled and slot.started > hold.free
             worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
+        self._name(hold, now, _run(worker, slot))
+
+    def _judge_shared(self, worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
+        """Of a worker with concurrency. All its runs, and those that are not committed, are suspects."""
+        late = slot.running > 0 and now - slot.beat > LATE_BEAT
+        over = (slot.unsettled > 0 or not slot.running) and not late
+        hold.over_since = (hold.over_since or now) if over else None
+        if hold.over_since is not None:
+            patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
+            if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
+                run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
+                worker.kill(exit_reason.HELD_DATABASE, run)
+        elif not late and now - hold.since > max(worker.settings.timeouts) + _BEYOND:
+            worker.kill(exit_reason.HELD_DATABASE)
         self._name(hold, now, _run(worker, slot))
 
     def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:
@@ -112,6 +134,9 @@ class LockHolder:
 
 
 def _run(worker: WorkerProcess, slot: Snapshot) -> str:
+    if slot.together > 1:
+        of = f"one of {slot.together} jobs that run together, or have just ended,"
+        return f"{of} in worker {worker.name} (pid {worker.pid})"
     of = f"job {slot.job}" if slot.job else "a run that has ended"
     return f"{of} in worker {worker.name} (pid {worker.pid})"
 

@@ -257,6 +257,15 @@ def cpu_and_state(pid: int) -> Activity:
     return Activity((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0])
 
 
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of a process waits for input or output; also if its state is unknown."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return any(_text(task / "stat").rpartition(")")[2].split()[:1] == ["D"] for task in tasks)
+    except OSError as error:
+        return error.errno in _NO_MEANS
+
+
 def ancestry(pid: int) -> list[int]:
     """A process and its ancestors, itself first; empty for 0."""
     found: list[int] = []

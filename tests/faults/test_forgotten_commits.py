@@ -18,7 +18,7 @@ from tests.site_under_test import Site, wait_for
 MakeSite = Callable[..., Site]
 
 HANDLERS = """
-import os, sqlite3, subprocess, sys, threading, time
+import asyncio, os, sqlite3, subprocess, sys, threading, time
 from ledger import record
 
 kept = []
@@ -62,6 +62,32 @@ def forgets(how, ctx):
 def work(payload, ctx):
     record("start", ctx)
     record("end", ctx)
+
+def together(how, ctx):
+    record("start", ctx)
+    if how == "forgets":
+        hold()
+    elif how == "enqueues":
+        while not kept and not os.path.exists("died"):
+            time.sleep(0.02)
+        from supervisor import Queue
+        with Queue("sqlite:///DATABASE") as queue:
+            queue.enqueue("work")
+    elif how == "long":
+        while not os.path.exists("died"):
+            time.sleep(0.02)
+    elif how == "within its time":
+        hold()
+        while not os.path.exists("named"):
+            time.sleep(0.02)
+        kept.pop().commit()
+    record("end", ctx)
+
+async def on_loop(how, ctx):
+    if how in ("long", "enqueues"):
+        await asyncio.to_thread(together, how, ctx)
+    else:
+        together(how, ctx)
 """
 POOLS = """
 [defaults]
@@ -104,6 +130,66 @@ def test_a_forgotten_commit_ends_its_worker_and_is_charged_and_writers_go_on(mak
         site.verdict(quarantined=[poison], hit=[poison])
         assert "was not committed" in str(site.job(poison).last_error)
     assert supervisor.poll() is None
+
+
+TOGETHER = """
+[pools.together]
+handler = "jobs:KIND"
+workers = 1
+concurrency = 10
+max_crashes = 1
+timeout = "120s"
+retry = { max_attempts = 1 }
+[pools.work]
+handler = "jobs:work"
+workers = 1
+"""
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("kind", ["together", "on_loop"])
+@pytest.mark.parametrize("beside", ["long", "enqueues"])
+def test_of_jobs_that_run_together_only_the_one_that_forgot_its_commit_is_charged(
+    make_site: MakeSite, kind: str, beside: str
+) -> None:
+    site = site_of(make_site, TOGETHER.replace("KIND", kind))
+    others = site.queue.enqueue_many("together", [beside] * 3)
+    site.start()
+    wait_for(lambda: all(site.runs("start", job) for job in others), "the others to run")
+    poison = site.queue.enqueue("together", "forgets")
+    wait_for(lambda: site.runs("end", poison), "the run to be over")
+    wait_for(lambda: site.event("worker_died", pool="together"), "the end of its worker, whose other jobs continue")
+    (site.folder / "died").touch()
+    ended = None
+    while ended is None:
+        with contextlib.suppress(StoreBusy):
+            ended = site.queue.wait(poison, timeout=60)
+    assert ended.status is Status.QUARANTINED
+    enqueued = [job for (job,) in site.rows("SELECT id FROM jobs WHERE type = 'work'")]
+    site.verdict(quarantined=[poison], hit=[poison, *others], others=enqueued)
+    assert [(job.attempts, job.crashes) for job in map(site.job, others)] == [(1, 0)] * 3
+    died = [event for event in site.events() if event.get("event") == "worker_died"]
+    assert {event["reason"] for event in died} == {"held_database"}
+    first, last = died[0], died[-1]
+    assert "it is not known which" in first["detail"]
+    assert first.get("job") is None
+    assert last["job"] == poison
+
+
+@pytest.mark.fault(48)
+def test_a_job_in_a_transaction_beside_others_that_continue_is_named_and_harms_nobody(make_site: MakeSite) -> None:
+    site = site_of(make_site, TOGETHER.replace("KIND", "together"))
+    supervisor = site.start()
+    jobs = site.queue.enqueue_many("together", ["long", "long", "within its time"])
+    wait_for(lambda: "one of 3 jobs" in trouble(site, supervisor), "its worker to be named")
+    assert "in worker together-1" in trouble(site, supervisor)
+    (site.folder / "named").touch()
+    wait_for(lambda: not trouble(site, supervisor), "it to be over")
+    (site.folder / "died").touch()
+    for job in jobs:
+        site.done(job)
+    site.verdict()
+    assert not site.event("worker_died")
 
 
 @pytest.mark.fault(48)
