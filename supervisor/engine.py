@@ -10,6 +10,8 @@ from supervisor.store.base import Engine
 
 def open_engine(url: str) -> Engine:
     """Choose the engine for a URL; nothing is connected yet. Raises StoreError for an unknown scheme."""
+    if not isinstance(url, str):
+        raise TypeError(f"a database's URL must be a string, not {url!r}")
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         from supervisor.store.sqlite import SqliteEngine

@@ -28,7 +28,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor import tasks
 from supervisor.client import Queue
@@ -47,6 +47,9 @@ from supervisor.worker.loader import Handler, load
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.task_handler import TaskHandler
 
+if TYPE_CHECKING:
+    from supervisor.client.asynchronous import AsyncQueue
+
 __all__ = ["context", "run_due"]
 
 HandlerLike = str | type | Callable[..., Any]
@@ -56,7 +59,7 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run_due(
-    queue: Queue | str,
+    queue: Queue | AsyncQueue | str,
     handlers: Mapping[str, HandlerLike] | None = None,
     *,
     now: float | datetime.datetime | None = None,
@@ -67,7 +70,7 @@ def run_due(
 ) -> list[Job]:
     """Run the due jobs until there are none, in order of priority, and return them as they are afterwards.
 
-    `queue` is a Queue or a database's URL. `handlers` gives each type a task, a function, a class or
+    `queue` is a Queue, an AsyncQueue or a database's URL. `handlers` gives each type a task, a function, a class or
     "module:attribute"; other types are ignored. Without it, the tasks of all modules imported so far are run.
     `now` (Unix seconds or an aware datetime) decides what is due: `now=time.time() + 60` also runs jobs with a shorter
     delay. Jobs that handlers enqueue are run too if they are due; `limit` is the maximum number of runs, for handlers
@@ -82,7 +85,7 @@ def run_due(
             "run_due cannot run on an event loop; call it in a thread: await asyncio.to_thread(run_due, …)"
         )
     at = time.time if now is None else partial(_seconds, now)
-    queue = queue if isinstance(queue, Queue) else Queue(queue)
+    queue = Queue(queue) if isinstance(queue, str) else tasks.synchronous(queue)
     engine = open_engine(queue.url)
     engine.database.migrate()
     handlers = tasks.registered if handlers is None else handlers

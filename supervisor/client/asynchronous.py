@@ -103,6 +103,8 @@ class AsyncQueue:
     @classmethod
     def of(cls, queue: Queue) -> AsyncQueue:
         """This queue for an event loop. Closing either closes both."""
+        if not isinstance(queue, Queue):
+            raise TypeError(f"AsyncQueue.of takes a Queue, not {queue!r}")
         found = cls.__new__(cls)
         found._queue = queue
         return found

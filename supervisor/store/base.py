@@ -71,8 +71,8 @@ class Producer(Protocol):
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         """`put` for each of these, in one transaction: the answers or the errors of each.
 
-        If one is refused, each is put by itself. Raises what concerns them all: the transaction could not begin, or it
-        is unknown whether it was committed.
+        If one is refused, or a write has failed before the commit, each is put by itself. Raises what concerns them
+        all: the transaction could not begin, or it is unknown whether it was committed.
         """
 
     def job(self, job_id: int) -> Job | None: ...

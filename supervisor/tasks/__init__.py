@@ -95,7 +95,7 @@ class Task(Generic[P, R]):
         }
         if connection is not None:
             options["connection"] = connection
-        return Call(self, options, None if queue is None else _synchronous(queue))
+        return Call(self, options, None if queue is None else synchronous(queue))
 
     def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
@@ -156,7 +156,8 @@ class Call(Generic[P]):
             raise self._task.parameters.blame(error, payload) from None
 
 
-def _synchronous(queue: Queue | AsyncQueue) -> Queue:
+def synchronous(queue: Queue | AsyncQueue) -> Queue:
+    """The queue itself, or that of an AsyncQueue. Raises TypeError for anything else."""
     from supervisor.client import Queue
 
     if isinstance(queue, Queue):

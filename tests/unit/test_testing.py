@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import Context, Fail, Queue, Retry, Snooze
+from supervisor import AsyncQueue, Context, Fail, Queue, Retry, Snooze
 from supervisor.domain.middleware import FailedJob
 from supervisor.domain.retry import RetryPolicy
 from supervisor.engine import open_engine
@@ -272,3 +272,16 @@ def test_a_snooze_without_an_end_is_refused(delay: Any) -> None:
 def test_a_progress_that_is_none_gets_one_sentence(progress: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{sentence}"):
         context().progress(*progress)
+
+
+def test_queues_of_either_kind_are_taken_and_what_is_none_gets_one_sentence(queue: Queue, tmp_path: Path) -> None:
+    queue.enqueue("double", 2)
+    assert [job.result for job in run_due(AsyncQueue.of(queue), {"double": double})] == [4]
+    for wrong in (5, tmp_path, None, Queue):
+        with pytest.raises(TypeError, match=r"^queue must be a Queue or an AsyncQueue, not "):
+            run_due(wrong, {})  # type: ignore[arg-type]
+        for kind in (Queue, AsyncQueue):
+            with pytest.raises(TypeError, match=r"^a database's URL must be a string, not "):
+                kind(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^AsyncQueue.of takes a Queue, not "):
+            AsyncQueue.of(wrong)  # type: ignore[arg-type]
