@@ -174,6 +174,7 @@ def test_of_jobs_that_run_together_only_the_one_that_forgot_its_commit_is_charge
     assert "it is not known which" in first["detail"]
     assert first.get("job") is None
     assert last["job"] == poison
+    assert "after its end" in last["detail"]
 
 
 @pytest.mark.fault(48)
