@@ -235,6 +235,10 @@ class Site:
                 return event
         return None
 
+    def told(self, name: str, **fields: Any) -> dict[str, Any] | None:
+        """The same, once it is there: what has been committed is logged a moment later."""
+        return wait_for(lambda: self.event(name, **fields), f"the event {name}")
+
     def workers(self, pool: str = "") -> list[Snapshot]:
         """What the scoreboards of all registered supervisors show of living workers."""
         found = []

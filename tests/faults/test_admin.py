@@ -44,7 +44,7 @@ def test_a_stopped_admin_process_that_holds_the_writers_lock_is_replaced_at_once
         site.done(job)
     assert time.monotonic() - began < 10  # without the lock it would be found by its beat, after 15 s
     asking.join(20)
-    assert site.event("admin_stopped", pid=admin.pid)
+    assert site.told("admin_stopped", pid=admin.pid)
     assert admin_of(site, supervisor, other_than=admin.pid).get("/api/admin/pools") == 200
     assert site.count("pending") == 1  # the one that never comes: nothing of the transaction was left
     site.verdict()

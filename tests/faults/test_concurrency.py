@@ -130,7 +130,7 @@ def test_of_fifty_jobs_the_one_over_its_limit_fails_and_the_others_go_on(
     assert kind_of_failure == "timeout"
     assert "jobs.py" in stack
     assert not site.event("worker_died")
-    assert site.event("job_timed_out", job=bad)
+    assert site.told("job_timed_out", job=bad)
     assert {site.job(job).attempts for job in others} == {1}
 
 
@@ -166,7 +166,7 @@ def test_of_fifty_jobs_the_cancelled_one_is_interrupted_and_no_other(make_site: 
     site.command("jobs", "cancel", str(bad))
     wait_for(lambda: site.job(bad).status is Status.CANCELLED, "the job to be cancelled")
     assert site.count("running") == 49
-    assert site.event("job_interrupted", job=bad)
+    assert site.told("job_interrupted", job=bad)
     (site.folder / "gate").touch()
     site.verdict(cancelled=[bad])
     assert not site.event("worker_died")
@@ -238,7 +238,8 @@ def test_a_drain_lets_fifty_jobs_end_and_begins_no_other(make_site: MakeSite, ki
     all_run(site, jobs)
     later = site.queue.enqueue("many")
     supervisor.send_signal(signal.SIGTERM)
-    wait_for(lambda: site.event("stopping"), "the stop")
+    [worker] = site.workers("many")
+    wait_for(lambda: site.slot(worker).requests.drain_requested, "the drain to be requested")
     (site.folder / "gate").touch()
     assert supervisor.wait(20) == 0
     assert {site.job(job).status for job in jobs} == {Status.DONE}
@@ -315,7 +316,7 @@ def test_a_claim_that_one_of_fifty_jobs_has_lost_costs_the_others_nothing(make_s
     )
     (site.folder / "gate").touch()
     site.verdict(hit=[jobs[7]])
-    assert site.event("claim_lost", job=jobs[7])
+    assert site.told("claim_lost", job=jobs[7])
     assert not site.event("worker_died")
 
 

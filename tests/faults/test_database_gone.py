@@ -107,7 +107,7 @@ def test_a_supervisor_whose_database_is_replaced_ends_and_its_next_start_takes_t
     before = digest(moved)
     shutil.copy(site.folder / "copy.db", site.database)
     assert supervisor.wait(20) == 3
-    assert site.event("database_gone", how="replaced")
+    assert site.told("database_gone", how="replaced")
     assert "error: " in site.log.read_text()
     assert not psutil.pid_exists(pid)
     assert digest(moved) == before

@@ -200,6 +200,6 @@ def test_a_worker_whose_set_up_is_cancelled_by_a_job_is_replaced(make_site: Make
     first = site.done(site.queue.enqueue("work", {"cancels": True})).result
     after = [site.done(site.queue.enqueue("work")).result for _ in range(2)]
     assert after[0]["pid"] == after[1]["pid"] != first["pid"]
-    assert site.event("process_changed", what="the event loop")
+    assert site.told("process_changed", what="the event loop")
     site.verdict()
     assert not site.event("worker_died")

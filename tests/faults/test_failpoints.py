@@ -184,4 +184,4 @@ def test_what_cannot_be_forked_is_told_by_its_error(site: Site) -> None:
     site.start(env=site.failpoints(point))
     site.hit(point)
     wait_for(lambda: len(site.workers()) == 3, "all three workers")
-    assert site.event("pool_broken", pool="work")
+    assert site.told("pool_broken", pool="work")

@@ -235,7 +235,7 @@ def test_a_long_transaction_within_the_time_limit_is_named_and_harms_nobody(make
     wait_for(lambda: not trouble(site, supervisor), "it to be over")
     site.verdict()
     assert not site.event("worker_died")
-    assert site.event("database_held")
+    assert site.told("database_held")
 
 
 @pytest.mark.fault(48)

@@ -63,4 +63,4 @@ def test_a_worker_far_over_max_memory_leaves_before_its_successor_is_ready(make_
 
     wait_for(over, "the jobs", patience=40)
     assert largest < 1.5 * (150 << 20)
-    assert site.event("worker_left")
+    assert site.told("worker_left")

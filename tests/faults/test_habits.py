@@ -158,7 +158,7 @@ def unprivileged():
     after = site.done(site.queue.enqueue("work", [])).result
     assert after["state"] == before["state"]
     assert after["pid"] != before["pid"]
-    assert site.event("process_changed")
+    assert site.told("process_changed")
     site.verdict()
     assert not site.event("worker_died")
 
@@ -194,7 +194,7 @@ def test_a_worker_that_a_job_has_moved_elsewhere_runs_no_other(make_site: MakeSi
     first = site.done(site.queue.enqueue("work")).result
     assert site.done(site.queue.enqueue("work", what)).result == first
     assert site.done(site.queue.enqueue("work")).result != first
-    assert site.event("process_changed")
+    assert site.told("process_changed")
     site.verdict()
     assert not site.event("worker_died")
 

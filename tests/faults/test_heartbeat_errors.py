@@ -20,10 +20,10 @@ def work(payload, ctx):
     if payload.get("breaks"):
         # What the heartbeat thread uses when it hands back the jobs behind this one.
         exchange, main = claims.SqliteClaims.settle_and_claim, __import__("threading").main_thread()
-        def broken(self, *arguments):
+        def broken(self, *arguments, **options):
             if __import__("threading").current_thread() is not main:
                 raise ZeroDivisionError("in the heartbeat thread")
-            return exchange(self, *arguments)
+            return exchange(self, *arguments, **options)
         claims.SqliteClaims.settle_and_claim = broken
     time.sleep(payload.get("seconds", 0))
     record("end", ctx)
@@ -60,10 +60,10 @@ import supervisor.store.sqlite.claims as claims
 
 exchange = claims.SqliteClaims.settle_and_claim
 
-def slowly(self, owner, settlements, *arguments):
+def slowly(self, owner, settlements, *arguments, **options):
     if threading.current_thread() is not threading.main_thread():
         time.sleep(0.1 * len(settlements))
-    return exchange(self, owner, settlements, *arguments)
+    return exchange(self, owner, settlements, *arguments, **options)
 
 claims.SqliteClaims.settle_and_claim = slowly
 

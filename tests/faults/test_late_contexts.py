@@ -73,7 +73,7 @@ def test_a_context_that_is_used_after_its_run_raises_and_touches_no_other(make_s
     assert (ended.status, ended.progress) == (Status.FAILED, None)
     assert ended.completed_at - ended.started_at < 3
     assert site.rows("SELECT count(*) FROM job_runs WHERE log LIKE '%said too late%'") == [(0,)]
-    assert site.event("said too late")
+    assert site.told("said too late")
     site.verdict(failed=[failing, hanging])
     assert not site.rows("SELECT 1 FROM jobs WHERE type = 'never' AND id > 1")
 

@@ -90,7 +90,7 @@ def test_what_is_left_behind_and_does_no_harm_stays_and_hides_no_crash(make_site
     deadly = site.queue.enqueue("work", {"dies": True})
     ended = site.queue.wait(deadly, timeout=30)
     assert (ended.status, ended.crashes) == (Status.QUARANTINED, 3)
-    assert site.event("job_quarantined", job=deadly)
+    assert site.told("job_quarantined", job=deadly)
     assert len(site.runs("start", deadly)) == 4  # the first of them uncharged
 
 

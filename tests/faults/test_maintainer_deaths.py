@@ -36,7 +36,7 @@ def test_a_death_is_settled_once_although_the_maintainer_is_killed_meanwhile(mak
     kill(site.running_pid(job))
     maintainer = site.hit(point)
     settled_once(site, job)
-    assert site.event("maintainer_died", pid=maintainer)
+    assert site.told("maintainer_died", pid=maintainer)
 
 
 @pytest.mark.fault(38)

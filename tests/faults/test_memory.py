@@ -102,7 +102,7 @@ def test_the_limit_of_the_address_space_is_an_ordinary_failure_and_the_worker_is
         assert lines[start][3] not in [pid for _, _, _, pid, _ in lines[start + 1 :]]  # it was its last job
     site.verdict(hit=[greedy], failed=[greedy])
     assert not site.event("worker_died")
-    assert site.event("memory_exhausted")
+    assert site.told("memory_exhausted")
 
 
 @pytest.mark.fault(28)

@@ -70,6 +70,6 @@ def test_garbage_in_the_channel_costs_nobody_anything(make_site: MakeSite) -> No
     supervisor = site.start()
     for type_ in ("work", "bad"):
         site.done(site.queue.enqueue(type_))
-    assert site.event("message_garbled")
+    assert site.told("message_garbled")
     assert supervisor.poll() is None
     assert site.stop(supervisor) == 0

@@ -47,7 +47,7 @@ def test_a_worker_stopped_past_its_lock_has_its_result_refused(make_site: MakeSi
     suspend(*stopped)
     second = site.start()
     done = site.done(job)
-    assert site.event("lock_reclaimed", pid_of=second, job=job)
+    assert site.told("lock_reclaimed", pid_of=second, job=job)
     resume(*stopped)
     wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
     assert len(site.runs("end", job)) == 2  # it did end, and did not count
@@ -73,7 +73,7 @@ def test_a_stopped_worker_is_killed_and_its_job_runs_again(make_site: MakeSite) 
     suspend(psutil.Process(pid))
     done = site.done(job)
     assert (done.crashes, done.attempts) == (1, 1)
-    assert site.event("worker_died", reason="stopped", pid=pid)
+    assert site.told("worker_died", reason="stopped", pid=pid)
     site.verdict(hit=[job])
 
 
@@ -108,7 +108,7 @@ def test_a_peer_takes_the_jobs_of_a_stopped_tree_and_its_late_result_is_refused(
     second = site.start()
     done = site.done(job)
     assert time.monotonic() - began > 1  # not before its lock_time was over
-    assert site.event("lock_reclaimed", pid_of=second, job=job)
+    assert site.told("lock_reclaimed", pid_of=second, job=job)
     resume(*stopped)
     wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
     assert site.job(job) == done

@@ -42,7 +42,7 @@ def test_a_second_supervisor_takes_no_jobs_of_one_whose_files_were_deleted(make_
     time.sleep(1.2)  # the second looks for the dead every second
     over.touch()
     site.verdict()
-    assert site.event("owner_lock_made_again", pid_of=first)
+    assert site.told("owner_lock_made_again", pid_of=first)
     assert not site.event("supervisor_recovered")
 
 

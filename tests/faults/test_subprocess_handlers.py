@@ -51,7 +51,7 @@ def test_a_program_that_breaks_the_rules_is_killed_counted_and_replaced(make_sit
         assert not psutil.pid_exists(pids[-1])
     assert len(set(pids)) == len(pids)
     assert failure(site, rude, "signal") == ("SIGKILL",)
-    assert site.event("worker_died", reason="program_died", level="warning")
+    assert site.told("worker_died", reason="program_died", level="warning")
     assert site.rows("PRAGMA integrity_check") == [("ok",)]
 
 

@@ -69,7 +69,7 @@ def test_nothing_outlives_a_killed_supervisor_and_its_jobs_go_on_at_once(make_si
         assert jobs[2] in held  # all eight, unless a slow machine has settled and given back the others meanwhile
         began = time.time()
         second = site.start("--pool", "second")
-        assert site.event("recovered", pid_of=second, supervisors=1, jobs=len(held))
+        assert site.told("recovered", pid_of=second, supervisors=1, jobs=len(held))
     else:
         began = killed_at
     wait_for(lambda: len(site.runs("start", jobs[2])) == 2, "it to run again")
@@ -141,7 +141,7 @@ def test_a_killed_template_charges_no_job_and_its_pools_recover(make_site: MakeS
     site.verdict(hit=jobs)
     assert [(site.job(job).crashes, site.job(job).attempts) for job in jobs] == [(0, 1)] * 4
     assert site.rows("SELECT count(*) FROM job_errors") == [(0,)]
-    assert site.event("template_died", pid=template)
+    assert site.told("template_died", pid=template)
     for pool in ("once", "twin"):
         wait_for(lambda pool=pool: len({w.pid for w in site.workers(pool)} - set(workers)) == 2, "two new workers")
     assert all(site.job(job).status is Status.DONE for job in jobs)

@@ -97,7 +97,7 @@ def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(ma
     assert time.monotonic() - began < 10  # without the lock it would be found by its beat, after 15 s
     site.done(jobs[0])
     site.verdict()
-    assert site.event("maintainer_stopped", pid=stopped)
+    assert site.told("maintainer_stopped", pid=stopped)
     assert not site.event("lock_reclaimed")
     assert supervisor.poll() is None
 

@@ -267,8 +267,9 @@ def test_every_duty_of_the_maintainer_has_something_to_do_here(prepared: Path, t
     world = World(tmp_path / "world")
     here = {type(duty).__name__ for duty in world.duties(Calls(0, Exception))}
     world.close()
+    others = ("tests", "supervisor.store.postgres")  # another engine's may have been imported
     assert here | {"StartUp", "BurstWatch"} == {
-        kind.__name__ for kind in Duty.__subclasses__() if "tests" not in kind.__module__
+        kind.__name__ for kind in Duty.__subclasses__() if not kind.__module__.startswith(others)
     }
 
 

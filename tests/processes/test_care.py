@@ -72,7 +72,7 @@ def test_a_set_up_that_takes_too_long_is_given_up_and_tried_again(make_site: Mak
     )
     site.start()
     assert site.done(site.queue.enqueue("slow")).result == "at last"
-    assert site.event("worker_died", reason="startup_timeout")
+    assert site.told("worker_died", reason="startup_timeout")
 
 
 def test_a_worker_over_its_memory_is_replaced_between_its_jobs_and_none_is_charged(make_site: MakeSite) -> None:
@@ -159,7 +159,7 @@ def test_a_template_that_does_not_answer_is_replaced(make_site: MakeSite) -> Non
     os.kill(worker.pid, signal.SIGKILL)
     job = site.queue.enqueue("work")
     assert site.done(job, patience=40).crashes == 0
-    assert site.event("template_stuck")
+    assert site.told("template_stuck")
 
 
 def test_controls_of_the_command_line_take_effect_within_a_second(make_site: MakeSite) -> None:

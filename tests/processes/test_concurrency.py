@@ -405,7 +405,7 @@ def test_a_worker_leaves_after_max_jobs_per_worker(make_site: MakeSite, kind: st
     site.start()
     site.verdict()
     per_worker = site.rows("SELECT count(*) FROM job_runs GROUP BY worker")
-    assert site.event("worker_left", pool="many")
+    assert site.told("worker_left", pool="many")
     assert not site.event("worker_died")
     assert per_worker
 
@@ -567,5 +567,5 @@ async def on_loop(payload, ctx):
     site.queue.enqueue_many("many", [{"mib": 1}] * 400)
     site.start()
     site.verdict()
-    assert site.event("worker_left", pool="many")
+    assert site.told("worker_left", pool="many")
     assert not site.event("worker_died")

@@ -38,7 +38,7 @@ def test_a_schedule_fires_at_its_times_and_its_jobs_run(make_site: MakeSite) -> 
     assert times[1] - times[0] == 1.0
     started = site.rows("SELECT started_at - scheduled_at FROM jobs WHERE status = 'done'")
     assert min(late for (late,) in started) < 0.5
-    assert site.event("schedule_fired", schedule="tick")
+    assert site.told("schedule_fired", schedule="tick")
 
 
 def test_of_two_supervisors_with_killed_maintainers_each_time_fires_once(make_site: MakeSite) -> None:

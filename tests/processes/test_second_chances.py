@@ -36,7 +36,7 @@ def test_a_failed_job_runs_again_after_a_while_and_succeeds_once_it_can(make_sit
     wait_for(lambda: len(site.runs("start", job)) >= 3, "two second chances")
     there.touch()
     wait_for(lambda: site.job(job).status is Status.DONE, "its success")
-    assert site.event("failed_jobs_revived")
+    assert site.told("failed_jobs_revived")
 
 
 def test_a_job_gets_no_more_chances_than_it_is_granted(make_site: MakeSite) -> None:

@@ -148,7 +148,7 @@ def test_a_killed_admin_process_comes_back_and_no_worker_minds(make_site: MakeSi
     assert sorted(worker.pid for worker in site.workers("work")) == workers
     end.touch()
     assert site.done(job).result == {"pid": running}
-    assert site.event("admin_died", pid=admin.pid)
+    assert site.told("admin_died", pid=admin.pid)
     assert not site.event("worker_died")
     site.verdict()
 
@@ -166,7 +166,7 @@ def test_connections_that_come_while_it_is_replaced_wait_and_are_served(make_sit
     for connection in waiting:
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
         connection.close()
-    assert site.event("admin_died", pid=admin.pid)
+    assert site.told("admin_died", pid=admin.pid)
 
 
 @pytest.mark.timeout(180)
