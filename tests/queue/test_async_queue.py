@@ -46,14 +46,19 @@ from tests.store.kit import until
 HELD = 2.0  # seconds for which another program holds the write lock
 
 
+_earlier: list[threading.Thread] = []  # those of other tests: an application may keep its queue
+
+
 def our_threads() -> list[str]:
     """Without those of queues that are forgotten: an error may hold one in a cycle."""
     gc.collect()
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("supervisor_")]
+    threads = [thread for thread in threading.enumerate() if thread not in _earlier]
+    return [thread.name for thread in threads if thread.name.startswith("supervisor_")]
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
+    _earlier[:] = threading.enumerate()
     yield
     until(lambda: not our_threads())
 
