@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from time import monotonic
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Exchange, JobSelector, WorkerRecord
-from supervisor.store.postgres.connection import Connection, Transaction
+from supervisor.store.base import Exchange, JobSelector
+from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.claims import SqlClaims
 from supervisor.store.sql.connection import Row, RowRefused
-from supervisor.store.sql.refused_rows import IGNORED, quarantine
-from supervisor.store.sql.rows import held_by, selected
-from supervisor.store.sql.settling import Refused, Singly, record_run, settle
-
-_ROUNDS = 20  # attempts to claim, while only refused rows are found
-_MOST_STUCK = 1000
-_STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meantime
+from supervisor.store.sql.rows import selected
+from supervisor.store.sql.settling import record_run, settle
 
 
-class PostgresClaims:
+class PostgresClaims(SqlClaims):
     """Implements `store.base.Claims`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._worker: str | None = None
-        self._singly = Singly(connection)
-        self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
-
-    def register(self, worker: WorkerRecord) -> None:
-        self._worker = worker.name
-        self._connection.apply(QUERIES.register_worker, worker._asdict())
+    _connection: Connection
 
     def settle_and_claim(
         self,
@@ -58,9 +44,7 @@ class PostgresClaims:
                 return self._exchange(settlements, wanted, want, mark)
         except RowRefused:
             pass
-        lost, refused, _ = self._singly.settle(owner, settlements, now, worker=self._worker)
-        claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
-        return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
+        return self._exchange_singly(settlements, wanted, want, mark)
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
@@ -99,9 +83,6 @@ class PostgresClaims:
                 raise RowRefused(str(error).strip().partition("\n")[0]) from None
             raise translated(error, connection.address.shown) from None
 
-    def held_by(self, owner: str) -> list[Claim]:
-        return held_by(self._connection, owner)
-
     def show_progress(
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
     ) -> None:
@@ -110,27 +91,7 @@ class PostgresClaims:
             for job, token in sorted(runs):
                 raw.execute(QUERIES.show_progress, shared | {"id": job, "token": token})
 
-    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
-        return {row[0]: row[1] for row in self._connection.rows(QUERIES.batch_limits, {"jobs": json.dumps(list(jobs))})}
-
-    # One row per transaction, after one of them was refused
-
-    def _claim_singly(
-        self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]
-    ) -> list[Claim]:
-        """Adds quarantined rows to `refused`."""
-        self._stuck = {job: until for job, until in self._stuck.items() if until > monotonic()}
-        claims: list[Claim] = []
-        for _ in range(_ROUNDS):  # while everything that is found is refused
-            found = self._candidates(wanted, mark["now"], want)
-            for job_id in found:
-                claims += self._claim_alone(job_id, mark, refused)
-            if claims or not found:
-                break
-        return claims
-
     def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
-        """The ids of the first due rows, without stuck ones."""
         found: list[tuple[int, float, int]] = []
         for type_, requires, priority, first_at in self._connection.rows(QUERIES.groups, selected(wanted)):
             if first_at <= now:
@@ -138,32 +99,6 @@ class PostgresClaims:
                 rows = self._connection.rows(QUERIES.peek_group, group | {"want": want + len(self._stuck)})
                 found += [(-priority, at, job_id) for at, job_id in rows]
         return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
-
-    def _claim_alone(self, job_id: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
-        token: object = None
-        try:
-            with self._connection.write() as raw:
-                found = raw.execute(QUERIES.pending_token, {"id": job_id}).fetchone()
-                if found is None:
-                    return []  # another worker has it
-                token = found[0]
-                return _marked(raw, job_id, mark)
-        except RowRefused as error:
-            if quarantine(self._connection, job_id, str(error), mark["now"], token=token):
-                refused.append((job_id, str(error)))
-            elif len(self._stuck) < _MOST_STUCK:
-                self._stuck[job_id] = monotonic() + _STUCK_FOR
-            return []
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def _marked(raw: Transaction, job_id: int, mark: dict[str, Any]) -> list[Claim]:
-    rows = raw.execute(QUERIES.claim_ids, mark | {"ids": json.dumps([job_id])}).fetchall()
-    if not rows:
-        raise RowRefused(IGNORED)
-    return [Claim._make(row) for row in rows]
 
 
 def _sorted(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement], list[Settlement]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 import psycopg
 
 from supervisor.domain.errors import Conflict, InvalidJob
-from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
+from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.base import Operations
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
@@ -19,18 +18,18 @@ from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.operations import operations
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.rows import event_of, job_of
+from supervisor.store.sql.producer import SqlProducer
+from supervisor.store.sql.rows import job_of
 
 Answer = TypeVar("Answer")
 
 _EXPECTED = "a psycopg.Connection, or what SQLAlchemy or Django have for one"
 
 
-class PostgresProducer:
+class PostgresProducer(SqlProducer):
     """Implements `store.base.Producer`. Its connection commits durably."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    _connection: Connection
 
     def enqueue(self, jobs: NewJobs) -> list[int]:
         with self._connection.write() as raw:
@@ -47,29 +46,12 @@ class PostgresProducer:
         except (RowRefused, Conflict) as error:
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
-    def _put_alone(self, job: NewJob) -> tuple[int, bool] | Exception:
-        try:
-            return self.put(job)
-        except Exception as error:
-            return error
-
-    def job(self, job_id: int) -> Job | None:
-        row = self._connection.row(QUERIES.job, {"id": job_id})
-        return None if row is None else job_of(row)
-
-    def events(self, ids: Collection[int]) -> dict[int, JobEvent]:
-        rows = self._connection.rows(QUERIES.job_events, {"ids": json.dumps(list(ids))})
-        return {row[0]: event_of(row) for row in rows}
-
     @cached_property
     def operations(self) -> Operations:
         return operations(self._connection)
 
     def gone(self) -> bool:
         return False  # a server's database cannot be moved away from under a connection
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 class PostgresTransactionalInsert:

@@ -110,7 +110,7 @@ RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, sched
 
 -- name: pending_token
 -- What a row that is to be quarantined must still hold.
-SELECT claim_token FROM jobs WHERE id = :id AND status = 'pending' FOR NO KEY UPDATE SKIP LOCKED;
+SELECT claim_token FROM jobs WHERE id = ?1 AND status = 'pending' FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: show_progress
 -- What a run has reported so far, as long as its claim holds.

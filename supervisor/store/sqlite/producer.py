@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 from supervisor.domain.errors import Conflict, WriteFailed
-from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs
+from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
 from supervisor.store.base import Operations
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.rows import event_of, job_of
+from supervisor.store.sql.producer import SqlProducer
+from supervisor.store.sql.rows import job_of
 from supervisor.store.sqlite import callers, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_alike, insert_job
@@ -81,14 +81,16 @@ def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
     return ids
 
 
-class SqliteProducer:
+class SqliteProducer(SqlProducer):
     """Implements `store.base.Producer`. Its connection commits with synchronous=FULL.
 
     Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.
     """
 
+    _connection: Connection
+
     def __init__(self, connection: Connection, transactional: SqliteTransactionalInsert) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._transactional = transactional
         self._check_at = 0.0
 
@@ -120,12 +122,6 @@ class SqliteProducer:
                 raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
-    def _put_alone(self, job: NewJob) -> tuple[int, bool] | Exception:
-        try:
-            return self.put(job)
-        except Exception as error:
-            return error
-
     def _prepare(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
             self._transactional.used = False
@@ -134,23 +130,12 @@ class SqliteProducer:
             self._check_at = time.monotonic() + _CHECK_EVERY
             self._connection.checkpoint_itself(not supervised(self._connection))
 
-    def job(self, job_id: int) -> Job | None:
-        row = self._connection.row(QUERIES.job, {"id": job_id})
-        return None if row is None else job_of(row)
-
-    def events(self, ids: Collection[int]) -> dict[int, JobEvent]:
-        rows = self._connection.rows(QUERIES.job_events, {"ids": json.dumps(list(ids))})
-        return {row[0]: event_of(row) for row in rows}
-
     @cached_property
     def operations(self) -> Operations:
         return operations(self._connection)
 
     def gone(self) -> bool:
         return self._connection.moved
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
