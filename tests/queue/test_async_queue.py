@@ -147,6 +147,19 @@ def write_lock_held(path: Path, seconds: float | None = None) -> Iterator[None]:
         holder.join()
 
 
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads that have used a connection of a queue."""
+    seen, store = set[int](), Connections.store
+
+    def noting(connections: Connections, seat: Seat) -> Producer:
+        seen.add(threading.get_ident())
+        return store(connections, seat)
+
+    monkeypatch.setattr(Connections, "store", noting)
+    return seen
+
+
 def test_it_has_every_method_of_a_queue_with_the_same_parameters() -> None:
     public = {name for name in dir(Queue) if not name.startswith("_")}
     assert public <= set(dir(AsyncQueue))
@@ -158,16 +171,8 @@ def test_it_has_every_method_of_a_queue_with_the_same_parameters() -> None:
 
 
 def test_calls_do_what_those_of_a_queue_do_and_never_in_the_loops_thread(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, path: Path, threads: set[int]
 ) -> None:
-    threads, store = set[int](), Connections.store
-
-    def noting(connections: Connections, seat: Seat) -> Producer:
-        threads.add(threading.get_ident())
-        return store(connections, seat)
-
-    monkeypatch.setattr(Connections, "store", noting)
-
     async def use() -> None:
         async with AsyncQueue(url) as queue:
             job_id = await queue.enqueue("tag", {"n": 1}, priority=4)
@@ -199,16 +204,8 @@ def test_calls_do_what_those_of_a_queue_do_and_never_in_the_loops_thread(
 
 
 def test_a_hundred_enqueues_beside_a_held_write_lock_hold_the_event_loop_for_less_than_five_milliseconds(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, path: Path, threads: set[int]
 ) -> None:
-    threads, store = set[int](), Connections.store
-
-    def noting(connections: Connections, seat: Seat) -> Producer:
-        threads.add(threading.get_ident())
-        return store(connections, seat)
-
-    monkeypatch.setattr(Connections, "store", noting)
-
     async def once() -> float:
         async with AsyncQueue(url) as queue:
             await queue.enqueue("warm")
