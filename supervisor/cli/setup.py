@@ -16,7 +16,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Write a starter configuration and handler."""
+    """Write a starter configuration and a module with a task."""
     from supervisor.ops.scaffold import write_starter
 
     written = write_starter(folder)

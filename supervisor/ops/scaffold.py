@@ -1,4 +1,4 @@
-"""What `supervisor init` writes: a commented configuration and an example handler beside it."""
+"""What `supervisor init` writes: a commented configuration and a module with an example task beside it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ CONFIGURATION = """\
 # The database with the jobs, relative to this file. It may be your application's own SQLite file.
 database = "sqlite:///./jobs.db"
 
-# A pool is a set of identical worker processes that run one handler. Try this one:
+# A pool is a set of identical worker processes. This one runs every task of jobs.py. Try it:
 #
 #     supervisor enqueue greet '{"name": "Ada"}'
 #     supervisor run --burst
 #     supervisor jobs show 1
 #
-[pools.greet]
-handler = "jobs:greet"          # the function greet in jobs.py, beside this file
+[pools.default]
+tasks = ["jobs"]                # the module jobs.py, beside this file
 workers = 2                     # or let the pool follow the load: min_workers = 0, max_workers = 4
-# types = ["greet"]             # the types of jobs it takes; default: the pool's name
+# types = ["greet"]             # only these tasks; default: all of the module
 # timeout = "2m"                # a job that runs longer is stopped and retried
 # max_jobs_per_worker = 10000   # then the worker is replaced by a new process
 # max_memory = "2GiB"           # a larger worker is replaced after its job; default: no limit
 # retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
 # env = {}                      # environment variables of the workers
-# options = {}                  # any options for your handler
+# options = {}                  # values of your own: ctx.options
 
 # Defaults for all pools.
 # [defaults]
@@ -50,26 +50,26 @@ workers = 2                     # or let the pool follow the load: min_workers =
 # level = "info"
 """
 
-HANDLER = '''\
-"""The handlers of this folder's supervisor.toml."""
+TASKS = '''\
+"""The tasks of this folder's supervisor.toml."""
 
-from supervisor import Context, Fail
+from supervisor import Context, Fail, task
 
 
-def greet(payload: dict, ctx: Context) -> object:
-    """Runs once for each job of the type `greet`; its return value is stored as the job's result.
+@task
+def greet(ctx: Context, name: str = "world") -> dict:
+    """Runs once for each job of the type `greet`; what it returns is stored as the job's result.
 
     After a crash or a power loss a job runs again, so make the work safe to repeat: `ctx.job_id` stays
     the same.
     """
-    name = payload.get("name", "world")
-    if not isinstance(name, str):
-        raise Fail("name must be text")  # no further attempt: a retry could not succeed
+    if not name:
+        raise Fail("name is empty")  # no further attempt: a retry could not succeed
     ctx.progress(0.5, "thinking of a greeting")
     return {"greeting": f"Hello, {name}!"}
 '''
 
-FILES = {"supervisor.toml": CONFIGURATION, "jobs.py": HANDLER}
+FILES = {"supervisor.toml": CONFIGURATION, "jobs.py": TASKS}
 
 
 def write_starter(folder: Path) -> list[Path]:

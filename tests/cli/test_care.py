@@ -22,7 +22,7 @@ from .test_top_screen import overview, pool
 
 def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, tmp_path: Path) -> None:
     assert cli("init").code == 0
-    assert cli("check").out == "supervisor.toml: OK; pools: greet\n"
+    assert cli("check").out == "supervisor.toml: OK; pools: default\n"
 
     again = cli("init")
 

@@ -235,7 +235,7 @@ def test_the_operators_commands_work_on_a_running_supervisor(tmp_path: Path) -> 
     [block] = [block for block in blocks("sh") if block.mark == "run: supervised"]
     with supervised(tmp_path):
         printed = perform(block, tmp_path)
-    assert "pool greet now has 4 workers" in printed
+    assert "pool default now has 4 workers" in printed
     assert (tmp_path / "copy.db").exists()
 
 

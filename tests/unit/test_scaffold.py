@@ -16,27 +16,30 @@ from supervisor.domain.errors import ConfigError, Conflict
 from supervisor.ops.scaffold import write_starter
 
 
-def test_the_starter_is_a_configuration_that_loads_and_a_handler_module(tmp_path: Path) -> None:
+def test_the_starter_is_a_configuration_that_loads_and_a_module_with_its_tasks(tmp_path: Path) -> None:
     written = write_starter(tmp_path)
 
     assert written == [tmp_path / "supervisor.toml", tmp_path / "jobs.py"]
     assert sorted(tmp_path.iterdir()) == sorted(written)
     settings = load(tmp_path / "supervisor.toml")
     assert settings.database == f"sqlite:///{tmp_path}/jobs.db"
-    assert list(settings.pools) == ["greet"]
+    assert list(settings.pools) == ["default"]
+    assert settings.pools["default"].types == ("greet",)
 
 
-def test_the_starter_s_pool_names_a_function_that_the_handler_module_has(tmp_path: Path) -> None:
+def test_the_starter_s_task_runs_and_refuses_what_cannot_succeed(tmp_path: Path) -> None:
     write_starter(tmp_path)
-    module, _, name = load(tmp_path / "supervisor.toml").pools["greet"].handler.partition(":")
 
     script = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from supervisor import Fail
-from {module} import {name}
+from supervisor.testing import context
+from jobs import greet
+assert greet(context(), "Ada") == {{"greeting": "Hello, Ada!"}}
+assert greet.payload("Ada") == {{"name": "Ada"}}
 try:
-    {name}({{"name": 1}}, None)
+    greet(context(), "")
 except Fail:
     sys.exit(7)
 """
@@ -54,7 +57,7 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
     path.write_text(uncommented)
 
     assert tomllib.loads(uncommented).keys() == {"database", "pools", "defaults", "retention", "admin", "log"}
-    assert len(tomllib.loads(uncommented)["pools"]["greet"]) == 8
+    assert len(tomllib.loads(uncommented)["pools"]["default"]) == 8
     assert plain.admin is None  # an empty table would ask for it
     default = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
     assert load(path) == plain._replace(admin=default)
