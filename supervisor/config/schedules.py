@@ -48,6 +48,7 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
         values.every,
         values.timezone,
         values.misfire,
+        values.unique_key,
     )
 
 

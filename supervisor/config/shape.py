@@ -17,7 +17,7 @@ from supervisor.config.values import Inner, Key, Table, anything, boolean, liste
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, encode
+from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, checked_unique_key, encode
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import is_number
 
@@ -189,6 +189,13 @@ def _payload(value: Any) -> str:
         raise ValueError(error.problem) from None
 
 
+def _unique_key(value: object) -> str | None:
+    try:
+        return checked_unique_key(value)
+    except InvalidJob as error:
+        raise ValueError(error.problem) from None
+
+
 def _when(value: object) -> tuple[str, float]:
     """What an alert is about, and the seconds of "oldest_due > 5m"."""
     name, sign, length = (part.strip() for part in (value if isinstance(value, str) else "").partition(">"))
@@ -336,6 +343,7 @@ class ScheduleTable(Table):
     every = Key[float | None](_duration(at_least=1.0), None)
     timezone = Key(text(_timezone), "UTC")
     misfire = Key[Any](one_of("once", "skip", "all"), "once")
+    unique_key = Key[str | None](_unique_key, None)
 
 
 class AlertTable(Table):

@@ -57,7 +57,7 @@ def new_job(
         requires=_requires(requires),
         scheduled_at=_scheduled_at(delay, at),
         max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
-        unique_key=_unique_key(unique_key),
+        unique_key=checked_unique_key(unique_key),
         meta=meta_of(meta),
     )
 
@@ -236,7 +236,8 @@ def _within(field: str, due: float) -> float:
     return float(due)
 
 
-def _unique_key(value: object) -> str | None:
+def checked_unique_key(value: object) -> str | None:
+    """Raises InvalidJob."""
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:

@@ -18,7 +18,7 @@ _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 class Schedule(NamedTuple):
     """One `[[schedules]]` table. Either `cron`, read in `timezone`, or `every` (seconds) is set.
 
-    `payload` is JSON text.
+    `payload` is JSON text. With a `unique_key`, a time adds no job while that of an earlier one is unfinished.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Schedule(NamedTuple):
     every: float | None
     timezone: str
     misfire: Misfire
+    unique_key: str | None = None
 
     @property
     def timing(self) -> str:

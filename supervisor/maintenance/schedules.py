@@ -48,11 +48,21 @@ class FireSchedule(Duty):
         if self._planned.paused_at is not None or self._planned.next_at > now:
             return Fired()
         decision = firing(schedule, self._planned.next_at, now)
-        jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at) for at in decision.times]
+        key = schedule.unique_key
+        jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at, unique_key=key) for at in decision.times]
         ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
         # Advanced by us or by a peer, or paused: in any case the row has the next time.
         self._planned = self._plan(decision.next_at)
         if ids is None:
+            return Fired()
+        if jobs and not ids:
+            self._log.info(
+                "schedule_skipped",
+                schedule=schedule.name,
+                type=schedule.type,
+                unique_key=key,
+                next_at=self._planned.next_at,
+            )
             return Fired()
         self._log.info(
             "schedule_fired",

@@ -217,7 +217,8 @@ class Schedules(Protocol):
         """
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
-        """Advance the schedule and insert the jobs, both or neither.
+        """Advance the schedule and insert the jobs, both or neither. Returns their ids, without those of jobs whose
+        unique key an unfinished job has.
 
         None: somebody else has advanced it, or it is paused.
         """

@@ -41,6 +41,17 @@ def test_a_schedule_fires_at_its_times_and_its_jobs_run(make_site: MakeSite) -> 
     assert site.told("schedule_fired", schedule="tick")
 
 
+def test_with_a_unique_key_runs_do_not_overlap(make_site: MakeSite) -> None:
+    keyed = TICK.replace("{ seconds = 0 }", '{ seconds = 1.5 }\nunique_key = "tick"')
+    site = make_site(keyed.replace("workers = 1", "workers = 2"))
+    site.start()
+    skipped = site.told("schedule_skipped", schedule="tick")
+    assert skipped["unique_key"] == "tick"
+    wait_for(lambda: site.count("done") >= 2, "the next run")
+    runs = site.rows("SELECT started_at, completed_at FROM jobs WHERE status = 'done' ORDER BY id")
+    assert runs[0][1] <= runs[1][0]
+
+
 def test_of_two_supervisors_with_killed_maintainers_each_time_fires_once(make_site: MakeSite) -> None:
     site = make_site(TICK)
     site.start()

@@ -53,6 +53,21 @@ def test_a_time_that_somebody_else_has_fired_inserts_nothing(desk: Desk, schedul
     peer.close()
 
 
+def test_a_time_whose_key_an_unfinished_job_has_inserts_nothing_and_moves_on(desk: Desk, schedules: Schedules) -> None:
+    keyed = job(NOW)._replace(unique_key="night")
+    first = schedules.fire(schedules.plan("night", TIMING, NOW), [keyed, keyed], NOW + 60, NOW)
+    assert first is not None
+    assert len(first) == 1
+
+    assert schedules.fire(schedules.plan("night", TIMING, 0), [keyed], NOW + 120, NOW + 60) == []
+    assert schedules.plan("night", TIMING, 0) == Planned("night", TIMING, NOW + 120, NOW, first[0])
+
+    desk.finish(first[0])
+    second = schedules.fire(schedules.plan("night", TIMING, 0), [keyed], NOW + 180, NOW + 120)
+    assert second
+    assert second != first
+
+
 def test_a_time_without_jobs_only_moves_on(desk: Desk, schedules: Schedules) -> None:
     planned = schedules.plan("night", TIMING, NOW)
 

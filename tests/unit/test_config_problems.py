@@ -284,6 +284,10 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
             ":7: schedules[0].misfire: must be 'once', 'skip' or 'all', not 'never'",
         ),
         (
+            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\nunique_key = ""',
+            ":7: schedules[0].unique_key: '' is not a string of 1 to 1000 characters",
+        ),
+        (
             f"{POOL}{X}{X}",
             ":8: schedules[1].name: another schedule also has the name 'x'",
         ),

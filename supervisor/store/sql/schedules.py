@@ -47,7 +47,10 @@ class SqlSchedules:
                 return None
             ids = []
             for job in jobs:
-                ids.append(connection.inserter.insert(raw, job, now) or 0)
+                job_id = connection.inserter.insert(raw, job, now)
+                if job_id is None and job.unique_key is not None:
+                    continue  # the job of an earlier time is unfinished
+                ids.append(job_id or 0)
                 fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": ids[-1]}
                 raw.execute(connection.queries.note_fired, fired)
             return ids
