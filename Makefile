@@ -102,10 +102,11 @@ model: $(VENV)/.installed
 deploy-test:
 	tests/deploy/bare_machine.sh
 
-# What `make test` leaves out: death at every single statement, pages in a real browser, long searches of the models and
-# of the API, and the benchmark's own long tests. Each worker would take seconds to collect the files without any.
+# What `make test` leaves out: death at every single statement, most faults on PostgreSQL, pages in a real browser, long
+# searches of the models and of the API, and the benchmark's own long tests. Each worker would take seconds to collect
+# the files without any.
 long: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) -m long $$(grep -rl --include='test_*.py' 'mark\.long' tests | sort)
+	$(BIN)/python -m pytest -n $(WORKERS) -m long $$(grep -rlE --include='test_*.py' 'mark\.(long|fault)' tests | sort)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -27,11 +27,12 @@ _NEEDED = 4 << 30  # bytes
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+def make_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """Make an installation from the text of its pools; everything it started is ended afterwards, and has left
-    nothing behind, see tests/watch.py.
+    nothing behind, see tests/watch.py. Its database is that of the engine which is the fixture's parameter, see
+    `pytest_generate_tests`; SQLite's without one.
     """
-    yield from _sites(tmp_path)
+    yield from _sites(tmp_path, _new_urls(request, getattr(request, "param", "sqlite")))
 
 
 @pytest.fixture
@@ -41,14 +42,24 @@ def make_site_on_disk() -> Iterator[Callable[..., Site]]:
         yield from _sites(Path(folder))
 
 
-def _sites(parent: Path) -> Iterator[Callable[..., Site]]:
+def _new_urls(request: pytest.FixtureRequest, engine: str) -> Callable[[], str]:
+    """Gives the URL of a new database with each call; none for a file, which is beside the configuration."""
+    if engine == "sqlite":
+        return str
+    server: Databases = request.getfixturevalue("postgres")
+    state = request.getfixturevalue("tmp_path_factory").mktemp("state")
+    request.getfixturevalue("monkeypatch").setenv("XDG_STATE_HOME", str(state))
+    return server.fresh_database
+
+
+def _sites(parent: Path, new_url: Callable[[], str] = str) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
     with contextlib.ExitStack() as stack:
 
         def make(config: str, handlers: str = HANDLERS, url: str = "") -> Site:
             folder = parent / f"site-{len(list(parent.iterdir()))}"
             folder.mkdir()
-            made.append(stack.enter_context(site(folder, config, handlers, url)))
+            made.append(stack.enter_context(site(folder, config, handlers, url or new_url())))
             return made[-1]
 
         yield make
@@ -69,12 +80,18 @@ def postgres_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         home.close()
 
 
-@pytest.fixture
-def postgres(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """A PostgreSQL server that all tests share. The databases that a test makes are dropped after it."""
+@pytest.fixture(scope="session")
+def shared_postgres(request: pytest.FixtureRequest) -> str:
+    """The DSN of a server that all tests share."""
     given = os.environ.get(VARIABLE)
     with _or_skip():
-        server = Databases(given) if given else request.getfixturevalue("postgres_home").shared()
+        return given or request.getfixturevalue("postgres_home").shared().dsn
+
+
+@pytest.fixture
+def postgres(shared_postgres: str) -> Iterator[Databases]:
+    """A PostgreSQL server that all tests share. The databases that a test makes are dropped after it."""
+    server = Databases(shared_postgres)
     yield server
     server.drop_all()
 
@@ -102,9 +119,23 @@ def _or_skip() -> Iterator[None]:
         pytest.skip(str(error))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Faults are provoked on each engine: on PostgreSQL in `make long`, and in `make test` by those tests that are
+    marked `each_engine`. Tests marked `sqlite` are of what that engine alone has: files, and one writers' lock.
+    """
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    chosen = any("make_site" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "make_site" not in metafunc.fixturenames or chosen or "sqlite" in marks or not marks & {"fault", "each_engine"}:
+        return
+    server = pytest.param("postgres", marks=() if "each_engine" in marks else pytest.mark.long)
+    metafunc.parametrize("make_site", ["sqlite", server], indirect=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
+    config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
+    config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     # The usual console draws a traceback with the source of every frame: that takes a second.
     console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)

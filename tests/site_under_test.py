@@ -279,6 +279,21 @@ class Site:
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return query(self.where, sql, *parameters)
 
+    def refuse(self, event: str, when: str, words: str) -> None:
+        """A trigger of the application's refuses an INSERT, an UPDATE, or an UPDATE OF a column of some jobs."""
+        if isinstance(self.where, Path):
+            raised = f"BEGIN SELECT raise(ABORT, '{words}'); END"
+            self.rows(f"CREATE TRIGGER refuse BEFORE {event} ON jobs WHEN {when} {raised}")
+            return
+        self.rows(
+            "CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN RAISE EXCEPTION '{words}'; END $$;"
+            f" CREATE TRIGGER refuse BEFORE {event} ON jobs FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refused()"
+        )
+
+    def refuse_no_more(self) -> None:
+        self.rows("DROP TRIGGER refuse" if isinstance(self.where, Path) else "DROP TRIGGER refuse ON jobs")
+
     def job(self, job_id: int) -> Job:
         return self.queue.job(job_id)
 

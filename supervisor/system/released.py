@@ -1,5 +1,6 @@
 """Numbers of descriptors that are not the worker's own any more, or never were: it has closed them itself, or they
-belong to the handler's modules. A handler that closes them is not to blame.
+belong to the handler's modules. A handler that closes them is not to blame. `taken` are those that the worker has
+opened itself after its set-up, such as another connection to a server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from supervisor.system.kernel import open_descriptors
 
 numbers: set[int] = set()
+taken: set[int] = set()
 
 
 def note(close: Callable[[], None]) -> None:

@@ -48,6 +48,11 @@ class Descriptors:
             return self._canary
         while released.numbers:
             self._own.pop(released.numbers.pop(), None)
+        while released.taken:
+            number = released.taken.pop()
+            identity = file_of(number)
+            if identity is not None:
+                self._own[number] = identity
         for number, identity in self._own.items():
             if file_of(number) != identity:
                 return number

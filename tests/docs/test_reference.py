@@ -25,6 +25,7 @@ from supervisor.cli.program import COMMANDS, app
 from supervisor.config import database, shape
 from supervisor.config.values import Table
 from supervisor.engine import open_engine
+from supervisor.store.postgres import failing as on_a_server
 from supervisor.store.sqlite.failing import KINDS
 from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
@@ -298,7 +299,7 @@ def test_every_failpoint_of_our_own_code_is_listed() -> None:
     every = {place.replace("MESSAGE", message) for place in listed for message in messages}
     assert sorted(every) == sorted(failpoints.PLACES)
     kinds = {word.removeprefix("fail:") for word in named(table("CONTRIBUTING.md", "failpoint actions"))}
-    assert kinds == {*failpoints.SIGNALS, *KINDS, "EAGAIN", "EPIPE"}
+    assert kinds == {*failpoints.SIGNALS, *KINDS, *on_a_server.KINDS, "EAGAIN", "EPIPE"}
 
 
 def test_the_files_named_exist() -> None:

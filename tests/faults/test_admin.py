@@ -30,6 +30,7 @@ def test_the_admin_process_ends_with_a_killed_supervisor_and_serves_with_the_nex
     site.verdict(hit=[job])
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(24)
 def test_a_stopped_admin_process_that_holds_the_writers_lock_is_replaced_at_once(make_site: MakeSite) -> None:
     site = make_site(WORK + ADMIN)

@@ -34,6 +34,7 @@ def clock(tmp_path: Path) -> Iterator[Clock]:
     made.leap_to(0)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(27)
 def test_no_lock_moves_when_the_clock_leaps_by_two_hours(make_site: MakeSite, clock: Clock, tmp_path: Path) -> None:
     """Not ours, with two supervisors and locks of a second; nor a foreign program's of an hour."""

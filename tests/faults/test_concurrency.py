@@ -85,6 +85,7 @@ def test_a_killed_supervisor_charges_none_of_the_fifty(make_site: MakeSite) -> N
     assert charges(site) == {(1, 0)}
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(80)
 @pytest.mark.parametrize(
     "point", ["settle_done.before", "settle_done", "settle_done.committed", "claim_group.committed"]
@@ -198,6 +199,7 @@ def test_forty_of_fifty_jobs_are_cancelled_at_once(make_site: MakeSite, kind: st
     assert not site.event("worker_died")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(84)
 @KINDS
 def test_fifty_jobs_end_while_the_database_cannot_be_written(make_site: MakeSite, kind: str) -> None:
@@ -215,6 +217,7 @@ def test_fifty_jobs_end_while_the_database_cannot_be_written(make_site: MakeSite
     assert charges(site) == {(1, 0)}
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(84)
 @pytest.mark.parametrize(
     "point",
@@ -252,6 +255,7 @@ def test_a_drain_lets_fifty_jobs_end_and_begins_no_other(make_site: MakeSite, ki
     site.verdict(pending=[later])
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(85)
 def test_jobs_that_were_claimed_just_before_a_drain_do_not_begin(make_site: MakeSite) -> None:
     site = make_site(pool("on_loop"), HANDLERS)

@@ -15,6 +15,7 @@ MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("what", ["jobs", "jobs_unfinished", "job_workers", "pictures"])
 def test_a_damaged_page_is_found_at_the_start_and_the_check_is_named(make_site: MakeSite, what: str) -> None:
@@ -31,6 +32,7 @@ def test_a_damaged_page_is_found_at_the_start_and_the_check_is_named(make_site: 
     assert not site.ledger.exists()
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(21)
 def test_a_file_without_its_head_is_refused(make_site: MakeSite) -> None:
     site = make_site(POOL)

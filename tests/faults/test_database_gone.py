@@ -67,6 +67,7 @@ def test_a_read_only_database_is_refused_at_the_start(make_site: MakeSite) -> No
         assert "the database is read-only for this user" in command(site, "run", code=3)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(19)
 def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_back(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -94,6 +95,7 @@ def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_
     assert site.stop(supervisor) == 0
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(19)
 def test_a_supervisor_whose_database_is_replaced_ends_and_its_next_start_takes_the_new_one(make_site: MakeSite) -> None:
     site = make_site(POOL)

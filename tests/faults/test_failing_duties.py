@@ -41,13 +41,7 @@ name = "good"
 type = "good"
 every = "1s"
 """
-REFUSE_BAD = """
-CREATE TRIGGER refuse BEFORE INSERT ON jobs WHEN NEW.type = 'bad' BEGIN SELECT RAISE(ABORT, 'nothing bad here'); END
-"""
-REFUSE_POISON = """
-CREATE TRIGGER refuse BEFORE UPDATE ON jobs WHEN OLD.payload LIKE '%poison%' AND NEW.status <> 'running'
-BEGIN SELECT RAISE(ABORT, 'poison stays'); END
-"""
+POISON = "OLD.payload LIKE '%poison%' AND NEW.status <> 'running'"
 
 
 def failing(site: Site) -> dict[str, str]:
@@ -59,7 +53,7 @@ def failing(site: Site) -> dict[str, str]:
 @pytest.mark.fault(64)
 def test_a_schedule_whose_job_is_refused_costs_nobody_a_lock_and_status_names_it(make_site: MakeSite) -> None:
     site = make_site(POOL + SCHEDULES)
-    site.rows(REFUSE_BAD)
+    site.refuse("INSERT", "NEW.type = 'bad'", "nothing bad here")
     supervisor = site.start()
     long = site.queue.enqueue("work", {"seconds": 4})
     worker = site.running_pid(long)
@@ -77,7 +71,7 @@ def test_a_schedule_whose_job_is_refused_costs_nobody_a_lock_and_status_names_it
     assert site.runs("end", long)[0][1] == worker
     assert not site.event("lock_reclaimed")
     assert not site.event("maintainer_died")
-    site.rows("DROP TRIGGER refuse")
+    site.refuse_no_more()
     wait_for(lambda: site.rows("SELECT 1 FROM jobs WHERE type = 'bad'"), "the schedule to fire")
     wait_for(lambda: not site.supervisor_status(supervisor)["duties"], "the supervisor to hear that all is well")
 
@@ -85,7 +79,7 @@ def test_a_schedule_whose_job_is_refused_costs_nobody_a_lock_and_status_names_it
 @pytest.mark.fault(64)
 def test_a_death_that_cannot_be_settled_holds_up_no_other(make_site: MakeSite) -> None:
     site = make_site(POOL)
-    site.rows(REFUSE_POISON)
+    site.refuse("UPDATE", POISON, "poison stays")
     supervisor = site.start()
     poisoned = site.queue.enqueue("work", {"seconds": 60, "poison": True})
     hit = site.queue.enqueue("work", {"seconds": 60})
@@ -94,7 +88,7 @@ def test_a_death_that_cannot_be_settled_holds_up_no_other(make_site: MakeSite) -
     kill(site.running_pid(hit))
     wait_for(lambda: site.job(hit).crashes == 1, "the other death to be settled")
     assert "poison stays" in failing(site)["deaths"]
-    site.rows("DROP TRIGGER refuse")
+    site.refuse_no_more()
     wait_for(lambda: site.job(poisoned).crashes == 1, "the death to be settled")
     wait_for(lambda: not site.supervisor_status(supervisor)["duties"], "all to be well")
 
@@ -105,11 +99,11 @@ def test_one_expired_row_that_cannot_be_written_holds_up_no_other(make_site: Mak
     insert = "INSERT INTO jobs(type, payload, status, locked_by, lock_expires_at) VALUES ('work', ?, 'running', 'x', 1)"
     for number in range(3):
         site.rows(insert, '{"poison": true}' if number == 0 else "{}")
-    site.rows(REFUSE_POISON)
+    site.refuse("UPDATE", POISON, "poison stays")
     supervisor = site.start()
     wait_for(lambda: site.count("done") == 2, "the others to be taken back and run")
     wait_for(lambda: "poison stays" in str(site.supervisor_status(supervisor)["duties"]), "the refusal to be told")
-    site.rows("DROP TRIGGER refuse")
+    site.refuse_no_more()
     wait_for(lambda: site.count("done") == 3, "all to be run")
 
 

@@ -37,6 +37,7 @@ def poller(site: Site, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", POLLER, site.database, how], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(42)
 def test_a_foreign_poller_and_ours_share_the_jobs_and_none_runs_twice(make_site: MakeSite) -> None:
     site = make_site(SHORT)
@@ -53,6 +54,7 @@ def test_a_foreign_poller_and_ours_share_the_jobs_and_none_runs_twice(make_site:
     assert not theirs & ours
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(42)
 def test_a_foreign_claim_is_respected_until_it_expires_and_its_late_settle_does_not_count(make_site: MakeSite) -> None:
     site = make_site(SHORT)
@@ -80,6 +82,7 @@ def test_a_foreign_claim_is_respected_until_it_expires_and_its_late_settle_does_
     assert site.job(job).crashes == 1
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(42)
 def test_a_late_foreign_settle_before_ours_has_claimed_is_the_one_that_counts(make_site: MakeSite) -> None:
     site = make_site(SHORT)

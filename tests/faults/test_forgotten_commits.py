@@ -113,6 +113,7 @@ def trouble(site: Site, supervisor: subprocess.Popen[bytes]) -> str:
     return str(site.supervisor_status(supervisor)["trouble"])
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 @pytest.mark.parametrize("how", ["in the worker", "in a child"])
 def test_a_forgotten_commit_ends_its_worker_and_is_charged_and_writers_go_on(make_site: MakeSite, how: str) -> None:
@@ -146,6 +147,7 @@ workers = 1
 """
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 @pytest.mark.parametrize("kind", ["together", "on_loop"])
 @pytest.mark.parametrize("beside", ["long", "enqueues"])
@@ -178,6 +180,7 @@ def test_of_jobs_that_run_together_only_the_one_that_forgot_its_commit_is_charge
     assert "after its end" in last["detail"]
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 def test_a_job_in_a_transaction_beside_others_that_continue_is_named_and_harms_nobody(make_site: MakeSite) -> None:
     site = site_of(make_site, TOGETHER.replace("KIND", "together"))
@@ -194,6 +197,7 @@ def test_a_job_in_a_transaction_beside_others_that_continue_is_named_and_harms_n
     assert not site.event("worker_died")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 @pytest.mark.parametrize(("first", "second"), [("forgets", "lasts"), ("innocent", "holds and lasts")])
 def test_of_two_runs_in_one_hand_only_the_one_that_holds_the_lock_is_charged(
@@ -225,6 +229,7 @@ def test_a_transaction_of_a_handler_that_never_ends_lasts_as_long_as_its_time_li
     assert "time limit" in str(site.job(poison).last_error)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 def test_a_long_transaction_within_the_time_limit_is_named_and_harms_nobody(make_site: MakeSite) -> None:
     site = site_of(make_site)
@@ -239,6 +244,7 @@ def test_a_long_transaction_within_the_time_limit_is_named_and_harms_nobody(make
     assert site.told("database_held")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 def test_a_stranger_with_the_write_lock_is_named_in_status_log_and_doctor(make_site: MakeSite) -> None:
     site = site_of(make_site)

@@ -272,9 +272,10 @@ def work(payload, ctx):
     jobs = []
     for how in ("effective", "of files", "for good"):
         jobs += site.queue.enqueue_many("work", [how, "plain", "plain"])
-    culprit = jobs[6]  # its worker cannot write any more what becomes of it
+    culprit = jobs[6]  # its worker cannot write any more what becomes of it, unless it has a connection to a server
+    fate = Status.DONE if isinstance(site.where, str) else Status.QUARANTINED
     site.start()
-    assert site.queue.wait(culprit, timeout=20).status is Status.QUARANTINED
+    assert site.queue.wait(culprit, timeout=20).status is fate
     neighbours = [job for job in jobs if job != culprit]
     assert [site.done(job).result for job in neighbours] == [[0, 0, 0]] * len(neighbours)
-    site.verdict(hit=[culprit], quarantined=[culprit])
+    site.verdict(hit=[culprit], **{fate.value: [culprit]})

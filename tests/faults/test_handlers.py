@@ -184,6 +184,7 @@ PAYLOADS = {
 }
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(43)
 def test_payloads_that_are_no_json_fail_with_a_reason_and_the_loop_goes_on(make_site: MakeSite) -> None:
     site = make_site(WORK)
@@ -203,6 +204,7 @@ NO_TEXT = ["ff", "7500ff", "eda080"]  # the last is half a surrogate pair
 WITH_NUL = ["6100", "00"]
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(43)
 def test_other_columns_that_cannot_be_read_stop_nobody(make_site: MakeSite) -> None:
     site = make_site(WORK + 'lock_time = "1s"\n')

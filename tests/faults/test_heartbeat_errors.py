@@ -13,18 +13,21 @@ POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nheartbeat_timeout = "1
 HANDLERS = """
 import os, time
 from ledger import record
-import supervisor.store.sqlite.claims as claims
 
 def work(payload, ctx):
     record("start", ctx)
     if payload.get("breaks"):
+        import sys
+        on_server = sys.modules.get("supervisor.store.postgres.claims")
+        from supervisor.store.sqlite.claims import SqliteClaims
+        Claims = on_server.PostgresClaims if on_server else SqliteClaims
         # What the heartbeat thread uses when it hands back the jobs behind this one.
-        exchange, main = claims.SqliteClaims.settle_and_claim, __import__("threading").main_thread()
+        exchange, main = Claims.settle_and_claim, __import__("threading").main_thread()
         def broken(self, *arguments, **options):
             if __import__("threading").current_thread() is not main:
                 raise ZeroDivisionError("in the heartbeat thread")
             return exchange(self, *arguments, **options)
-        claims.SqliteClaims.settle_and_claim = broken
+        Claims.settle_and_claim = broken
     time.sleep(payload.get("seconds", 0))
     record("end", ctx)
     return os.getpid()

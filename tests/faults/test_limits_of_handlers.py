@@ -61,6 +61,7 @@ def test_a_lowered_limit_is_put_back_before_the_outcome_is_written(make_site: Ma
     assert worker.drain()[0] == 0
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("limit", ["file size for good", "memory for good"])
 def test_a_limit_that_is_lowered_for_good_costs_only_the_job_that_did_it(make_site: MakeSite, limit: str) -> None:

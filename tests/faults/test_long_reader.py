@@ -15,6 +15,7 @@ from tests.site_under_test import Site, wait_for
 MakeSite = Callable[..., Site]
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(22)
 def test_a_log_that_a_reader_keeps_from_being_emptied_raises_an_alarm_and_is_cut_afterwards(
     make_site: MakeSite,

@@ -36,6 +36,7 @@ def work(payload, ctx):
 NEWEST = len(shipped("supervisor.store.sqlite"))
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(26)
 def test_two_supervisors_that_start_on_an_older_schema_both_work_and_one_has_migrated(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -50,6 +51,7 @@ def test_two_supervisors_that_start_on_an_older_schema_both_work_and_one_has_mig
     check_backups(site, jobs)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(26)
 def test_of_many_programs_that_migrate_at_once_one_does_and_each_copy_kept_is_of_before(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -64,6 +66,7 @@ def test_of_many_programs_that_migrate_at_once_one_does_and_each_copy_kept_is_of
     assert not list(site.folder.glob("*.partial*")) + list(site.folder.glob(".*.partial*"))
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(26)
 def test_an_older_program_refuses_a_newer_schema_and_leaves_it_alone(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -78,6 +81,7 @@ def test_an_older_program_refuses_a_newer_schema_and_leaves_it_alone(make_site: 
     assert not site.runs("start", job)
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("how", ["migrate", "a second supervisor"])
 def test_a_migration_under_running_jobs_leaves_them_to_their_workers(make_site: MakeSite, how: str) -> None:

@@ -22,6 +22,7 @@ lock_time = "10m"
 """
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_the_jobs_of_an_old_backup_run_again_at_once(make_site: MakeSite, end: signal.Signals) -> None:

@@ -84,6 +84,7 @@ def test_no_acknowledged_enqueue_is_lost_with_the_power(tmp_path: Path, instead:
     assert (lost == []) is survives
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(20)
 def test_whenever_the_power_fails_the_file_is_whole_and_every_acknowledged_job_is_there(
     make_site: MakeSite, tmp_path: Path

@@ -143,6 +143,7 @@ def test_the_service_outlives_handlers_that_end_their_process_group(make_site: M
     assert not site.event("stopping")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(48)
 def test_writers_go_on_after_a_handler_that_forgot_its_commit(make_site: MakeSite) -> None:
     """It hangs with the lock in hand beyond its time limit; nobody else can write until it is gone."""
@@ -187,10 +188,7 @@ def test_a_failing_duty_keeps_no_other_from_its_work_and_is_named(make_site: Mak
         '[[schedules]]\nname = "good"\ntype = "good"\nevery = "1s"\n',
         HANDLERS,
     )
-    site.rows(
-        "CREATE TRIGGER refuse BEFORE INSERT ON jobs WHEN NEW.type = 'refused' "
-        "BEGIN SELECT RAISE(ABORT, 'not in this application'); END"
-    )
+    site.refuse("INSERT", "NEW.type = 'refused'", "not in this application")
     site.start()
     long = site.queue.enqueue("work", 4.0)
     site.running_pid(long)
@@ -207,6 +205,7 @@ def test_a_failing_duty_keeps_no_other_from_its_work_and_is_named(make_site: Mak
     assert "not in this application" in said.stdout + said.stderr
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(56)
 def test_threads_that_share_a_queue_are_never_refused_and_wait_for_no_call_for_a_second(make_site: MakeSite) -> None:
     """One of them enqueues in a transaction of its own, with the write lock in hand."""
@@ -320,6 +319,7 @@ HOSTILE = [
 ADDRESSES = ("/", "/jobs", "/workers", "/schedules", "/failures", "/metrics", "/api/admin/jobs", "/healthz", "/readyz")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(58, 59, 60, 61)
 def test_hostile_rows_hold_up_neither_the_other_jobs_nor_status_nor_any_page(make_site: MakeSite) -> None:
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 2\n' + ADMIN, HANDLERS)

@@ -20,10 +20,7 @@ def keep(payload, ctx):
 def test_a_row_that_is_refused_is_logged_with_its_reason_and_the_others_run(make_site: MakeSite) -> None:
     site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
     bad, good = site.queue.enqueue("work"), site.queue.enqueue("work")
-    site.rows(
-        f"CREATE TRIGGER refuse BEFORE UPDATE OF status ON jobs WHEN NEW.id = {bad} AND NEW.status = 'running' "
-        "BEGIN SELECT raise(ABORT, 'not this one'); END"
-    )
+    site.refuse("UPDATE OF status", f"NEW.id = {bad} AND NEW.status = 'running'", "not this one")
     site.start()
     site.done(good)
     wait_for(lambda: site.event("row_refused", job=bad), "the warning")

@@ -37,11 +37,13 @@ def close_and_open():
         globals()[f"file{number}"] = os.open(f"other-{number}", os.O_RDWR)
 
 def one_replaced():
-    '''The database's own descriptors stand for another file.'''
+    '''The database's own descriptors, or those of the connections to it, stand for another file.'''
     other = os.open("other", os.O_RDWR | os.O_CREAT)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) != other and "app.db" in os.readlink(f"/proc/self/fd/{name}"):
-            os.dup2(other, int(name))
+        if int(name) != other:
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if "app.db" in link or link.startswith("socket:"):
+                os.dup2(other, int(name))
     raise ValueError("and it fails")
 
 def replace_functions():
@@ -129,7 +131,7 @@ def test_what_a_run_has_used_is_measured_without_harm_in_a_process_that_it_has_r
 @pytest.mark.parametrize("how", ["replaces functions", "replaces builtins", "leaves an alarm that raises"])
 def test_the_jobs_behind_one_that_replaces_what_all_use_go_on(site: Site, how: str) -> None:
     site.start()
-    site.queue.enqueue("work", {"how": how})
+    site.done(site.queue.enqueue("work", {"how": how}))
     behind = [site.done(site.queue.enqueue("work")) for _ in range(3)]
     assert [(job.attempts, job.crashes) for job in behind] == [(1, 0)] * 3
 

@@ -74,11 +74,17 @@ def test_terminate_at_any_moment_of_the_start_ends_everything(make_site: MakeSit
 
 
 @pytest.mark.fault(9)
-@pytest.mark.parametrize("prefetch", [1, 8])
-def test_terminate_between_claim_and_start_releases_the_job_uncharged(make_site: MakeSite, prefetch: int) -> None:
+@pytest.mark.parametrize(
+    ("make_site", "prefetch", "claims"),
+    [("sqlite", 1, "claim_one"), ("sqlite", 8, "claim_group"), ("postgres", 8, "settle_and_claim")],
+    indirect=["make_site"],
+)
+def test_terminate_between_claim_and_start_releases_the_job_uncharged(
+    make_site: MakeSite, prefetch: int, claims: str
+) -> None:
     site = make_site(f'[pools.work]\nhandler = "jobs:work"\nworkers = 1\nprefetch = {prefetch}\n')
     jobs = site.queue.enqueue_many("work", [{}] * 8)
-    point = f"worker:{'claim_one' if prefetch == 1 else 'claim_group'}.committed=stop"
+    point = f"worker:{claims}.committed=stop"
     supervisor = site.start(env=site.failpoints(point))
     worker = site.hit(point)
     assert site.count("running") == prefetch

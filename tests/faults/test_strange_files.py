@@ -21,6 +21,7 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(62)
 @pytest.mark.parametrize("what", ["the folder", "the lock file"])
 def test_a_second_supervisor_takes_no_jobs_of_one_whose_files_were_deleted(make_site: MakeSite, what: str) -> None:
@@ -46,6 +47,7 @@ def test_a_second_supervisor_takes_no_jobs_of_one_whose_files_were_deleted(make_
     assert not site.event("supervisor_recovered")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(62)
 def test_a_supervisor_whose_folder_was_deleted_is_recovered_when_it_dies(make_site: MakeSite) -> None:
     site = make_site(WORK.replace("jobs:work", "jobs:once").replace("pools.work", "pools.once"))
@@ -59,6 +61,7 @@ def test_a_supervisor_whose_folder_was_deleted_is_recovered_when_it_dies(make_si
     assert site.done(job).crashes == 1
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(62)
 def test_a_worker_that_makes_the_writers_lock_again_is_not_taken_for_ruined(make_site: MakeSite) -> None:
     site = make_site(WORK)

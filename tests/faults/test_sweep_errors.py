@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,14 +79,8 @@ class Batch:
             record("end", job)
         return [None] * len(payloads)
 """
-# The first minutes of twelve hours that are past, and of one that is past keeping.
-OLD_MINUTES = """
-WITH n(hour) AS (SELECT value FROM json_each('[1000,40,41,42,43,44,45,46,47,48,49,50,51]')),
-  m(minute) AS (SELECT value FROM json_each('[0,1,2]'))
-INSERT INTO job_history
-SELECT strftime('%s', 'now') / 3600 * 3600.0 - hour * 3600.0 + minute * 60.0, 'old', 1, 0, 0, 0, 0.0, 0.0 FROM n, m
-"""
-HOURS = "SELECT done, minute % 3600 FROM job_history WHERE type = 'old'"
+OLD_HOURS = (1000, *range(40, 52))  # ago: one is past keeping
+HOURS = "SELECT done, minute FROM job_history WHERE type = 'old'"
 
 
 @dataclass
@@ -112,7 +107,7 @@ def prepare(site: Site) -> Scene:
     )
     [(manual,)] = site.rows("INSERT INTO jobs(type, status) VALUES ('work', 'running') RETURNING id")
     [(old,)] = site.rows("INSERT INTO jobs(type, status, completed_at) VALUES ('work', 'done', 1) RETURNING id")
-    site.rows(OLD_MINUTES)
+    add_old_minutes(site)
     deadly, flaky, _, _ = queue.enqueue_many("work", ["deadly", "flaky", "parent", "result"])
     for requires in ("", "gpu"):
         queue.enqueue_many("work", [0.0] * 4, requires=requires)
@@ -122,6 +117,18 @@ def prepare(site: Site) -> Scene:
     endless = queue.enqueue("sleepy", 60.0)
     with_operations(site, lambda operations: operations.controls.scale("sized", 3, 1.0))
     return Scene(site, dead, [ghost, manual], deadly, flaky, endless, old)
+
+
+def add_old_minutes(site: Site) -> None:
+    """The first three minutes of each of those hours."""
+    this_hour = time.time() // 3600 * 3600
+    minutes = [this_hour - ago * 3600 + minute * 60 for ago in OLD_HOURS for minute in range(3)]
+    values = ", ".join(f"({minute}, 'old', 1, 0, 0, 0, 0.0, 0.0)" for minute in minutes)
+    site.rows(f"INSERT INTO job_history VALUES {values}")
+
+
+def hours(site: Site) -> list[tuple[int, float]]:
+    return [(done, minute % 3600) for done, minute in site.rows(HOURS)]
 
 
 def with_operations(site: Site, act: Callable[[Operations], object]) -> None:
@@ -154,7 +161,7 @@ def see_through(scene: Scene, points: Sequence[str], hit: Callable[[int], None] 
     late = site.queue.enqueue("sleepy", 0.0)
     site.done(late)
     wait_for(lambda: not site.rows("SELECT id FROM jobs WHERE id = ?", scene.old), "the old row to be pruned")
-    wait_for(lambda: site.rows(HOURS) == [(3, 0)] * 12, "the hours of the history")
+    wait_for(lambda: hours(site) == [(3, 0)] * 12, "the hours of the history")
     children = [row[0] for row in site.rows("SELECT id FROM jobs WHERE payload = '\"child\"'")]
     assert len(children) == 1
     assert site.stop(run) == 0
@@ -185,7 +192,7 @@ def finished_just_before(site: Site, deadly: int) -> set[int]:
     """What the worker that a job has killed may have finished and not committed: the rest of its round. A round has two
     claims, or four when it is told of two whose answer was lost.
     """
-    lines = Ledger(site.ledger, site.database).lines()
+    lines = Ledger(site.ledger, site.where).lines()
     pid = site.runs("start", deadly)[0][1]
     return {line.job for line in [line for line in lines if line.pid == pid and line.what == "end"][-3:]}
 
@@ -210,35 +217,68 @@ WORKER = {
     "claims": ["groups", "claim_group", "peek_group", "claim_ids", "batch_limits"],
     "ends": ["settle_done", "settle_plain", "settle", "insert_error", "insert_job"],
 }
+ON_A_SERVER = {
+    "maintainer": MAINTAINER
+    | {
+        "waking": ["groups", "version", "listen", "sleep", "read_only", "controls", "cancels", "unhandled"],
+        "leases": ["renew_lease", "announce"],
+    },
+    "worker": WORKER
+    | {"claims": ["settle_and_claim", "batch_limits"], "ends": ["settle", "insert_error", "insert_job"]},
+}
 # Without a commit of their own; run once, in a transaction whose first statement has had its failure at the commit.
-NO_COMMIT = ("open", "begin", "commit", "data_version", "note_second_chance", "insert_job")
-KINDS = ("busy", "full", "error")
+NO_COMMIT = (
+    "open",
+    "begin",
+    "commit",
+    "data_version",
+    "note_second_chance",
+    "insert_job",
+    "note_fired",
+    "forget_minutes",
+)
+# The first two lose the connection; after a commit, nothing else can happen there.
+KINDS = {
+    "sqlite": ("busy", "full", "error"),
+    "postgres": ("lost", "shutdown", "deadlock", "full"),
+}
+SESSION_ENDS = KINDS["postgres"][:2]
 
 
-def sweep(role: str, chunks: dict[str, list[str]]) -> list[object]:
+def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
     """Each kind once before the statements, for `make test`; every kind and place for `make long`."""
     found = []
+    kinds = KINDS[engine]
     for number, (name, statements) in enumerate(chunks.items()):
-        for kind in KINDS:
+        for kind in kinds:
             for when in (".before", "", ".committed", ".before*3"):
                 place, _, times = when.partition("*")
                 named = [s for s in statements if place != ".committed" or s not in NO_COMMIT]
+                if engine == "postgres" and place == ".committed" and kind not in SESSION_ENDS:
+                    continue
                 points = [f"{role}:{s}{place}=fail:{kind}{times and '*' + times}" for s in named]
-                quick = when == ".before" and kind == KINDS[number % 3]
+                quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number < 3)
                 marks = [] if quick else [pytest.mark.long]
-                found.append(pytest.param(points, id=f"{name}: {when or 'after'} {kind}", marks=marks))
+                found.append(
+                    pytest.param(engine, points, id=f"{engine}: {name}: {when or 'after'} {kind}", marks=marks)
+                )
     return found
+
+
+def on_each_engine(role: str, chunks: dict[str, list[str]]) -> pytest.MarkDecorator:
+    cases = sweep(role, "sqlite", chunks) + sweep(role, "postgres", ON_A_SERVER[role])
+    return pytest.mark.parametrize(("make_site", "points"), cases, indirect=["make_site"])
 
 
 @pytest.mark.fault(70)
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("points", sweep("maintainer", MAINTAINER))
+@on_each_engine("maintainer", MAINTAINER)
 def test_all_goes_on_after_statements_of_the_maintainer_have_failed(make_site: MakeSite, points: list[str]) -> None:
     see_through(prepare(make_site(POOLS, HANDLERS)), points)
 
 
 @pytest.mark.fault(71)
-@pytest.mark.parametrize("points", sweep("worker", WORKER))
+@on_each_engine("worker", WORKER)
 def test_all_goes_on_after_statements_of_workers_have_failed(make_site: MakeSite, points: list[str]) -> None:
     see_through(prepare(make_site(POOLS, HANDLERS)), points)
 

@@ -158,5 +158,5 @@ def test_a_lock_holds_whatever_happens_to_the_maintainer_that_renews_it(make_sit
     assert run.wait(40) == 0
     site.verdict()
     assert not site.event("lock_reclaimed")
-    lines = Ledger(site.ledger, site.database).lines()
+    lines = Ledger(site.ledger, site.where).lines()
     assert [line.what for line in lines] == ["start", "start", "end", "end"]

@@ -12,7 +12,7 @@ import gc
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,20 @@ from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.failing import OTHERS
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
+from tests.postgres_server import Databases
+from tests.site_under_test import wait_for
 from tests.store.deeds import DEEDS, ROLES, Deed, contents, make_world
 
-KINDS = ["busy", "error", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("integrity", "full"))]
+KINDS = {
+    "sqlite": ("busy", "error", "integrity", "full"),
+    "postgres": ("lost", "deadlock", "integrity", "full"),
+}
+BUSY = ("busy", "deadlock")  # kinds of which StoreBusy tells
 NEVER = "*=fail:busy@1000000"
+# In `make test` on a server, too: one deed of each class.
+CHOSEN = ("enqueue", "settle and claim", "settle dead", "fire")
+# By which a deed is done: what fails later has been committed.
+COMMITS = ("commit.before", "settle_and_claim.before")
 # Statements that no deed runs, with the test that does.
 ELSEWHERE = {
     "count_jobs": "tests/cli/test_restore.py",
@@ -54,26 +64,118 @@ ELSEWHERE = {
 }
 
 
+class FileWorld:
+    """Copies of one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._made = folder / "jobs.db"
+        make_world(open_engine(f"sqlite:///{self._made}"))
+
+    def fresh(self, folder: Path) -> Engine:
+        folder.mkdir()
+        shutil.copy(self._made, folder / "jobs.db")
+        return open_engine(f"sqlite:///{folder}/jobs.db")
+
+    def renumber(self) -> None:
+        """Ids that were taken by what was rolled back are free again by themselves."""
+
+    def is_free(self, engine: Engine) -> bool:
+        """Whether everybody else may write: no transaction is open, and the writers' lock is not held."""
+        path = engine.url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+        with Path(f"{path}-supervisor", "write.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+
+
+class ServerWorld:
+    """One database whose rows are put back: to make another one would take much longer."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self._url = url
+        make_world(open_engine(url))
+        self._session = psycopg.connect(url, autocommit=True)
+        found = self._session.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
+        ).fetchall()
+        tables = [name for (name,) in found]
+        self._session.execute("CREATE SCHEMA kept; SET session_replication_role = replica")  # no triggers
+        for table in tables:
+            self._session.execute(f"CREATE TABLE kept.{table} AS TABLE public.{table}")
+        self._put_back = "; ".join(
+            f"DELETE FROM {table}; INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept.{table}"
+            for table in tables
+        )
+
+    def fresh(self, folder: Path) -> Engine:
+        self._session.execute(self._put_back)
+        self.renumber()
+        return open_engine(self._url)
+
+    def renumber(self) -> None:
+        """Ids that were taken by what was rolled back are given again, so that results can be compared."""
+        self._session.execute("SELECT setval('jobs_id_seq', (SELECT max(id) FROM jobs))")
+
+    def is_free(self, engine: Engine) -> bool:
+        """A session that was cut off ends as soon as the server notices."""
+        open_ones = (
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+        )
+        wait_for(lambda: not self._session.execute(open_ones).fetchall(), "transactions to end")
+        return True
+
+    def close(self) -> None:
+        self._session.close()
+
+
+World = FileWorld | ServerWorld
+
+
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    make_world(open_engine(f"sqlite:///{folder}/jobs.db"))
-    return folder / "jobs.db"
+def worlds(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], World]]:
+    """Each engine's, made when it is asked for."""
+    made: dict[str, World] = {}
+
+    def world(engine: str) -> World:
+        if engine not in made and engine == "sqlite":
+            made[engine] = FileWorld(tmp_path_factory.mktemp("world"))
+        elif engine not in made:
+            server = Databases(request.getfixturevalue("shared_postgres"))
+            made[engine] = ServerWorld(server.fresh_database())
+            ended.callback(server.drop_all)
+            ended.callback(made[engine].close)
+        return made[engine]
+
+    with contextlib.ExitStack() as ended, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv(VARIABLE, raising=False)
+        yield world
+
+
+@pytest.fixture
+def world(worlds: Callable[[str], World]) -> World:
+    return worlds("sqlite")
 
 
 class Trial:
     """A deed on a fresh copy of the world."""
 
-    def __init__(self, deed: Deed, world: Path, folder: Path) -> None:
-        folder.mkdir()
-        shutil.copy(world, folder / "jobs.db")
+    def __init__(self, deed: Deed, world: World, folder: Path) -> None:
         self.deed = deed
-        self.engine: Engine = open_engine(f"sqlite:///{folder}/jobs.db")
-        self._lock = folder / "jobs.db-supervisor" / "write.lock"
+        self._world = world
+        self.engine = world.fresh(folder)
         arm(NEVER)
         self.role = ROLES[deed.role](self.engine)
 
     def act(self, points: str = NEVER) -> Any:
+        self._world.renumber()
         arm(points)
         try:
             return self.deed.act(self.role)
@@ -84,14 +186,7 @@ class Trial:
         return contents(self.engine)
 
     def is_free(self) -> bool:
-        """Whether everybody else may write: no transaction is open, and the writers' lock is not held."""
-        path = self.engine.url.removeprefix("sqlite:///")
-        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            other.execute("ROLLBACK")
-        with self._lock.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+        return self._world.is_free(self.engine)
 
     def close(self) -> None:
         self.role.close()
@@ -127,22 +222,32 @@ def passed(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], An
     return places, answer
 
 
+def cases() -> Iterator[object]:
+    for engine, kinds in KINDS.items():
+        for number, kind in enumerate(kinds):
+            for deed in DEEDS[engine]:
+                quick = number < 2 if engine == "sqlite" else number == 0 and deed.name in CHOSEN
+                marks = [] if quick else [pytest.mark.long]
+                yield pytest.param(engine, deed, kind, marks=marks, id=f"{engine}: {deed.role}: {deed.name}: {kind}")
+
+
 @pytest.mark.fault(70, 71)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "deed",
-    DEEDS,
-    ids=lambda deed: f"{deed.role}: {deed.name}",
-)
+@pytest.mark.parametrize(("engine", "deed", "kind"), list(cases()))
 def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
-    deed: Deed, kind: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str,
+    deed: Deed,
+    kind: str,
+    worlds: Callable[[str], World],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    world = worlds(engine)
     undisturbed = Trial(deed, world, tmp_path / "undisturbed")
     untouched = undisturbed.contents()
     places, answer = passed(undisturbed, monkeypatch)
     done = undisturbed.contents()
     undisturbed.close()
-    last = max((at for at, place in enumerate(places) if place == "commit.before"), default=len(places))
+    last = max((at for at, place in enumerate(places) if place in COMMITS), default=len(places))
     assert places
     for at, place in enumerate(places):
         trial = Trial(deed, world, tmp_path / f"{at}")
@@ -152,11 +257,11 @@ def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
         except StoreError as error:
             told = error
         where = f"{at}: {place}, told {told!r}"
-        assert told is None or isinstance(told, StoreBusy) == (kind == "busy"), where
+        assert told is None or isinstance(told, StoreBusy) == (kind in BUSY), where
         assert trial.is_free(), where
         if kind == "integrity" and not told:
             trial.act()  # what a trigger refuses may be answered in the same transaction, by another end
-        elif kind == "busy" and not told:
+        elif not told and (kind == "busy" or engine == "postgres"):
             pass  # it was asked again until it succeeded
         elif at <= last:
             if places.count("begin") == 1 and at >= places.index("begin.before") and told:
@@ -170,7 +275,7 @@ def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
 
 
 @pytest.mark.fault(70, 71)
-def test_jobs_that_may_have_been_committed_are_not_put_again(world: Path, tmp_path: Path) -> None:
+def test_jobs_that_may_have_been_committed_are_not_put_again(world: World, tmp_path: Path) -> None:
     deed = Deed("put each", "producer", lambda role: role.put_each([NewJob("new", "{}"), NewJob("new", "{}")]))
     trial = Trial(deed, world, tmp_path / "trial")
     with pytest.raises(StoreError):
@@ -182,9 +287,9 @@ def test_jobs_that_may_have_been_committed_are_not_put_again(world: Path, tmp_pa
 
 
 @pytest.mark.fault(70, 71)
-def test_every_statement_is_one_of_some_deed(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_statement_is_one_of_some_deed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: set[str] = set()
-    for number, deed in enumerate(DEEDS):
+    for number, deed in enumerate(DEEDS["sqlite"]):
         trial = Trial(deed, world, tmp_path / f"{number}")
         reached |= {place.partition(".")[0] for place in passed(trial, monkeypatch)[0]}
         trial.close()
@@ -216,12 +321,13 @@ def test_a_migration_can_be_tried_again(kind: str, tmp_path: Path) -> None:
 @pytest.mark.fault(70, 71)
 @pytest.mark.parametrize("kind", ["busy", "full", "error"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_whose_opening_fails_leaves_nothing_behind(role: str, kind: str, world: Path) -> None:
+def test_a_role_whose_opening_fails_leaves_nothing_behind(role: str, kind: str, world: World, tmp_path: Path) -> None:
+    engine = world.fresh(tmp_path / "world")
     before = descriptors()
     arm(f"open.before=fail:{kind}*9;open=fail:{kind}*9")
     for _ in range(3):
         with pytest.raises(StoreError):
-            ROLES[role](open_engine(f"sqlite:///{world}"))
+            ROLES[role](engine)
     if descriptors() != before:
         gc.collect()
         assert descriptors() == before

@@ -68,7 +68,12 @@ def test_a_job_that_kills_every_worker_ends_in_quarantine_and_others_go_on(make_
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize("place", ["settle_done.before", "settle_done", "claim_one@2"])
+@pytest.mark.parametrize(
+    ("make_site", "place"),
+    [("sqlite", "settle_done.before"), ("sqlite", "settle_done"), ("sqlite", "claim_one@2"),
+     ("postgres", "settle_and_claim.before@2")],
+    indirect=["make_site"],
+)  # fmt: skip
 def test_a_worker_killed_between_its_handlers_end_and_the_commit_has_the_job_run_again(
     make_site: MakeSite, place: str
 ) -> None:
@@ -87,10 +92,15 @@ def test_a_worker_killed_between_its_handlers_end_and_the_commit_has_the_job_run
 
 
 @pytest.mark.fault(4)
-def test_a_worker_killed_after_the_commit_has_nothing_run_again(make_site: MakeSite) -> None:
+@pytest.mark.parametrize(
+    ("make_site", "place"),
+    [("sqlite", "settle_done.committed=kill"), ("postgres", "settle_and_claim.committed=kill@2")],
+    indirect=["make_site"],
+)
+def test_a_worker_killed_after_the_commit_has_nothing_run_again(make_site: MakeSite, place: str) -> None:
     site = make_site(ONE)
     first, second = site.queue.enqueue_many("work", [{}, {}])
-    point = "worker:settle_done.committed=kill"
+    point = f"worker:{place}"
     site.start(env=site.failpoints(point))
     died = site.hit(point)
     assert site.job(first).status is Status.DONE

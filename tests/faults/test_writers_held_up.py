@@ -29,6 +29,7 @@ lock_time = "1s"
 CLIENT = "import sys; from supervisor import Queue; print(Queue(sys.argv[1]).enqueue('work'))"
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(23)
 def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: MakeSite) -> None:
     site = make_site(POOL.replace("workers = 2", "workers = 1"))
@@ -47,6 +48,7 @@ def test_an_application_that_blocks_the_database_costs_nobody_a_lock(make_site: 
     assert not site.event("worker_died")
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(23)
 def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: MakeSite) -> None:
     site = make_site(POOL.replace("1s", "60s"))
@@ -63,6 +65,7 @@ def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: 
     site.verdict(hit=[hit])
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(24)
 def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -80,6 +83,7 @@ def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_sit
     site.verdict(hit=jobs[:2])  # what it had finished could not be recorded
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(24)
 def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(make_site: MakeSite) -> None:
     site = make_site(POOL)
@@ -102,6 +106,7 @@ def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(ma
     assert supervisor.poll() is None
 
 
+@pytest.mark.sqlite
 @pytest.mark.fault(24)
 def test_a_stopped_client_that_holds_the_writers_lock_is_passed_by(make_site: MakeSite) -> None:
     site = make_site(POOL)

@@ -156,3 +156,6 @@ def test_sessions_that_are_ended_again_and_again_stop_nobody(
         assert postgres.kill_backends(site.url)
     wait_for(lambda: site.count("done") == len(jobs), "all to be done", 60.0)
     site.verdict(hit=jobs)
+    # Nobody takes a worker's own new connection for a descriptor that a handler has replaced.
+    assert not site.event("worker_died")
+    assert site.rows("SELECT sum(crashes) FROM jobs") == [(0,)]

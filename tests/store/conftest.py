@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,17 +9,16 @@ import pytest
 
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
-from tests.postgres_server import VARIABLE, Databases
+from tests.postgres_server import Databases
 from tests.store.kit import ENGINES, Desk, emptied
 
 
 @pytest.fixture(scope="session")
-def kept_database(request: pytest.FixtureRequest) -> Iterator[str]:
+def kept_database(shared_postgres: str) -> Iterator[str]:
     """The URL of a database of a PostgreSQL server that the tests of a process use one after the other: to empty it
     takes a tenth of the time that another one would take.
     """
-    given = os.environ.get(VARIABLE)
-    server = Databases(given) if given else request.getfixturevalue("postgres_home").shared()
+    server = Databases(shared_postgres)
     yield server.fresh_database()
     server.drop_all()
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
@@ -29,6 +28,7 @@ from supervisor.store.base import (
     SupervisorRecord,
 )
 from supervisor.store.sqlite import duties
+from tests.ledger import query
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
 WANTED = JobSelector(("tag", "mail"), "gpu")
@@ -56,7 +56,7 @@ ROLES: dict[str, Callable[[Engine], Any]] = {
 def make_world(engine: Engine) -> None:
     """Deeds know its jobs by their numbers: 1-6 are held by w1, of which 2 is to be cancelled, 7 by a foreign
     program, 8 and 9 are due, 10-12 are due elsewhere, 13 has failed, 14 is quarantined, 15 and 16 are old,
-    17 requires what cannot be read, 18 is alone of its type; rows of the application point at 15.
+    17 requires what cannot be read, or what nobody has, 18 is alone of its type; rows of the application point at 15.
     """
     desk = Desk.at(engine)
     desk.maintenance.registry.register(supervisor_record("s1", engine, "nowhere"))
@@ -75,7 +75,8 @@ def make_world(engine: Engine) -> None:
         desk.finish(desk.put(f"end{number}", max_attempts=1), status)
     for number, status in enumerate((Status.DONE, Status.FAILED)):
         desk.finish(desk.put(f"old{number}", at=OLD, max_attempts=1), status, at=OLD)
-    _foreign(engine, "INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', CAST(x'ff' AS TEXT), ?)", T0)
+    unreadable = "'nothing'" if engine.database.file is None else "CAST(x'ff' AS TEXT)"
+    _foreign(engine, f"INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', {unreadable}, ?)", T0)
     desk.put("solo")
     _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
     _foreign(engine, "INSERT INTO pictures VALUES (15)")
@@ -89,34 +90,49 @@ def make_world(engine: Engine) -> None:
 
 
 def _foreign(engine: Engine, sql: str, *parameters: object) -> None:
-    with contextlib.closing(sqlite3.connect(_file(engine))) as connection, connection:
-        connection.execute(sql, parameters)
-
-
-def _file(engine: Engine) -> Path:
-    return Path(engine.url.removeprefix("sqlite:///"))
+    query(engine.url if engine.database.file is None else engine.database.file, sql, *parameters)
 
 
 def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
     """Everything that is in it, apart from times of which nothing is decided."""
+    if engine.database.file is None:
+        return _contents_of_server(engine.url)
     found = {}
-    with contextlib.closing(sqlite3.connect(_file(engine))) as connection:
+    with contextlib.closing(sqlite3.connect(engine.database.file)) as connection:
         connection.text_factory = bytes
         tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
         for name, definition in tables:
             if definition not in _SELECTS:
-                _SELECTS[definition] = _select(connection, name.decode())
+                columns = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({name.decode()})")]
+                _SELECTS[definition] = _select(name.decode(), columns)
             found[name.decode()] = connection.execute(_SELECTS[definition]).fetchall()
     return found
+
+
+def _contents_of_server(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Without what is by the server's clock, and without the numbers of rows that nothing refers to."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        columns: dict[str, list[str]] = {}
+        for table, column in connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+            " ORDER BY table_name, ordinal_position"
+        ):
+            columns.setdefault(table, []).append(column)
+        own = {"job_errors": {"id"}, "job_runs": {"number"}, "job_supervisors": {"lease_until"}}
+        return {
+            table: connection.execute(_select(table, set(names) - own.get(table, set()))).fetchall()
+            for table, names in columns.items()
+        }
 
 
 _SELECTS: dict[bytes, str] = {}  # by the table's definition: the same tables are looked at thousands of times
 
 
-def _select(connection: sqlite3.Connection, table: str) -> str:
-    columns = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({table})")]
-    kept = ", ".join(name for name in columns if name not in ("created_at", "updated_at"))
-    return f"SELECT {kept} FROM {table} ORDER BY 1"
+def _select(table: str, columns: Iterable[str]) -> str:
+    kept = ", ".join(sorted(name for name in columns if name not in ("created_at", "updated_at")))
+    return f"SELECT {kept} FROM {table} ORDER BY {kept}"
 
 
 def _claim(number: int, type_: str = "tag") -> Claim:
@@ -193,7 +209,6 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
 def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
     dead = [crashed(_claim(1), BROKEN, POLICY, 3, chance=0.5), *(released(_claim(n)) for n in range(2, 7))]
     return {
-        "version": (lambda r: r._connection.version() > 0, True),
         "supervisors": (lambda r: r.registry.supervisors(), True),
         "register": (
             lambda r: r.registry.register(
@@ -224,8 +239,6 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "controls": (lambda r: r.controls.current(), True),
         "prune": (lambda r: r.finished.prune(0, 100, T0 - 10, T0 - 10), False),
         "revive": (lambda r: r.finished.redrive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
-        "checkpoint": (lambda r: duties.checkpoint(r._connection), True),
-        "truncate": (lambda r: duties.truncate_log(r._connection), True),
         "queue_sizes": (lambda r: r.backlog.queue_sizes(NOW), True),
         "record minutes": (
             lambda r: (r.history.counted("s1"), r.history.record("s1", "{1}", "{2}", [Minute(T0, "tag", done=2)]))[0],
@@ -233,8 +246,20 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         ),
         "roll up": (lambda r: r.history.roll_up(NOW), False),
         "forget history": (lambda r: r.history.forget(NOW), False),
+    }
+
+
+def _of_sqlite() -> dict[str, tuple[Callable[[Any], Any], bool]]:
+    return {
+        "version": (lambda r: r._connection.version() > 0, True),
+        "checkpoint": (lambda r: duties.checkpoint(r._connection), True),
+        "truncate": (lambda r: duties.truncate_log(r._connection), True),
         "inserted": (lambda r: duties.inserted_so_far(r._connection), True),
     }
+
+
+def _of_server() -> dict[str, tuple[Callable[[Any], Any], bool]]:
+    return {"duties": (lambda r: [duty.run(NOW) and None for duty in r.duties(None)], True)}
 
 
 def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
@@ -321,15 +346,19 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
     }
 
 
-DEEDS = [
-    Deed(name, role, act, repeatable)
-    for role, deeds in (
-        ("producer", _of_producer()),
-        ("claims", _of_claims()),
-        ("maintenance", _of_maintenance()),
-        ("schedules", _of_schedules()),
-        ("maintenance", _of_alerts()),
-        ("operations", _of_operations()),
-    )
-    for name, (act, repeatable) in deeds.items()
-]
+def _deeds(*groups: tuple[str, dict[str, tuple[Callable[[Any], Any], bool]]]) -> list[Deed]:
+    return [Deed(name, role, *deed) for role, deeds in groups for name, deed in deeds.items()]
+
+
+EVERYWHERE = _deeds(
+    ("producer", _of_producer()),
+    ("claims", _of_claims()),
+    ("maintenance", _of_maintenance()),
+    ("schedules", _of_schedules()),
+    ("maintenance", _of_alerts()),
+    ("operations", _of_operations()),
+)
+DEEDS = {
+    "sqlite": EVERYWHERE + _deeds(("maintenance", _of_sqlite())),
+    "postgres": EVERYWHERE + _deeds(("maintenance", _of_server())),
+}

@@ -6,11 +6,11 @@ import http.client
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from supervisor.config.settings import AdminSettings
+from supervisor.engine import open_engine
 from tests.site_under_test import Site, wait_for
 
 # Of an application that is asked in this process, without its socket.
@@ -69,7 +69,7 @@ def admin_of(site: Site, supervisor: subprocess.Popen[bytes], *, other_than: int
         return news if serving else None
 
     news = wait_for(there, "the admin process")
-    token = Path(f"{site.database}-supervisor/admin-token")
+    token = open_engine(site.url).database.folder / "admin-token"
     admin = Admin(news["pid"], news["listen"], token.read_text().strip() if token.exists() else "")
     if not admin.listen.startswith("unix:"):
         assert admin.get("/login") in (200, 303)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.adapt import Buffer
+from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
@@ -20,11 +21,14 @@ from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.inserting import Inserter
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row, RowRefused
+from supervisor.system import released
 
 MINIMUM_SERVER = 140000
 LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
 STATEMENT_TIMEOUT = 60.0  # seconds: none of ours takes so long
 _IDLE_TIMEOUT = 60.0  # seconds that a transaction of a stopped process may hold its rows
+_FAILPOINTS = "SUPERVISOR_FAILPOINTS"
+_OPENING = "SET client_encoding"
 
 Answer = TypeVar("Answer")
 
@@ -56,11 +60,19 @@ class _Session:
     def __init__(self) -> None:
         self.raw: psycopg.Connection[Row] | None = None
         self.generation = _generation
+        self._number = -1  # of its descriptor
         _living.add(self)
+
+    def open(self, raw: psycopg.Connection[Row]) -> psycopg.Connection[Row]:
+        self.raw, self._number = raw, raw.fileno()
+        released.taken.add(self._number)
+        return raw
 
     def close(self) -> None:
         opened, self.raw = self.raw, None
         if opened is not None:
+            released.taken.discard(self._number)
+            released.numbers.add(self._number)  # the driver may have closed it already
             opened.close()
 
     def leave(self) -> object:
@@ -97,14 +109,16 @@ class Connection:
         session = self._session
         if session.generation != _generation:
             raise StoreError("this connection was opened before a fork; open the store again in this process")
-        if session.raw is None or session.raw.closed:
-            session.raw = self._connect()
-        return session.raw
+        opened = session.raw
+        if opened is not None and not opened.closed and opened.pgconn.transaction_status == TransactionStatus.IDLE:
+            return opened
+        session.close()  # whoever used it was interrupted: what is asked for now would be part of that transaction
+        return session.open(self._connect())
 
     def _connect(self) -> psycopg.Connection[Row]:
         where = self.address.shown
         try:
-            raw = psycopg.connect("", autocommit=True, **self.address.options)
+            raw = _connection_type().connect("", autocommit=True, **self.address.options)
         except psycopg.Error as error:
             raise translated(error, where) from None
         try:
@@ -117,7 +131,7 @@ class Connection:
             raw.adapters.register_dumper(str, _TextDumper)
             raw.execute(
                 # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
-                f"SET client_encoding = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
+                f"{_OPENING} = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
                 f" SET statement_timeout = {STATEMENT_TIMEOUT * 1000:.0f};"
                 f" SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT * 1000:.0f};"
                 f" SET synchronous_commit = {'on' if self._durable else 'off'}"
@@ -170,8 +184,9 @@ class Connection:
             raise StoreUnavailable(f"{self.address.shown}: the server is read-only; {hint}")
 
     def drop_if_lost(self, error: BaseException) -> None:
-        """A connection that has failed once is never used again."""
-        if is_lost(error) or (self._session.raw is not None and self._session.raw.broken):
+        """A connection that has failed once is never used again, nor is one whose transaction is still open."""
+        opened = self._session.raw
+        if is_lost(error) or (opened is not None and opened.pgconn.transaction_status != TransactionStatus.IDLE):
             self.close()
 
     def close(self) -> None:
@@ -189,19 +204,19 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         connection = self._connection
-        idle = connection.raw
+        self._raw = connection.raw
         try:
-            idle.execute("BEGIN")
+            self._raw.execute("BEGIN")
         except psycopg.Error as error:
             connection.drop_if_lost(error)
             if not is_lost(error):
                 raise translated(error, connection.address.shown) from None
-            try:  # it was lost while nobody used it
-                connection.raw.execute("BEGIN")
+            self._raw = connection.raw  # it was lost while nobody used it
+            try:
+                self._raw.execute("BEGIN")
             except psycopg.Error as again:
                 connection.close()
                 raise translated(again, connection.address.shown) from None
-        self._raw = connection.raw
         return self
 
     def execute(self, sql: str, parameters: Any = (), /) -> psycopg.Cursor[Row]:
@@ -248,6 +263,15 @@ class Transaction:
         except psycopg.Error:
             self._connection.close()
         self._connection.drop_if_lost(error)
+
+
+def _connection_type() -> type[psycopg.Connection[Any]]:
+    """The driver's own, or for tests one with fail-points."""
+    if _FAILPOINTS not in os.environ:
+        return psycopg.Connection
+    from supervisor.store.postgres.failing import connection_type
+
+    return connection_type(QUERIES.statements, _OPENING)
 
 
 def _named(parameters: Any) -> Any:

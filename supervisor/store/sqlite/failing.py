@@ -1,10 +1,4 @@
-"""A connection on which every named statement is a fail-point: for tests, see CONTRIBUTING.md.
-
-The statement `settle` offers `settle.before`, `settle` (it has run; a transaction is still open) and
-`settle.committed` (so is the transaction that it was part of; without one, that is at once). An error at the
-first means that it has not run, at the second that the transaction is rolled back, at the last that the answer
-of the commit was lost. `begin`, `commit` and some pragmas offer the first two.
-"""
+"""A connection on which every named statement is a fail-point, see supervisor/store/sql/failing.py: for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from supervisor.domain.errors import ConfigError
+from supervisor.store.sql.failing import Passages, places, verify
 from supervisor.system import failpoints
 
 # Statements that are not in queries.sql, by their text.
@@ -45,18 +39,9 @@ _names: dict[str, str] = {}  # by the statement's text
 
 def connection_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
     """The class to connect with. Raises ConfigError if the environment names an unknown place."""
-    try:
-        failpoints.verify(places(statements), KINDS)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
+    verify(places(statements, (*OTHERS.values(), *STEPS)), KINDS)
     _names.update({text: name for name, text in statements.items()})
     return FailingConnection
-
-
-def places(statements: Mapping[str, str]) -> list[str]:
-    """Every place that connections offer."""
-    named = [f"{name}{when}" for name in statements for when in (".before", "", ".committed")]
-    return named + [f"{name}{when}" for name in (*OTHERS.values(), *STEPS) for when in (".before", "")]
 
 
 class FailingConnection(sqlite3.Connection):
@@ -64,7 +49,7 @@ class FailingConnection(sqlite3.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._uncommitted: list[str] = []
+        self._passages = Passages(_names, OTHERS, self.reach, lambda: self.in_transaction)
 
     def cursor(self, factory: Any = None) -> Any:
         return super().cursor(_Cursor if factory is None else factory)
@@ -77,29 +62,11 @@ class FailingConnection(sqlite3.Connection):
 
     def run(self, sql: str, execute: Callable[[], object]) -> None:
         """Run a statement, with its fail-points before and after."""
-        name, open_before = _names.get(sql), self.in_transaction
-        place = name or OTHERS.get(sql)
-        if not open_before:
-            self._uncommitted = []  # of a transaction that an error has ended
-        if place is not None:
-            self.reach(f"{place}.before")
-        execute()
-        if place is not None:
-            self.reach(place)
-        if name is not None:
-            self._uncommitted.append(name)
-        if not self.in_transaction:
-            self._end(committed=not sql.startswith("ROLLBACK"))
+        self._passages.run(sql, execute)
 
     def reach(self, place: str) -> None:
         """Does nothing unless a test has asked for it."""
         failpoints.reach(place, lambda kind: KINDS[kind]() if kind in KINDS else None)
-
-    def _end(self, *, committed: bool) -> None:
-        """No transaction is open any more."""
-        ran, self._uncommitted = dict.fromkeys(self._uncommitted), []
-        for name in ran if committed else ():
-            self.reach(f"{name}.committed")
 
 
 class _Cursor(sqlite3.Cursor):

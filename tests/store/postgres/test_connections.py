@@ -117,3 +117,17 @@ def test_a_connection_is_refused_in_a_forked_child(desk: Desk) -> None:
             claims.held_by("w1")
     finally:
         connections._generation = before
+
+
+def test_what_an_interrupted_call_has_left_open_is_no_part_of_the_next(desk: Desk, engine: Engine) -> None:
+    """Whoever is interrupted in an instant between two lines leaves a transaction open: what is settled then would
+    never be committed.
+    """
+    job = desk.put()
+    claim = desk.one()
+    transaction = desk.claims._connection.write()
+    transaction.__enter__()
+    assert desk.settle(done(claim, None)) == []
+    assert desk.status(job) is Status.DONE
+    with psycopg.connect(engine.url) as other:
+        assert other.execute("SELECT status FROM jobs").fetchall() == [("done",)]
