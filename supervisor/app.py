@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import supervisor
 from supervisor.config import Settings, alerts, load
+from supervisor.config.hosts import of_host, own_host
 from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.engine import open_engine
@@ -44,11 +45,13 @@ def run(
     observer: Observer | None = None,
     network: bool = False,
     watch: bool = False,
+    drain_then_exit: bool = False,
 ) -> int:
     """`supervisor run`: returns the exit code. Raises ConfigError or StoreError before anything is started.
 
     `network` allows a network file system under the database. Also raises StoreError if another file replaces the
     database later on. `watch` reloads when files of the application change; raises OSError if they cannot be watched.
+    `drain_then_exit` ends it when its host is drained and no job runs.
     """
 
     def read() -> Settings:
@@ -56,7 +59,8 @@ def run(
 
     standard.make_safe()
     whole = read()
-    settings = only(whole, tuple(pools))
+    host = own_host(whole.database)
+    settings = only(whole, tuple(pools), host)
     gc.enable()  # the command line starts with it disabled
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
@@ -82,7 +86,7 @@ def run(
     record = SupervisorRecord(
         id=identity,
         pid=os.getpid(),
-        host=socket.gethostname(),
+        host=host,
         machine_id=engine.ownership.machine_id,
         boot_id=engine.ownership.boot_id,
         owner_lock=str(owner.path),
@@ -90,12 +94,13 @@ def run(
         config=str(settings.path),
         version=supervisor.__version__,
         started_at=time.time(),
+        node=engine.ownership.node,
     )
 
     def serve_admin(settings: Settings, channel: Channel, listening: socket.socket) -> int:
         from supervisor.admin.entry import become  # in the child only: no other process loads a web framework
 
-        return become(settings, engine, board.slot(ADMIN_SLOT), channel, listening)
+        return become(settings, engine, board.slot(ADMIN_SLOT), channel, listening, identity)
 
     return Supervisor(
         settings,
@@ -103,10 +108,11 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools)), engine.database.folder),
+        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools), host), engine.database.folder),
         serve_admin=serve_admin,
         burst=Burst(observer) if burst else None,
         sources=sources,
+        drain_then_exit=drain_then_exit,
     ).run()
 
 
@@ -157,15 +163,13 @@ def _refuse_name_clash() -> None:
         raise ConfigError([f"{finding.fact}: {finding.advice}"])
 
 
-def only(settings: Settings, names: tuple[str, ...]) -> Settings:
-    """The settings with only these pools, or all pools if there are no names. Raises ConfigError."""
+def only(settings: Settings, names: tuple[str, ...], host: str) -> Settings:
+    """The settings with only these pools, or all without names, as far as they run on this host. Raises ConfigError."""
     unknown = [name for name in names if name not in settings.pools]
     if unknown:
         known = ", ".join(settings.pools)
         raise ConfigError([f"{settings.path}: there is no pool {name!r}; the pools are {known}" for name in unknown])
-    if not names:
-        return settings
-    return settings._replace(pools={name: settings.pools[name] for name in names})
+    return settings._replace(pools=of_host(settings.pools, names, host))
 
 
 def runtime_folder(engine: Engine) -> Path:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,20 +112,27 @@ class Site:
     # Processes
 
     def start(
-        self, *arguments: str, wait: bool = True, env: Mapping[str, str] | None = None, **options: Any
+        self,
+        *arguments: str,
+        wait: bool = True,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start `supervisor run` and wait until it is in the registry with its pools running."""
+        """Start `supervisor run` and wait until it is in the registry with its pools running. `program` runs the
+        command, if that is a special one.
+        """
         mark = f"{self.folder}#{len(self.supervisors)}"
         words = ["run", "-c", str(self.config), *arguments]
         environment = {**(os.environ if env is None else env), MARK: mark}
         with self.log.open("ab") as log:
             process: Any
-            if can_fork(environment, options):
+            if not program and can_fork(environment, options):
                 web = "[admin]" in self.config.read_text()
                 both = log.fileno()
                 process = forkserver.start(words, env=environment, cwd=self.folder, out=both, err=both, web=web)
             else:
-                command = [sys.executable, "-m", "supervisor", *words]
+                command = [*(program or (sys.executable, "-m", "supervisor")), *words]
                 process = subprocess.Popen(command, stderr=log, stdout=log, cwd=self.folder, env=environment, **options)
         self.supervisors.append(process)
         self._marks[process.pid] = f"{MARK}={mark}".encode()

@@ -23,8 +23,10 @@ from supervisor.system.slot import Slot
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, listening: socket.socket) -> int:
-    """Serve until the supervisor ends or requests it. Returns the exit code."""
+def become(
+    settings: Settings, engine: Engine, slot: Slot, channel: Channel, listening: socket.socket, supervisor: str
+) -> int:
+    """Serve until the `supervisor`, given by its id, ends or requests it. Returns the exit code."""
     signals.Inbox(obeyed=(), ignored=IGNORED)
     signals.unblock_all()
     assert settings.admin is not None
@@ -34,7 +36,7 @@ def become(settings: Settings, engine: Engine, slot: Slot, channel: Channel, lis
         channel.send({"problem": str(error)})
         return 1
     executor = StoreExecutor(engine)
-    state = AppState(settings.admin, keys, executor, Watch(executor), tuple(settings.pools))
+    state = AppState(settings.admin, keys, executor, Watch(executor), tuple(settings.pools), supervisor)
     server = Server(AccessMiddleware(make_app(state), keys, settings.admin), listening, channel, slot)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -56,6 +57,18 @@ def _supervisors(overview: Overview) -> Iterator[Metric]:
         "The number of supervisors that cannot use the database: locked, full, read-only, gone.",
         value=sum(bool(view.trouble) for view in living),
     )
+    drained = {_host(view.host): int(view.drained) for view in living}
+    yield _by("supervisor_host_drained", "1 if operators have drained the host: it claims no jobs.", "host", drained)
+    leases = {_host(view.host): inf if view.lease_left is None else view.lease_left for view in living}
+    about = "Until the lease of a host's supervisor ends if it is not renewed; +Inf where none is needed."
+    yield _by("supervisor_lease_seconds", about, "host", leases)
+    workers = Counter({_host(view.host): 0 for view in living})
+    workers.update(_host(worker.host) for worker in overview.workers)
+    yield _by("supervisor_host_workers", "Worker processes of a host.", "host", workers)
+
+
+def _host(name: str) -> str:
+    return str(json_safe(name))
 
 
 def _unhandled(overview: Overview) -> int:

@@ -16,13 +16,14 @@ from supervisor.config.settings import AdminSettings
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The state of one admin process. `pools` are the names of the configured pools."""
+    """The state of one admin process. `pools` are the names of the configured pools, `supervisor` is its owner's id."""
 
     settings: AdminSettings
     keys: Keys
     executor: StoreExecutor
     watch: Watch
     pools: tuple[str, ...]
+    supervisor: str = ""
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

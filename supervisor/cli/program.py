@@ -28,6 +28,8 @@ COMMANDS = {
     "pause": "steering",
     "resume": "steering",
     "scale": "steering",
+    "drain": "draining",
+    "undrain": "draining",
     "reload": "steering",
     "purge": "upkeep",
     "migrate": "upkeep",

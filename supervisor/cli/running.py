@@ -38,6 +38,12 @@ def run(
             help="Reload when Python files or the configuration below its folder change. For development.",
         ),
     ] = False,
+    drain_then_exit: Annotated[
+        bool,
+        typer.Option(
+            "--drain-then-exit", help="Exit when `supervisor drain` has drained this host and its jobs have ended."
+        ),
+    ] = False,
     allow_network: Annotated[
         bool,
         typer.Option(
@@ -74,6 +80,7 @@ def run(
             observer=observe if burst else None,
             network=allow_network,
             watch=watch,
+            drain_then_exit=drain_then_exit,
         )
     finally:
         if bar is not None:

@@ -33,6 +33,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
     Validates the file and imports each handler in a separate process, as a worker would.
     """
     from supervisor.config import alerts, task_checks
+    from supervisor.config.hosts import elsewhere, own_host
     from supervisor.config.schedules import untaken
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
@@ -48,8 +49,11 @@ def check(target: Target, as_json: AsJson = False) -> None:
     warnings = [*untaken(settings).values(), *alerts.untaken(settings), *task_checks.untaken(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
+    away = elsewhere(settings.pools, host := own_host(settings.database))
     told = {"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": list(settings.pools)}
-    result(told, f"{path}: OK; pools: {', '.join(settings.pools)}", as_json=as_json)
+    text = f"{path}: OK; pools: {', '.join(settings.pools)}"
+    notes = [f"the pool {name} runs on {where}, not on this host, {host}" for name, where in away.items()]
+    result(told | {"elsewhere": away}, text, *notes, as_json=as_json)
 
 
 @on_target

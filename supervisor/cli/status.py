@@ -51,15 +51,28 @@ def _print(overview: Overview) -> None:
 
 
 def _supervisors(overview: Overview) -> None:
-    rows = [(s.pid, _state(s), span(overview.time - s.started_at), s.config) for s in overview.supervisors]
-    _section("Supervisors", ("pid>", "state", "up", "configuration"), rows, wrap=True)
+    several = _several(overview)
+    rows = []
+    for s in overview.supervisors:
+        host = (s.host, NOTHING if s.lease_left is None else span(max(0.0, s.lease_left))) if several else ()
+        rows.append((*host, s.pid, _state(s), span(overview.time - s.started_at), s.config))
+    hosts = ("host", "lease>") if several else ()
+    _section("Supervisors", (*hosts, "pid>", "state", "up", "configuration"), rows, wrap=True)
     for supervisor in overview.supervisors:
         if supervisor.admin is not None and not supervisor.admin.problem:
             line(f"admin process at {supervisor.admin.listen}")
 
 
+def _several(overview: Overview) -> bool:
+    """Whether there are, or may be, several hosts."""
+    hosts = {supervisor.host for supervisor in overview.supervisors}
+    return len(hosts) > 1 or any(supervisor.lease_left is not None for supervisor in overview.supervisors)
+
+
 def _state(supervisor: SupervisorView) -> str:
-    return "stopping" if supervisor.alive and supervisor.stopping else _STATES[supervisor.alive]
+    if supervisor.alive and supervisor.stopping:
+        return "stopping"
+    return "drained" if supervisor.alive and supervisor.drained else _STATES[supervisor.alive]
 
 
 def _findings(overview: Overview) -> None:
@@ -79,16 +92,18 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]
 
 
 def _pools(overview: Overview) -> None:
-    rows = []
+    rows, several = [], _several(overview)
     for pool in overview.pools:
         leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
         size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
-        rows.append((pool.name, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
-    _section("Pools", ("pool", "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True)
+        host = (pool.host,) if several else ()
+        rows.append((pool.name, *host, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
+    host = ("host",) if several else ()
+    _section("Pools", ("pool", *host, "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True)
 
 
 def _workers(overview: Overview) -> None:
-    rows = []
+    rows, several = [], _several(overview)
     devices = any(worker.device is not None for worker in overview.workers)
     for worker in overview.workers:
         job = "" if worker.job is None else f"job {worker.job} for {span(worker.running_for)}"
@@ -96,9 +111,10 @@ def _workers(overview: Overview) -> None:
         doing = ", ".join(filter(None, (job, activity(worker)))) or NOTHING
         memory = NOTHING if worker.memory is None else human_size(worker.memory)
         device = (worker.device or NOTHING,) if devices else ()
-        rows.append((worker.name, worker.pid, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
-    device = ("device",) if devices else ()
-    _section("Workers", ("worker", "pid>", "state", *device, "memory>", "beat>", "runs>", "doing"), rows)
+        who = (worker.name, *((worker.host,) if several else ()), worker.pid)
+        rows.append((*who, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
+    device, host = ("device",) if devices else (), ("host",) if several else ()
+    _section("Workers", ("worker", *host, "pid>", "state", *device, "memory>", "beat>", "runs>", "doing"), rows)
 
 
 def _types(overview: Overview) -> None:

@@ -177,6 +177,7 @@ def _pool(
         min_workers=low,
         max_workers=high,
         capabilities=tuple(pool.get("capabilities")),
+        hosts=tuple(pool.get("hosts")),
         gpus=tuple(pool.get("gpus")),
         cpu_affinity=tuple(pool.get("cpu_affinity")),
         middleware=tuple(pool.get("middleware")),

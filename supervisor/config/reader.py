@@ -13,12 +13,14 @@ from supervisor.config import admin, cores, types
 from supervisor.config import database as addresses
 from supervisor.config.alerts import alerts
 from supervisor.config.checking import Checked, checked
+from supervisor.config.hosts import own_host, runs_on
 from supervisor.config.pools import build
 from supervisor.config.problems import Report, shown
 from supervisor.config.programs import report_missing
 from supervisor.config.schedules import schedules
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
+from supervisor.config.values import one_of
 from supervisor.domain.errors import ConfigError
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -44,6 +46,8 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None, sourc
     if not sources:
         found.report.of_sources.clear()
     if to_run is not None:
+        host = own_host(found.settings.database)
+        to_run = to_run or [name for name, pool in found.settings.pools.items() if runs_on(pool, host)]
         report_missing(found.settings, found.report, to_run)
         cores.report_absent(found.settings, found.report, to_run)
         admin.report_uninstalled(found.settings, found.report)
@@ -65,7 +69,8 @@ def survey(path: Path, database: str | None) -> Survey:
     planned = schedules(raw.get("schedules", []), report)
     raised = alerts(raw.get("alerts", []), pools, planned, report)
     interface = admin.admin(raw.get("admin"), folder, report)
-    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, raised, interface)
+    partition = _on_partition(raw, report)
+    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition)
     return Survey(settings, report, str(path), text, override)
 
 
@@ -123,6 +128,14 @@ def _defaults(raw: object, report: Report) -> Checked:
             report.add(("defaults", key), "each pool has its own; it cannot have a default")
         raw = {key: value for key, value in raw.items() if key not in NAMING}
     return checked(PoolTable, raw, ("defaults",), report)
+
+
+def _on_partition(raw: dict[str, Any], report: Report) -> Any:
+    try:
+        return one_of("finish", "stop")(raw.get("on_partition", "finish"))
+    except ValueError as error:
+        report.add(("on_partition",), str(error))
+        return "finish"
 
 
 def _override(url: str, problems: list[str]) -> str:

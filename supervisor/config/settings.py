@@ -81,6 +81,7 @@ class PoolSettings(NamedTuple):
     scale_down_delay: float
     idle_timeout: float  # after this time without workers, the template's memory is released
     capabilities: tuple[str, ...]
+    hosts: tuple[str, ...]  # patterns of names; empty: it runs on every host
     prefetch: int | None  # None: determined by the worker's own speed
     concurrency: int  # jobs that one worker runs at the same time
     batch_size: int
@@ -141,3 +142,4 @@ class Settings(NamedTuple):
     schedules: tuple[Schedule, ...] = ()
     alerts: tuple[Alert, ...] = ()
     admin: AdminSettings | None = None  # None: no admin process
+    on_partition: Literal["finish", "stop"] = "finish"  # what happens to running jobs when the lease cannot be renewed

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from supervisor.config.hosts import host_pattern
 from supervisor.config.problems import shown
 from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
 from supervisor.domain.alerts import WHEN
@@ -290,6 +291,7 @@ class PoolTable(Table):
     scale_down_delay = Key(duration, 30.0)
     idle_timeout = Key(duration, 300.0)
     capabilities = Key[list[str]](listed(text(_capability), _distinct), [])
+    hosts = Key[list[str]](listed(text(host_pattern), _distinct), [])
     prefetch = Key(_prefetch, None)
     concurrency = Key(whole(1, MOST_AT_ONCE), 1)
     batch_size = Key(whole(1, MOST_IN_A_BATCH), 1)
@@ -377,7 +379,7 @@ class LogTable(Table):
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
-TOP = ("database", "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
+TOP = ("database", "on_partition", "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
@@ -390,6 +392,6 @@ HOMES = {
     **dict.fromkeys(RetentionTable.keys, "[retention]"),
     **dict.fromkeys(AdminTable.keys, "[admin]"),
     **dict.fromkeys(LogTable.keys, "[log]"),
-    "database": "the file itself, above its first [table]",
+    **dict.fromkeys(("database", "on_partition"), "the file itself, above its first [table]"),
 }
 """The table in which a key belongs, for keys found in another table."""

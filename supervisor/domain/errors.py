@@ -66,6 +66,10 @@ class StoreBusy(StoreUnavailable):
     """Another transaction held the write lock for longer than the time allowed; trying again may succeed."""
 
 
+class LeaseHeld(StoreError):
+    """A supervisor on another host that seemed to be dead is not."""
+
+
 class StoreGone(StoreUnavailable):
     """The file that was opened no longer has the database's name, so nothing more is written to it.
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.maintenance.messages import chunks, clipped
-from supervisor.store.base import Backlog, Controls
+from supervisor.maintenance.posted import taken_elsewhere
+from supervisor.store.base import Backlog, Controls, Registry
 from supervisor.system.channel import Message
 
 _REST = 0.2  # seconds between two checks while the database is changing
@@ -49,11 +50,18 @@ def control_poller(controls: Controls, pools: Collection[str], send: Callable[[M
     return Poller("controls", ask, send)
 
 
-def unhandled_types(backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None]) -> Poller:
-    """Types with pending jobs that none of our pools takes; the store returns a bounded number of them."""
+def unhandled_types(
+    backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None], registry: Registry
+) -> Poller:
+    """Types with pending jobs that none of our pools takes, and none of another host's; the store returns a bounded
+    number of them.
+    """
 
     def ask() -> list[Message]:
-        return [{"unhandled": [clipped(str(type_), _TYPE) for type_ in backlog.unhandled(types)]}]
+        found = backlog.unhandled(types)
+        if found and (others := taken_elsewhere(registry)):
+            found = backlog.unhandled([*types, *others])
+        return [{"unhandled": [clipped(str(type_), _TYPE) for type_ in found]}]
 
     return Poller("unhandled types", ask, send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
@@ -22,11 +23,19 @@ class DeadClaims:
         self._counter = counter
         self._decided: dict[str, list[Settlement]] = {}
 
-    def settle(self, incarnation: str, name: str, decide: Decide, now: float) -> tuple[int, list[Settlement]]:
-        """Returns how many claims were settled, and all decisions. Raises StoreError if one of them is refused."""
+    def settle(
+        self, incarnation: str, name: str, decide: Decide, now: float, supervisor: str = ""
+    ) -> tuple[int, list[Settlement]]:
+        """Returns how many claims were settled, and all decisions. Raises StoreError if one of them is refused, and
+        LeaseHeld if `supervisor` is given and has a lease again.
+        """
         settlements = self._decided.get(incarnation) or decide(self._locks.held_by(incarnation))
         self._decided[incarnation] = settlements
-        count = self._locks.settle_dead(incarnation, settlements, now, worker=name)
+        try:
+            count = self._locks.settle_dead(incarnation, settlements, now, worker=name, supervisor=supervisor)
+        except LeaseHeld:
+            del self._decided[incarnation]
+            raise
         del self._decided[incarnation]
         self._counter.settled(settlements, count, now, worker=name)
         return count, settlements

@@ -29,16 +29,25 @@ class Measured(Result):
 
 
 class DepthGauge(Duty):
-    """Measures after changes, while anything waits, and when the next delayed job becomes due."""
+    """Measures after changes, while anything waits, and when the next delayed job becomes due. While `claiming` says
+    that nothing may be claimed, nothing counts as due: no worker need be started for it.
+    """
 
     name = "depths"
     rest = 0.1
     quiet = True
 
-    def __init__(self, backlog: Backlog, pools: Mapping[str, JobSelector], send: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        backlog: Backlog,
+        pools: Mapping[str, JobSelector],
+        send: Callable[[Message], None],
+        claiming: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._backlog = backlog
         self._pools = pools
         self._send = send
+        self._claiming = claiming
         self._depths: dict[str, Depth] = {}
         self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
         self._failing: Items[str] = Items("pool")
@@ -55,7 +64,7 @@ class DepthGauge(Duty):
             if self._failing.ready(name):
                 with self._failing.attempt(name):
                     looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
-                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT)
+                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT) if self._claiming() else Depth()
                     self._looked[name] = looked
         changed = measured != self._depths
         # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.

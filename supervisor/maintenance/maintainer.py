@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from supervisor.domain.alerts import Alert
@@ -25,7 +26,9 @@ from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.history import HistoryRecorder
+from supervisor.maintenance.lease import DrainWatch, LeaseRenewal
 from supervisor.maintenance.messages import failing_duties, trouble_of
+from supervisor.maintenance.posted import post
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
 from supervisor.maintenance.recovery import Recovery
@@ -91,10 +94,17 @@ class Maintainer:
         self._deaths = Deaths(store.locks, board.run_logs, self._counter, channel.send)
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
-        self._waker = Waker(store.backlog, self._slots, wakes, self._watch)
+        self._gate = gate = board.gate
+        self._waker = Waker(store.backlog, self._slots, wakes, self._watch, gate.is_open)
         self._recovery = Recovery(store.registry, store.locks, orders.record.id, self._counter)
         self._history = HistoryRecorder(store.history, store.backlog, orders.record.id, board.counters)
-        self._start_up = StartUp(store.registry, orders.record, self._recovery, channel.send)
+        self._of_host: list[Duty] = [DrainWatch(store.controls, orders.record.host, gate)]
+        self._lease: LeaseRenewal | None = None
+        if lease_time := engine.ownership.lease_time:
+            gate.need_lease()
+            self._lease = LeaseRenewal(store.registry, orders.record, gate, lease_time, lambda: post(board))
+            self._of_host.insert(0, self._lease)
+        self._start_up = StartUp(store.registry, orders.record, self._recovery, channel.send, self._of_host)
         self._starting = self._scheduler(self._start_up)
         self._scheduler_of_duties = self._scheduler(*self._duties())
 
@@ -110,16 +120,17 @@ class Maintainer:
 
         of_engine = store.duties(self._log)
 
+        yield from self._of_host
         yield self._deaths
         yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield self._watch
         yield self._waker
-        yield DepthGauge(store.backlog, wanted, send)
+        yield DepthGauge(store.backlog, wanted, send, self._gate.is_open)
         renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
         yield control_poller(store.controls, wanted, send)
         yield cancel_poller(store.controls, orders.record.id, send)
-        yield unhandled_types(store.backlog, types, send)
+        yield unhandled_types(store.backlog, types, send, store.registry)
         if orders.burst:  # it ends when there is nothing left to do
             pools = tuple(wanted.values())
             yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)
@@ -152,7 +163,14 @@ class Maintainer:
         return {name: str(pool.get("problem", "")) for name, pool in pools.items() if pool.get("broken")}
 
     def _scheduler(self, *duties: Duty) -> Scheduler:
-        return Scheduler(duties, between=self._slot.beat, failed=self._count)
+        return Scheduler(duties, between=self._between, failed=self._count, wall=self._gate.now)
+
+    def _between(self) -> None:
+        """Before each duty: slow ones must not cost the lease."""
+        self._slot.beat()
+        if self._lease is not None and self._lease.overdue() and self._start_up.done:
+            with suppress(StoreError):
+                self._lease.run(self._gate.now())
 
     def run(self) -> int:
         """Recover, report, then run the duties until told to leave."""
@@ -258,10 +276,10 @@ class Maintainer:
             raise StoreError(f"{self._deaths.unsettled} deaths could not be settled; the next supervisor recovers them")
         for record in self._store.registry.workers_of(self._orders.record.id):
             report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
-            self._deaths.settle(report, time.time())
+            self._deaths.settle(report, self._gate.now())
 
     def _strike(self) -> None:
-        self._history.close(time.time())
+        self._history.close(self._gate.now())
         self._store.registry.forget(self._orders.record.id)
 
     def _attempt(self, step: Callable[[], object]) -> bool:

@@ -15,6 +15,7 @@ from supervisor.maintenance import leftovers
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.maintenance.items import Items
+from supervisor.maintenance.posted import Posted, read
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard, run_logs_of
@@ -42,8 +43,11 @@ class StillAlive(Exception):
 class Recovery(Duty):
     """Finds supervisors that are certainly dead; nobody else's jobs are touched.
 
-    Their workers are ended first, if this machine can tell which processes they are. If it cannot, one may live on for
-    some milliseconds and claim once more after its row is gone, so its claims are checked again for a few passes.
+    A supervisor on another host counts as dead when its lease has ended. It may come back at any moment; what has not
+    been settled then stays its own.
+
+    The workers of others are ended first, if this machine can tell which processes they are. If not, one may live on
+    for some milliseconds and claim once more after its row is gone, so its claims are checked again for a few passes.
     """
 
     name = "recovery"
@@ -55,7 +59,8 @@ class Recovery(Duty):
         self._locks = locks
         self._claims = DeadClaims(locks, counter or Counter())
         self._own = own
-        self._given_back: dict[str, int] = {}  # incarnations, and the number of passes left to check them
+        # Incarnations, their supervisors, and the number of passes left to check them.
+        self._given_back: dict[str, tuple[str, int]] = {}
         self._failing: Items[str] = Items("dead worker")
         self._log = events()
 
@@ -75,17 +80,22 @@ class Recovery(Duty):
     def _look_again(self, now: float) -> int:
         """Release what they have claimed since, uncharged: their death has been charged already."""
         jobs = 0
-        for incarnation in list(self._given_back):
+        for incarnation, (supervisor, _) in self._given_back.items():
             held = [released(claim) for claim in self._locks.held_by(incarnation)]
             if held:
                 with self._failing.attempt(incarnation):
-                    jobs += self._locks.settle_dead(incarnation, held, now)
-        self._given_back = {one: passes - 1 for one, passes in self._given_back.items() if passes > 1}
+                    jobs += self._locks.settle_dead(incarnation, held, now, supervisor=supervisor)
+        self._given_back = {one: (whose, left - 1) for one, (whose, left) in self._given_back.items() if left > 1}
         return jobs
 
     def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, stop_by: float) -> Recovered:
         """Settle its workers one by one, then remove its files and its row."""
-        board = leftovers.scoreboard(record)
+        self._registry.declare_dead(record)
+        here = own is None or record.machine_id == own.machine_id  # otherwise its paths mean nothing
+        board = leftovers.scoreboard(record) if here else None
+        posted = None
+        if board is None and record.id in (leases := self._registry.leases()):
+            posted = read(leases[record.id].posted)
         workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
         alive = leftovers.end_processes(record, workers, board, own)
         total = Recovered()
@@ -95,27 +105,32 @@ class Recovery(Duty):
             with self._failing.attempt(worker.incarnation, worker.name):
                 if worker.pid in alive:
                     raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
-                total = _added(total, self._settle(record, worker, board, now))
-                self._given_back[worker.incarnation] = _PASSES
+                total = _added(total, self._settle(record, worker, board, posted, now))
+                self._given_back[worker.incarnation] = record.id, _PASSES
         if self._registry.workers_of(record.id):
             return total  # to be tried again
-        leftovers.remove_files(record)
+        if here:
+            leftovers.remove_files(record)
         self._registry.forget(record.id)
         self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
         return replace(total, supervisors=1)
 
     def _settle(
-        self, record: SupervisorRecord, worker: WorkerRecord, board: Scoreboard | None, now: float
+        self,
+        record: SupervisorRecord,
+        worker: WorkerRecord,
+        board: Scoreboard | None,
+        posted: Posted | None,
+        now: float,
     ) -> Recovered:
-        begun, batch = _begun(board, worker)
-
         def decide(held: list[Claim]) -> list[Settlement]:
+            begun, batch = _begun(board, worker) if posted is None else posted.begun(worker.slot, held)
             decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
             if begun is None:
                 return decided
             return with_log(decided, begun, run_log.said(run_logs_of(Path(record.scoreboard)), worker.slot, *begun))
 
-        jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now)
+        jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now, record.id)
         return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))
 
 

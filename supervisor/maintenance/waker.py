@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Result
@@ -21,7 +22,8 @@ class Woken(Result):
 class Waker(Duty):
     """Posts min(idle workers, due jobs) to each pool, at every change.
 
-    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep.
+    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `claiming` tells
+    whether they may claim at all.
     """
 
     name = "waking"
@@ -30,19 +32,25 @@ class Waker(Duty):
     quiet = True
 
     def __init__(
-        self, backlog: Backlog, slots: SlotReader, pools: Mapping[str, tuple[JobSelector, int]], watch: CommitWatch
+        self,
+        backlog: Backlog,
+        slots: SlotReader,
+        pools: Mapping[str, tuple[JobSelector, int]],
+        watch: CommitWatch,
+        claiming: Callable[[], bool] = lambda: True,
     ) -> None:
         self._backlog = backlog
         self._slots = slots
         self._pools = pools
         self._watch = watch
+        self._claiming = claiming
         self._failing: Items[str] = Items("pool")
 
     def next_at(self, now: float) -> float | None:
         return self._failing.next_try(now)
 
     def run(self, now: float) -> Woken:
-        idle = self._slots.idle()
+        idle = self._slots.idle() if self._claiming() else Counter[str]()
         self._failing.keep(set(idle))  # a pool without idle workers is not tried
         posted = 0
         for name, count in idle.items():

@@ -15,9 +15,9 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import like, text_of
-from supervisor.ops.posted import living, pools_of, types_taken
+from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
-from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
+from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
@@ -230,7 +230,8 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
     from supervisor.config import load
 
     problems: list[str] = []
-    for path in sorted({record.config for record in supervisors}):
+    here = {one.record.config for one in seen(operations) if one.local or one.lease is None}
+    for path in sorted(here & {record.config for record in supervisors}):
         with suppress(PermissionError):
             try:
                 load(Path(path))
@@ -251,14 +252,15 @@ def await_reload(
     """
     number = operations.controls.current().reloads
     outcomes: dict[int, dict[str, Any]] = {}
-    left = {record.pid: record for record in asked}
+    left = {record.id: record for record in asked}
     until = None if seconds is None else time.monotonic() + seconds
     while left:
-        for pid, record in list(left.items()):
-            outcome = _reload_outcome(operations, record, number)
+        there = {one.record.id: one for one in seen(operations)}
+        for record in list(left.values()):
+            outcome = _reload_outcome(there.get(record.id), number)
             if outcome is not None:
-                outcomes[pid] = outcome
-                del left[pid]
+                outcomes[record.pid] = outcome
+                del left[record.id]
         if until is not None and time.monotonic() >= until:
             break
         if left:
@@ -266,12 +268,11 @@ def await_reload(
     return outcomes
 
 
-def _reload_outcome(operations: Operations, record: SupervisorRecord, number: int) -> dict[str, Any] | None:
+def _reload_outcome(one: Seen | None, number: int) -> dict[str, Any] | None:
     """None while the result is not known."""
-    board = Scoreboard.open(Path(record.scoreboard))
-    if board is None or operations.registry.owner_lives(record) is False:
+    if one is None or one.status is None:
         return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
-    news = board.supervisor_status().get("reload") or {}
+    news = one.status.get("reload") or {}
     told = (news.get("number") or 0) >= number and news["state"] != "running"
     return {key: news[key] for key in ("state", "problems", "pools")} if told else None
 

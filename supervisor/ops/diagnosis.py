@@ -31,7 +31,7 @@ class Finding:
     """`fact` is what was found, `advice` what to do about it. A fault prevents the supervisor from working properly.
 
     `name` tells the findings of `diagnose` apart. `blocks`: jobs that could run now do not, because of it. `type` is
-    the type of the jobs that it concerns, if it is one.
+    the type of the jobs that it concerns, `supervisor` the id of the supervisor, if it is one.
     """
 
     level: Level
@@ -41,6 +41,7 @@ class Finding:
     name: str = ""
     blocks: bool = False
     type: str = ""
+    supervisor: str = ""
 
 
 def good(about: str, fact: str) -> Finding:
@@ -101,13 +102,14 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
             yield Finding("note", "leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
         else:
             yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))
+            yield from _of_host(one, who)
 
 
 def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
     """The findings about a living supervisor; `unseen`: no scoreboard of any supervisor can be read."""
 
     def told(level: Level, name: str, fact: str, advice: str, *, blocks: bool = False) -> Finding:
-        return Finding(level, "supervisors", f"{who}{fact}", advice, name, blocks)
+        return Finding(level, "supervisors", f"{who}{fact}", advice, name, blocks, supervisor=one.id)
 
     if one.trouble:
         fact = f": the database cannot be used: {one.trouble}"
@@ -133,6 +135,18 @@ def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -
     if one.version != supervisor.__version__:
         fact = f" has version {one.version}, this is {supervisor.__version__}"
         yield told("note", "other_version", fact, "restart it at a convenient time: running jobs can finish")
+
+
+def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
+    """Why a living supervisor claims nothing."""
+    if one.lease_left is not None and one.lease_left <= 0:
+        fact = f"{who} cannot renew its lease: it claims nothing, and other hosts take over its jobs"
+        advice = "look at its log, and at its connection to the server"
+        yield Finding("fault", "supervisors", fact, advice, "no_lease", blocks=True, supervisor=one.id)
+    if one.drained:
+        fact = f"{who} claims no jobs: its host is drained"
+        advice = f"`supervisor undrain {one.host}` lets it claim jobs again"
+        yield Finding("note", "supervisors", fact, advice, "drained", blocks=True, supervisor=one.id)
 
 
 def _of_pools(seen: Overview) -> Iterator[Finding]:

@@ -1,13 +1,15 @@
-"""What supervisors have registered in the database, and posted on their scoreboards."""
+"""What supervisors have registered in the database, and posted on their scoreboards, or there for other hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from supervisor.store.base import Operations, SupervisorRecord
+from supervisor.maintenance.posted import Posted, present, read
+from supervisor.store.base import Lease, Operations, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot
 
 
 def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool | None, Scoreboard | None]]:
@@ -17,6 +19,35 @@ def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool 
         yield record, alive, None if alive is False else Scoreboard.open(Path(record.scoreboard))
 
 
+class Seen(NamedTuple):
+    """One supervisor: whether it lives (None: unknown), and what is to be seen of it from here. `local`: on its
+    scoreboard, otherwise what it has posted in the last seconds; `status` is None if neither can be read.
+    """
+
+    record: SupervisorRecord
+    alive: bool | None
+    lease: Lease | None
+    status: dict[str, Any] | None
+    workers: list[Snapshot]
+    local: bool
+
+
+def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
+    """Every supervisor of the registry. `now` is Unix seconds, for how long jobs have been running elsewhere."""
+    leases = operations.registry.leases()
+    for record, alive, board in registered(operations):
+        lease = leases.get(record.id)
+        if board is not None:
+            workers = [slot for _, slot in present(board)]
+            yield Seen(record, alive, lease, board.supervisor_status(), workers, local=True)
+            continue
+        posted: Posted | None = read(lease.posted, now) if alive and lease is not None and lease.posted else None
+        if posted is None:
+            yield Seen(record, alive, lease, None, [], local=False)
+        else:
+            yield Seen(record, alive, lease, posted.status, list(posted.workers.values()), local=False)
+
+
 def living(operations: Operations) -> list[SupervisorRecord]:
     """The supervisors that are not known to be dead."""
     registry = operations.registry
@@ -24,9 +55,8 @@ def living(operations: Operations) -> list[SupervisorRecord]:
 
 
 def pools_of(operations: Operations) -> list[tuple[str, dict[str, Any]]]:
-    """The pools of the supervisors that are not known to be dead, by name, as far as this user can read them."""
-    boards = [board for _, _, board in registered(operations) if board is not None]
-    return [pool for board in boards for pool in board.supervisor_status().get("pools", {}).items()]
+    """The pools of the supervisors that are not known to be dead, by name, as far as this user can see them."""
+    return [pool for one in seen(operations) for pool in (one.status or {}).get("pools", {}).items()]
 
 
 def types_taken(operations: Operations, pool: str | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -18,10 +18,10 @@ from supervisor.domain.history import QUIET, by_type
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.text import text_of
 from supervisor.domain.url import without_password
-from supervisor.maintenance.slot_reader import PRESENT, pool_of
+from supervisor.maintenance.slot_reader import pool_of
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
-from supervisor.ops.posted import registered
+from supervisor.ops.posted import Seen, seen
 from supervisor.ops.views import (
     COUNT_LIMIT,
     MOST_NAMED,
@@ -40,7 +40,6 @@ from supervisor.ops.views import (
 )
 from supervisor.store.base import Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
 from supervisor.system.kernel import memory_of
-from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 
 HOUR = 3600.0
@@ -72,7 +71,7 @@ class Doing(NamedTuple):
 
 def running(operations: Operations) -> dict[int, Doing]:
     """The jobs that are running now, by id, as far as this user can read the scoreboards."""
-    slots = [slot for _, _, board in registered(operations) if board is not None for slot in _present(board)]
+    slots = [slot for one in seen(operations) for slot in one.workers]
     return {slot.job: Doing(slot.name, slot.progress, slot.text) for slot in slots if slot.job}
 
 
@@ -109,8 +108,9 @@ def gather(
     """
     now = time.time() if now is None else now
     costs = costs or Costs()
-    paused = operations.controls.current().paused
-    supervisors, pools, workers = _posted(operations, paused, now)
+    controls = operations.controls.current()
+    paused = controls.paused
+    supervisors, pools, workers = _posted(operations, paused, controls.drained, now)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
@@ -170,26 +170,19 @@ def gather(
 
 
 def _posted(
-    operations: Operations, paused: frozenset[str], now: float
+    operations: Operations, paused: frozenset[str], drained: frozenset[str], now: float
 ) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
     """What supervisors have registered and posted."""
     supervisors: list[SupervisorView] = []
     pools: list[PoolView] = []
     workers: list[WorkerView] = []
-    for record, alive, board in registered(operations):
-        supervisor_status = {} if board is None else board.supervisor_status()
-        supervisors.append(_supervisor(record, alive, board is not None, supervisor_status))
-        news, at = supervisor_status.get("pools", {}), time.monotonic()  # the clock of all heartbeats
-        own = [] if board is None else [_worker(slot, record.pid, news, at) for slot in _present(board)]
-        pools += [_pool(operations, name, record.pid, pool, paused, own, now) for name, pool in news.items()]
+    for one in seen(operations, now):
+        record, news, at = one.record, (one.status or {}).get("pools", {}), time.monotonic()  # the clock of heartbeats
+        supervisors.append(_supervisor(one, drained))
+        own = [_worker(slot, record, news, at, local=one.local) for slot in one.workers]
+        pools += [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
         workers += own
     return supervisors, pools, workers
-
-
-def _present(board: Scoreboard) -> Iterator[Snapshot]:
-    """The slots of the workers that exist."""
-    slots = (board.slot(number).read() for number in range(1, board.highest + 1))
-    return (slot for slot in slots if slot.state in PRESENT)
 
 
 def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
@@ -227,15 +220,14 @@ def _together(views: Sequence[TypeView]) -> TypeView:
     )
 
 
-def _supervisor(
-    record: SupervisorRecord, alive: bool | None, visible: bool, supervisor_status: Mapping[str, Any]
-) -> SupervisorView:
+def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
+    record, supervisor_status = seen.record, seen.status or {}
     return SupervisorView(
         id=record.id,
         pid=record.pid,
         host=text_of(record.host),
-        alive=alive,
-        visible=visible,
+        alive=seen.alive,
+        visible=seen.status is not None,
         started_at=record.started_at,
         version=text_of(record.version),
         config=text_of(record.config, SENTENCE),
@@ -245,6 +237,8 @@ def _supervisor(
         admin=_admin(supervisor_status.get("admin")),
         duties=_duties(supervisor_status.get("duties")),
         log_lost=lost if isinstance(lost := supervisor_status.get("log_lost"), int) else 0,
+        lease_left=None if seen.lease is None else finite(seen.lease.left),
+        drained=record.host in drained,
     )
 
 
@@ -268,7 +262,7 @@ def _duties(news: Any) -> list[DutyView]:
 def _pool(
     operations: Operations,
     name: str,
-    supervisor: int,
+    record: SupervisorRecord,
     news: Mapping[str, Any],
     paused: frozenset[str],
     workers: Iterable[WorkerView],
@@ -280,7 +274,8 @@ def _pool(
     return PoolView(
         **{key: news[key] for key in _POSTED},
         name=name,
-        supervisor=supervisor,
+        supervisor=record.pid,
+        host=text_of(record.host),
         why=text_of(news["why"], SENTENCE),
         due=depth.due,
         oldest_age=_age(depth.oldest, now),
@@ -300,13 +295,17 @@ def _ahead(at: float | None, now: float) -> float | None:
     return None if at is None or not math.isfinite(at) else max(0.0, at - now)
 
 
-def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float) -> WorkerView:
+def _worker(
+    slot: Snapshot, record: SupervisorRecord, pools: Mapping[str, Any], at: float, *, local: bool
+) -> WorkerView:
+    """Of a worker on another host neither the memory can be measured nor the heartbeat be seen."""
     pool = pool_of(slot.name)
     news = pools.get(pool, {})
     return WorkerView(
         name=slot.name,
         pool=pool,
-        supervisor=supervisor,
+        supervisor=record.pid,
+        host=text_of(record.host),
         pid=slot.pid,
         state=slot.state.name.lower(),
         job=slot.job or None,
@@ -317,7 +316,7 @@ def _worker(slot: Snapshot, supervisor: int, pools: Mapping[str, Any], at: float
         running=slot.running or (slot.batch if slot.job else 0),
         claims=slot.claims,
         done=slot.done,
-        memory=memory_of(slot.pid) or None if slot.pid else None,
+        memory=(memory_of(slot.pid) or None if slot.pid else None) if local else news.get("memory", {}).get(slot.name),
         beat_age=max(0.0, at - slot.beat),
         leaving=news.get("stale", {}).get(slot.name),
         device=news.get("devices", {}).get(slot.name),

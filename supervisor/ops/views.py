@@ -33,8 +33,8 @@ def largest(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker. `running` is the number of jobs that it runs now; `running_for` and `beat_age` are seconds; `memory`
-    is its unshared memory.
+    """One worker, on this `host`. `running` is the number of jobs that it runs now; `running_for` and `beat_age` are
+    seconds; `memory` is its unshared memory.
     """
 
     name: str
@@ -53,6 +53,7 @@ class WorkerView:
     beat_age: float
     leaving: str | None
     device: str | None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class PoolView:
     paused: list[str]
     memory: int
     broken: bool = False
+    host: str = ""
 
     @property
     def due_shown(self) -> str:
@@ -118,7 +120,10 @@ class DutyView:
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
     """One supervisor of the registry. `alive` is None if this machine cannot tell. If it is not `visible`, its
-    scoreboard cannot be read, and its pools and workers are unknown.
+    scoreboard cannot be read and it has posted nothing, and its pools and workers are unknown.
+
+    `lease_left` is the seconds until its lease ends if it does not renew it, None without leases; `drained` says that
+    operators have drained its host.
 
     `duties` are the failing duties of its maintainer, `log_lost` the bytes of its log that could not be written.
     """
@@ -137,6 +142,8 @@ class SupervisorView:
     admin: AdminView | None
     duties: list[DutyView] = field(default_factory=list)
     log_lost: int = 0
+    lease_left: float | None = None
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from supervisor.store.values import Expired as Expired
 from supervisor.store.values import Filter as Filter
 from supervisor.store.values import Holder as Holder
 from supervisor.store.values import JobSelector as JobSelector
+from supervisor.store.values import Lease as Lease
 from supervisor.store.values import NeedsChange as NeedsChange
 from supervisor.store.values import Page as Page
 from supervisor.store.values import Planned as Planned
@@ -301,6 +302,13 @@ class Ownership(Protocol):
 
     @property
     def boot_id(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def lease_time(self) -> float:
+        """Seconds for which a lease holds without which a supervisor may not claim; 0: it needs none."""
 
     def claim(self, supervisor: str) -> OwnerLock: ...
 

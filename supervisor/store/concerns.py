@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from supervisor.store.values import (
     Expired,
     Filter,
     JobSelector,
+    Lease,
     Page,
     Planned,
     RecordedRun,
@@ -40,7 +41,19 @@ class Registry(Protocol):
         """Remove a supervisor that has ended; the claims of its workers must have been settled."""
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
-        """Whether its process is running; None if this machine cannot tell."""
+        """Whether its process is running or, on another host, has a lease; None if this machine cannot tell."""
+
+    def declare_dead(self, supervisor: SupervisorRecord) -> None:
+        """Its lease ends now if its process has certainly ended; otherwise when it ends by itself."""
+
+    def renew(self, supervisor: str, posted: str | None) -> float | None:
+        """Renew a lease and post something for other hosts; None: what was posted still holds.
+
+        Returns the time by the clock that all hosts share; None if the supervisor is not registered any more.
+        """
+
+    def leases(self) -> Mapping[str, Lease]:
+        """The leases of all supervisors, by id; empty if none is needed."""
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]: ...
 
@@ -70,8 +83,10 @@ class ClaimLocks(Protocol):
         now: float,
         *,
         worker: str | None = None,
+        supervisor: str = "",
     ) -> int:
-        """Settle what a dead worker held and remove it from the registry, in one transaction.
+        """Settle what a dead worker held and remove it from the registry, in one transaction: or nothing of that, with
+        LeaseHeld, if `supervisor` is given and has a lease again.
 
         Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
         can neither be settled nor quarantined; the others are settled even then.
@@ -134,6 +149,12 @@ class Controls(Protocol):
         """Fix a pool's size; None returns it to automatic scaling."""
 
     def request_reload(self, now: float) -> None: ...
+
+    def drain(self, host: str, now: float) -> bool:
+        """From now on its supervisors claim nothing. Returns whether that is a change."""
+
+    def undrain(self, host: str) -> bool:
+        """They may claim again. Returns whether that is a change."""
 
 
 class History(Protocol):

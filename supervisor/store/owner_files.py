@@ -83,13 +83,17 @@ class OwnerFile:
 class FileOwnership:
     """Implements `store.base.Ownership`.
 
-    `machine_id` identifies this installation, and `boot_id` changes with every boot; empty if unknown.
+    `machine_id` identifies this installation, and `boot_id` changes with every boot; empty if unknown. `node` tells
+    processes that see the same pids.
     """
+
+    lease_time = 0.0
 
     def __init__(self, place: LockFolder, writers: Callable[[], Writers]) -> None:
         self._place = place
         self._writers = writers
         self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
+        self.node = f"{socket.gethostname()} {_pid_namespace()}"
 
     def claim(self, supervisor: str) -> OwnerFile:
         return OwnerFile(self._place, supervisor)
@@ -133,7 +137,7 @@ class FileOwnership:
         """
         if owner.boot_id != self.boot_id:
             return False  # a copy of a database from another machine
-        if owner.host != socket.gethostname():
+        if owner.node != self.node if owner.node else owner.host != socket.gethostname():
             return None  # another container has processes of its own
         started = kernel.started_at(owner.pid)
         return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
@@ -151,6 +155,9 @@ class FileOwnership:
                     pids.append(pid)
         return pids
 
+    def declare_dead(self, owner: SupervisorRecord) -> None:
+        """There is no lease."""
+
     def remove_files(self, gone: str, registered: Iterable[str]) -> None:
         """Delete the file of a supervisor that was removed from the registry, and the files of others whose row is gone
         or was never written.
@@ -166,6 +173,13 @@ class FileOwnership:
 
     def _files(self) -> set[Path]:
         return set(self._place.folder.glob(self._place.owner_lock("*").name))
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 @lru_cache

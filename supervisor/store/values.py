@@ -55,7 +55,10 @@ class Depth(NamedTuple):
 
 
 class SupervisorRecord(NamedTuple):
-    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files."""
+    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files on its host.
+
+    Where `node` is the same, so are pids; empty if only `host` tells that.
+    """
 
     id: str
     pid: int
@@ -67,6 +70,16 @@ class SupervisorRecord(NamedTuple):
     config: str
     version: str
     started_at: float
+    node: str = ""
+
+
+class Lease(NamedTuple):
+    """A supervisor's lease: the seconds that are left of it, below 0 if it has ended, and what it has posted with it,
+    as JSON, for other hosts.
+    """
+
+    left: float
+    posted: str
 
 
 class WorkerRecord(NamedTuple):
@@ -104,11 +117,12 @@ class Cursor(NamedTuple):
 
 
 class ControlState(NamedTuple):
-    """What operators have set: paused types, pool sizes by name, and the number of reloads requested."""
+    """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts."""
 
     paused: frozenset[str]
     sizes: Mapping[str, int]
     reloads: int
+    drained: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

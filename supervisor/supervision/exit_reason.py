@@ -21,6 +21,7 @@ CANCELLED = "cancelled"
 STUCK = "stuck"
 STOPPED = "stopped"
 SHUTDOWN = "shutdown"
+PARTITION = "partition"  # the supervisor could not renew its lease
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
 ALONE = "template_died_alone"  # its template died while only its job was running there
@@ -37,6 +38,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
     STUCK: ("crash", "the worker was stuck: no heartbeat and no CPU used; it was killed"),
     STOPPED: ("crash", "the worker was stopped by a signal; it was killed"),
     SHUTDOWN: ("nothing", "the supervisor shut down before the job was done"),
+    PARTITION: ("nothing", "the supervisor could not renew its lease, and on_partition is stop; the worker was killed"),
     STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
     TEMPLATE: ("nothing", "the template it was forked from died"),
     ALONE: ("crash", "the template it was forked from died again, while only this job was running"),

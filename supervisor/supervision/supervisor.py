@@ -18,6 +18,7 @@ from supervisor.domain.url import without_password
 from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
+from supervisor.supervision import exit_reason
 from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
 from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
@@ -65,6 +66,7 @@ class Supervisor:
     serve_admin: Serve
     burst: Burst | None = None
     sources: SourceWatch | None = None  # for development: changes of these files cause a reload
+    drain_then_exit: bool = False
 
     def __post_init__(self) -> None:
         self._log = events(process="supervisor")
@@ -242,7 +244,17 @@ class Supervisor:
             self._staffing.look_around(now)
             self._outputs.tell_dropped(now)
             self._health.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
+            self._heed_gate()
         self._notifier.alive(now)
+
+    def _heed_gate(self) -> None:
+        """Workers look at it themselves before they claim. What runs meanwhile is the supervisor's business."""
+        gate, running = self.board.gate, [worker for worker in self._pools.running() if worker.slot.read().claims]
+        if gate.lapsed and self.settings.on_partition == "stop":
+            for worker in running:
+                worker.kill(exit_reason.PARTITION)
+        if self.drain_then_exit and gate.drained and not (running or self._stopping.why):
+            self._stop("its host is drained")
 
     def _tick(self) -> float:
         """Seconds between two ticks: short enough for the shortest time limit and for systemd's watchdog."""

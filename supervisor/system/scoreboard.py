@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from supervisor.system.claim_gate import GATE_BYTES, ClaimGate
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
 from supervisor.system.supervisor_status import fitting, posted
 
@@ -23,6 +24,7 @@ MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
 MAX_SLOTS = 1024
 STATUS_BYTES = 256 * 1024
+_GATE_AT = 16
 _STATUS_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _STATUS_AT + STATUS_BYTES
 
@@ -49,6 +51,7 @@ class Scoreboard:
         self._view = view if writable else view.toreadonly()
         self._slots: dict[int, Slot] = {}
         self._posted: dict[str, Any] = {}
+        self.gate = ClaimGate(self._view[_GATE_AT : _GATE_AT + GATE_BYTES])
 
     @classmethod
     def create(cls, path: Path) -> Scoreboard:

@@ -262,6 +262,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         slot,
         wake=template.wakes[pool.name],
         news=template.news,
+        gate=board.gate,
         recorder=recorder,
         row=counters.shared(board.counters, record.slot),
         handler=handler,

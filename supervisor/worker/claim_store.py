@@ -10,6 +10,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
 from supervisor.worker.wakeups import Wakeups
@@ -21,13 +22,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(eq=False)
 class ClaimStore:
-    """`wanted` are the jobs that it claims, for `lock_time` seconds. `unavailable` from the first error to `over`."""
+    """`wanted` are the jobs that it claims, for `lock_time` seconds, while the `gate` is open. `unavailable` from the
+    first error to `over`.
+    """
 
     engine: Engine
     record: WorkerRecord
     wanted: JobSelector
     lock_time: float
     slot: Slot
+    gate: ClaimGate
     counter: Counter
     wakeups: Wakeups
     log: Any
@@ -39,6 +43,7 @@ class ClaimStore:
         """Open the store and enter the worker, which another start would not make easier. Raises StoreError if the
         worker is to exit before that is possible.
         """
+        self._generation = self.gate.generation
         self._store = self._persist(self._registered)
 
     def _registered(self) -> Claims:
@@ -58,6 +63,11 @@ class ClaimStore:
 
         Raises StoreError; call `wait` then, and `over` when it succeeds again.
         """
+        if want and not self.gate.is_open():
+            want = 0
+        elif want and (generation := self.gate.generation) != self._generation:
+            self._store.register(self.record)  # another host may have taken this one for dead
+            self._generation = generation
         return self._store.settle_and_claim(
             self.record.incarnation, settlements, self.wanted, want, self.lock_time, now, posted=posted
         )

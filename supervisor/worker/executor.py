@@ -65,8 +65,10 @@ class Executor:
     mark: Mark = ALWAYS
     middleware: WorkerMiddleware | None = None
     log: Any = None
+    clock: Callable[[], float] = time
 
     def __post_init__(self) -> None:
+        self.recorder.clock = self.clock
         self._run_log = self.recorder.run_log
         self.handle, self._handle_batch = self.handler.handle, getattr(self.handler, "handle_batch", None)
         if self.middleware is not None:
@@ -80,7 +82,7 @@ class Executor:
 
     def run(self, claim: Claim) -> Settlement:
         """Run the handler. Whatever happens inside it becomes a settlement, never an exception."""
-        started_at = time()
+        started_at = self.clock()
         ctx = self.context(claim)
         run_log = self._run_log
         run_log.run = claim
@@ -99,7 +101,7 @@ class Executor:
         children = ctx.close() if ctx._children else ()
         settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
         run_log.run = None
-        if time() - started_at < WORTH and not run_log.size:
+        if self.clock() - started_at < WORTH and not run_log.size:
             return settlement
         return self._recorded(settlement, started_at)
 
@@ -113,7 +115,7 @@ class Executor:
         """The same for several jobs together. A failure that no single payload explains is charged to no job: the jobs
         return to the queue and run in smaller batches.
         """
-        started_at = time()
+        started_at = self.clock()
         payloads: list[Any] = []
         taken: list[Claim] = []
         settlements: list[Settlement] = []
@@ -152,7 +154,7 @@ class Executor:
     def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
         """Each job's share of what its batch used; the output of the batch belongs to all of them."""
         self._run_log.run = None
-        worth = time() - started_at >= WORTH or self._run_log.size
+        worth = self.clock() - started_at >= WORTH or self._run_log.size
         if not worth and all(settlement.simple for settlement in settlements):
             return settlements
         usage = self.recorder.usage(started_at)
@@ -198,7 +200,7 @@ class Executor:
             raise
         except BaseException as worse:
             # An exception may be anything: its class, its message and its attributes are the handler's code.
-            failure = Failure("exception", _fallback_description(error, worse), duration=time() - started_at)
+            failure = Failure("exception", _fallback_description(error, worse), duration=self.clock() - started_at)
             retry = self.policy.retry_of(claim.type)
             settlement = failed(claim, failure, retry, chance=random(), started_at=started_at)
         if self.middleware is not None:
@@ -213,7 +215,7 @@ class Executor:
         if isinstance(error, Snooze):
             return snoozed(claim, error.delay, started_at=started_at)
         if isinstance(error, Crashed):
-            failure = error.failure._replace(duration=time() - started_at)
+            failure = error.failure._replace(duration=self.clock() - started_at)
             return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self._make_room(error)
@@ -228,7 +230,7 @@ class Executor:
                 message,
                 traceback=stack,
                 stderr=error.stderr if isinstance(error, Reported) else None,
-                duration=time() - started_at,
+                duration=self.clock() - started_at,
             ),
             policy,
             chance=random(),
@@ -248,7 +250,7 @@ class Executor:
             return cancelled(claim, started_at=started_at)
         message = f"over its time limit of {human(self.timeout(claim.type))}"
         failure = Failure(
-            "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=time() - started_at
+            "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=self.clock() - started_at
         )
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 

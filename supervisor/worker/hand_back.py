@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import time
 from typing import Any
 
 from supervisor.domain.errors import StoreError
@@ -27,7 +26,14 @@ class HandBack:
     """
 
     def __init__(
-        self, settle: Settle, buffer: ClaimBuffer, slot: Slot, counter: Counter, tell: Telling, log: Any
+        self,
+        settle: Settle,
+        buffer: ClaimBuffer,
+        slot: Slot,
+        counter: Counter,
+        tell: Telling,
+        log: Any,
+        clock: Callable[[], float],
     ) -> None:
         self._settle = settle
         self._buffer = buffer
@@ -35,6 +41,7 @@ class HandBack:
         self._counter = counter
         self._tell = tell
         self._log = log
+        self._clock = clock
         self._settled = 0  # runs, by this thread
         self.active = False
 
@@ -45,7 +52,7 @@ class HandBack:
             self._buffer.release()
             settlements, runs = self._buffer.collect()
             try:
-                while settlements and (exchange := self._write(settlements[:_AT_ONCE], now := time())):
+                while settlements and (exchange := self._write(settlements[:_AT_ONCE], now := self._clock())):
                     written, settlements = settlements[:_AT_ONCE], settlements[_AT_ONCE:]
                     ended, runs = min(runs, _AT_ONCE), max(0, runs - _AT_ONCE)
                     self._note(exchange, written, ended, now - busy_for)

@@ -27,6 +27,7 @@ class Recorder:
         """`run_log` makes the run log, in the memory that `attach` is given."""
         self._make_run_log = run_log
         self.run_log = RunLog()
+        self.clock: Callable[[], float] = time
         self._own: Meter | None = None
         self._program: Meter | None = None
         self._cpu = 0.0
@@ -68,7 +69,7 @@ class Recorder:
             self._restart(monotonic())
         except (OSError, ValueError, IndexError):
             self._own = None  # a handler has closed its files, or other files have their numbers
-        usage = Usage(started_at, max(0.0, time() - started_at), cpu_time, peak_memory, run_log.text())
+        usage = Usage(started_at, max(0.0, self.clock() - started_at), cpu_time, peak_memory, run_log.text())
         run_log.forget()
         return usage
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from supervisor.domain.job import Claim
@@ -107,7 +107,7 @@ class Runner:
             self._running = None
         except JobInterrupted as error:
             # Raised just before the handler was called, or just after it returned.
-            settlements = self.executor.failed_together(claims, error, time())
+            settlements = self.executor.failed_together(claims, error, self.executor.clock())
             self._running = None
         self.done += _len(claims)
         self.slot.work.finish(self.done)

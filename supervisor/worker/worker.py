@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from supervisor.domain import middleware
@@ -18,6 +18,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Engine, JobSelector, WorkerRecord
 from supervisor.system import failpoints, forkmark
+from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
 from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.telemetry import events
@@ -55,9 +56,9 @@ class Worker:
     """One worker process, from its set-up to its end. Created after the fork, in the main thread.
 
     `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
-    has changed. `recorder` keeps what runs use and print, `row` counts them. A `cautious` one claims one job at a time,
-    checks its process and commits before the next, so that a death shows which job caused it.
-    `on_beat` is called with every heartbeat, by another thread.
+    has changed. It claims while the `gate` is open. `recorder` keeps what runs use and print, `row` counts them.
+    A `cautious` one claims one job at a time, checks its process and commits before the next, so that a death shows
+    which job caused it. `on_beat` is called with every heartbeat, by another thread.
     """
 
     pool: PoolSettings
@@ -67,6 +68,7 @@ class Worker:
     _: KW_ONLY
     wake: int
     news: int
+    gate: ClaimGate
     recorder: Recorder
     row: Row
     handler: AnyHandler | None = None
@@ -96,7 +98,15 @@ class Worker:
         self._wakeups = Wakeups(self.slot, self.wake, lambda number, frame: self._interrupt())
         wanted = JobSelector(self.pool.types, " ".join(self.pool.capabilities))
         self._store = ClaimStore(
-            self.engine, self.record, wanted, self.pool.lock_time, self.slot, self._counter, self._wakeups, self._log
+            self.engine,
+            self.record,
+            wanted,
+            self.pool.lock_time,
+            self.slot,
+            self.gate,
+            self._counter,
+            self._wakeups,
+            self._log,
         )
         forks = forked.Forks(self._wakeups.handlers, FOREIGN)
         os.register_at_fork(
@@ -104,7 +114,9 @@ class Worker:
         )
         beat_every = min(self.pool.heartbeat_timeout / 4, 5.0)
         spare = SpareStore(self.engine, self.record.incarnation, min(0.5, beat_every), lambda: self._fitness.closed())
-        self._hand_back = HandBack(spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log)
+        self._hand_back = HandBack(
+            spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log, self.gate.now
+        )
         heartbeat = self._heartbeat = HeartbeatThread(
             self.slot, beat_every, self._hand_back, self.on_beat, self._watch(spare)
         )
@@ -187,7 +199,7 @@ class Worker:
             forked.end()
         if self._fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
-        (settlements, runs), now = self._buffer.collect(), time()
+        (settlements, runs), now = self._buffer.collect(), self.gate.now()
         try:
             exchange = self._store.settle_and_claim(settlements, want, now, self._posted)
         except StoreError as error:
@@ -292,6 +304,7 @@ class Worker:
             recorder=self.recorder,
             middleware=self._middleware,
             log=self._log,
+            clock=self.gate.clock,
         )
         self.handler = handler
         self._runner = Runner(

@@ -92,6 +92,7 @@ def main() -> None:
         board.slot(1),
         wake=int(wake),
         news=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
+        gate=board.gate,
         recorder=recorder,
         row=counters.shared(board.counters, 1),
         cautious=cautious == "1",

@@ -31,6 +31,7 @@ from supervisor.maintenance.controls import cancel_poller, control_poller, unhan
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.history import HistoryRecorder
+from supervisor.maintenance.lease import DrainWatch
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
 from supervisor.maintenance.recovery import Recovery
@@ -160,6 +161,7 @@ class World:
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
+        yield DrainWatch(store.controls, "here", board.gate)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
@@ -168,7 +170,7 @@ class World:
         yield Renewer(store.locks, slots, {"tag": LockTimes(LOCK, 5.0)})
         yield control_poller(store.controls, {"tag"}, send)
         yield cancel_poller(store.controls, "own", send)
-        yield unhandled_types(store.backlog, ("tag",), send)
+        yield unhandled_types(store.backlog, ("tag",), send, store.registry)
         yield RaiseAlert(
             Alert("given_up", 0.0, "alarm", "{}", 60.0),
             Sources(store.finished.alerts, store.backlog, store.schedules, {"tag": WANTED}, (), dict, "host"),
@@ -268,7 +270,7 @@ def test_every_duty_of_the_maintainer_has_something_to_do_here(prepared: Path, t
     here = {type(duty).__name__ for duty in world.duties(Calls(0, Exception))}
     world.close()
     others = ("tests", "supervisor.store.postgres")  # another engine's may have been imported
-    assert here | {"StartUp", "BurstWatch"} == {
+    assert here | {"StartUp", "BurstWatch", "LeaseRenewal"} == {
         kind.__name__ for kind in Duty.__subclasses__() if not kind.__module__.startswith(others)
     }
 

@@ -29,6 +29,9 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
     assert recovery.run(NOW) == Recovered(1, 1)
     assert desk.settle(done(late, None)) == [first]
+    if desk.engine.ownership.lease_time:  # a server lets it claim nothing any more
+        assert desk.claim(want=2) == []
+        return
     assert [claim.job_id for claim in desk.claim(want=2)] == [first, second]
 
     assert recovery.run(NOW) == Recovered(0, 2)

@@ -112,6 +112,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 scale_down_delay=30.0,
                 idle_timeout=300.0,
                 capabilities=("cpu", "tag@2"),
+                hosts=(),
                 prefetch=None,
                 concurrency=1,
                 batch_size=1,

@@ -30,14 +30,18 @@ async def healthz() -> JSONResponse:
 )
 async def readyz(state: TheState) -> JSONResponse:
     """Jobs can be stored and are run: the database can be read and written, a supervisor is running and has
-    recovered the jobs of earlier ones, and no pool is broken.
+    recovered the jobs of earlier ones, and no pool is broken. The supervisor of this process has its lease, and its
+    host is not drained.
     """
     try:
         seen = await state.watch.overview()
         await state.executor.ask(lambda operations: operations.check(writable=True))
     except StoreError as error:
         return _not_ready([str(error)])
-    reasons = [finding.fact for finding in diagnose(seen) if finding.blocks]
+    findings = [finding for finding in diagnose(seen) if finding.blocks]
+    if state.supervisor:  # other hosts have admin processes of their own
+        findings = [finding for finding in findings if finding.supervisor in ("", state.supervisor)]
+    reasons = [finding.fact for finding in findings]
     return _not_ready(reasons) if reasons else answer({"ready": True})
 
 

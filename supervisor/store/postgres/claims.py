@@ -9,7 +9,7 @@ import psycopg
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Exchange, JobSelector
+from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.statements import QUERIES
@@ -23,6 +23,11 @@ class PostgresClaims(SqlClaims):
     """Implements `store.base.Claims`."""
 
     _connection: Connection
+    _registered: str | None = None
+
+    def register(self, worker: WorkerRecord) -> None:
+        super().register(worker)
+        self._registered = worker.incarnation
 
     def settle_and_claim(
         self,
@@ -37,7 +42,8 @@ class PostgresClaims(SqlClaims):
     ) -> Exchange:
         if not settlements and want < 1:
             return Exchange([], [])
-        mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
+        registered = owner if owner == self._registered else None
+        mark = {"owner": owner, "now": now, "expires_at": now + lock_time, "registered": registered}
         stuck = want > 0 and bool(self._stuck)
         try:
             if not stuck:

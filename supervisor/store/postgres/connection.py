@@ -26,7 +26,7 @@ from supervisor.system import released
 MINIMUM_SERVER = 140000
 LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
 STATEMENT_TIMEOUT = 60.0  # seconds: none of ours takes so long
-_IDLE_TIMEOUT = 60.0  # seconds that a transaction of a stopped process may hold its rows
+_IDLE_TIMEOUT = 10.0  # seconds that a transaction of a stopped process may hold its rows
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 _OPENING = "SET client_encoding"
 
@@ -134,6 +134,8 @@ class Connection:
                 f"{_OPENING} = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
                 f" SET statement_timeout = {STATEMENT_TIMEOUT * 1000:.0f};"
                 f" SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT * 1000:.0f};"
+                # The server, too, must notice that we are gone.
+                " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
                 f" SET synchronous_commit = {'on' if self._durable else 'off'}"
             )
         except BaseException as error:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from supervisor.domain.duty import Duty
 from supervisor.store.base import EventLog
 from supervisor.store.postgres.address import Address
+from supervisor.store.postgres.claim_locks import PostgresClaimLocks
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.duties import LeaseRenewal, ServerCheck
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.duties import ServerCheck
+from supervisor.store.postgres.registry import PostgresRegistry
 from supervisor.store.sql.backlog import SqlBacklog
-from supervisor.store.sql.claim_locks import SqlClaimLocks
 from supervisor.store.sql.controls import SqlControls
 from supervisor.store.sql.finished_jobs import SqlFinishedJobs
 from supervisor.store.sql.history import SqlHistory
-from supervisor.store.sql.registry import SqlRegistry
 from supervisor.store.sql.schedules import SqlSchedules
 
 
@@ -24,8 +23,8 @@ class PostgresMaintenance:
 
     def __init__(self, address: Address) -> None:
         self._connection = connection = Connection(address, announce=True)
-        self.registry = SqlRegistry(connection, Leases(connection))
-        self.locks = SqlClaimLocks(connection)
+        self.registry = PostgresRegistry(connection)
+        self.locks = PostgresClaimLocks(connection)
         self.backlog = SqlBacklog(connection)
         self.controls = SqlControls(connection)
         self.history = SqlHistory(connection)
@@ -33,7 +32,7 @@ class PostgresMaintenance:
         self.schedules = SqlSchedules(lambda: connection)
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
-        return ServerCheck(self._connection), LeaseRenewal(self._connection, self.registry)
+        return (ServerCheck(self._connection),)
 
     def flush(self) -> None:
         """Every commit has been written by the server."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.registry import PostgresRegistry
 from supervisor.store.sql.operations import SqlOperations
-from supervisor.store.sql.registry import SqlRegistry
 
 
 def operations(connection: Connection) -> SqlOperations:
-    return SqlOperations(connection, SqlRegistry(connection, Leases(connection)), lambda: 0)
+    return SqlOperations(connection, PostgresRegistry(connection), lambda: 0)

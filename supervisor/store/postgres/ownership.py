@@ -21,24 +21,41 @@ class NoWriters:
         return None
 
 
-def ownership(address: Address) -> FileOwnership:
-    return FileOwnership(address, NoWriters)
+class PostgresOwnership(FileOwnership):
+    """Supervisors need leases: see `Leases`."""
+
+    lease_time = 15.0  # seconds; the statements say the same
+
+
+def ownership(address: Address) -> PostgresOwnership:
+    return PostgresOwnership(address, NoWriters)
 
 
 class Leases:
-    """Implements `store.sql.registry.Owners`. What this machine cannot tell, the lease in the supervisor's row does."""
+    """Implements `store.sql.registry.Owners`. What this machine cannot tell, the lease in the supervisor's row does.
+
+    Only the same boot is the same machine: cloned machines share what identifies their installation.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._here = ownership(connection.address)
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
-        verdict = self._here.lives(owner)
-        if verdict or owner.machine_id == self._here.machine_id:
+        verdict = self._seen_here(owner)
+        if verdict is not None:
             return verdict
         # Neither its lock file nor its process is to be seen from another machine.
         row = self._connection.row(QUERIES.lease_holds, {"id": owner.id})
-        return verdict if row is None else bool(row[0])
+        return None if row is None else bool(row[0])
+
+    def declare_dead(self, owner: SupervisorRecord) -> None:
+        if self._seen_here(owner) is False:
+            self._connection.apply(QUERIES.end_lease, {"id": owner.id})
+
+    def _seen_here(self, owner: SupervisorRecord) -> bool | None:
+        here = owner.boot_id and owner.boot_id == self._here.boot_id
+        return self._here.lives(owner) if here else None
 
     def remove_files(self, gone: str, registered: Iterable[str]) -> None:
         self._here.remove_files(gone, registered)

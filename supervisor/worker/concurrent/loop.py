@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.errors import StoreError
@@ -204,7 +204,7 @@ class ConcurrentLoop:
         if not settlements and not want:
             return []
         settlements[:runs] = sorted(settlements[:runs], key=_started)
-        now = time()
+        now = self.store.gate.now()
         try:
             exchange = self.store.settle_and_claim(settlements, want, now, posted=False)
         except StoreError as error:

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import iscoroutine
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.job import Claim, Status
@@ -146,7 +146,7 @@ class ConcurrentRunner:
 
     def start(self, claims: Iterable[Claim], together: Callable[[Claim], int], *, doubtful: bool) -> None:
         """`together` gives the number of jobs that may run beside each of them, itself included."""
-        now, at, alone, new = monotonic(), time(), not self.runs, []
+        now, at, alone, new = monotonic(), self.executor.clock(), not self.runs, []
         self._doubtful = doubtful and alone
         for claim in claims:
             run = ConcurrentRun(claim, now, at, self.pool.timeout_of(claim.type), together(claim))
@@ -286,7 +286,7 @@ class ConcurrentRunner:
 
     def _recorded(self, run: ConcurrentRun, settlement: Settlement) -> Settlement:
         """With what is known of the run alone: the CPU time and the memory are those of all of them."""
-        duration, said = max(0.0, time() - run.started_at), self.logs.end(run)
+        duration, said = max(0.0, self.executor.clock() - run.started_at), self.logs.end(run)
         if settlement.status is Status.PENDING and settlement.failure is None:
             return settlement
         if settlement.simple and duration < WORTH and said is None:

@@ -1,0 +1,41 @@
+"""Draining a host: its supervisors claim nothing more and finish what runs, until it is undrained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from supervisor.domain.errors import ConfigError
+from supervisor.ops.posted import living, seen
+from supervisor.store.base import Operations
+
+_LOOK_EVERY = 0.5  # seconds
+
+
+class UnknownHost(ConfigError):
+    """No supervisor of that host is registered."""
+
+
+def drain(operations: Operations, host: str, now: float, *, force: bool = False) -> bool:
+    """Returns whether that is a change. Raises UnknownHost if no supervisor runs there, unless `force`d."""
+    known = {record.host for record in living(operations)}
+    if host not in known and not force:
+        there = f"supervisors run on {', '.join(sorted(known))}" if known else "no supervisor is running"
+        raise UnknownHost([f"no supervisor runs on the host {host!r}; {there}"])
+    return operations.controls.drain(host, now)
+
+
+def undrain(operations: Operations, host: str) -> bool:
+    """Returns whether that is a change."""
+    return operations.controls.undrain(host)
+
+
+def running_on(operations: Operations, host: str) -> int:
+    """How many jobs the host's workers hold, as far as that is known here."""
+    return sum(slot.claims for one in seen(operations) if one.record.host == host for slot in one.workers)
+
+
+def await_drained(operations: Operations, host: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return when no job of the host runs any more. Another host knows that up to 5 s later."""
+    while running_on(operations, host):
+        sleep(_LOOK_EVERY)

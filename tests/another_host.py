@@ -1,0 +1,16 @@
+"""The command `supervisor` as another machine would run it: with a boot of its own, so that pids and locks here tell it
+nothing of the others. Arguments: the boot's id, and those of the command.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from supervisor.store import owner_files
+
+if __name__ == "__main__":
+    boot = sys.argv.pop(1)
+    owner_files._read = lambda path: boot  # type: ignore[assignment]
+    from supervisor.__main__ import main
+
+    main()
