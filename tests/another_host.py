@@ -13,4 +13,4 @@ if __name__ == "__main__":
     owner_files._read = lambda path: boot  # type: ignore[assignment]
     from supervisor.__main__ import main
 
-    main()
+    sys.exit(main())
