@@ -16,6 +16,7 @@ import pytest
 
 from supervisor.system.scoreboard import Scoreboard
 from tests import another_host
+from tests.faults.shifted_clock import Clock
 from tests.network import Island
 from tests.postgres_proxy import Proxy
 from tests.postgres_server import Databases, Server
@@ -282,3 +283,28 @@ def test_a_host_that_is_really_cut_off_loses_nothing_and_repeats_nothing_that_is
         site.verdict(hit=[*long, *others])
         for host in (first, second):
             assert site.stop(host) == 0
+
+
+@pytest.mark.parametrize("ahead", [60, -60])
+def test_the_clock_of_a_host_may_be_wrong_by_a_minute(
+    make_hosts: Callable[..., Hosts], tmp_path: Path, ahead: int
+) -> None:
+    hosts = make_hosts(POOL.replace("10m", "5s"))
+    site = hosts.site
+    clock = Clock(tmp_path)
+    clock.leap_to(ahead)
+    hosts.start("one", env=clock.environment)
+    job = site.queue.enqueue("work", {"seconds": 0.05})
+    hosts.settled(job)  # a clock that is behind would find that it is not due yet
+    later = site.queue.enqueue("work", delay="5s")
+    long = site.queue.enqueue("work", {"seconds": 8})
+    site.running_pid(long)
+    hosts.start("two")  # it must not take the locks of the other for expired ones
+    hosts.settled(later, long)
+    for one in (job, later, long):
+        [(created, due, began, ended)] = site.rows(
+            "SELECT created_at, scheduled_at, started_at, completed_at FROM jobs WHERE id = ?", one
+        )
+        assert created <= due <= began + 0.1
+        assert began <= ended < created + 30
+    site.verdict()

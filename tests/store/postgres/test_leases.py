@@ -1,0 +1,172 @@
+"""A lease decides whose jobs may be taken, and who may claim: whatever two hosts do at the same moment."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from supervisor.domain.errors import LeaseHeld, StoreError
+from supervisor.domain.settlement import done, released
+from supervisor.maintenance.lease import DrainWatch, LeaseRenewal
+from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
+from tests.store.kit import NOW, Desk, supervisor_record, worker_record
+
+END = "UPDATE job_supervisors SET lease_until = extract(epoch FROM now()) - 1"
+
+
+@pytest.fixture
+def gate() -> ClaimGate:
+    gate = ClaimGate(memoryview(bytearray(GATE_BYTES)))
+    gate.need_lease()
+    return gate
+
+
+@pytest.fixture
+def record(desk: Desk, engine: Engine) -> SupervisorRecord:
+    """A supervisor on another host, with a worker that has claimed a job."""
+    record = supervisor_record("far", engine, "/nowhere", boot_id="another", machine_id="another", host="far")
+    desk.maintenance.registry.register(record)
+    desk.claims.register(worker_record("w1", "far"))
+    desk.put()
+    return record
+
+
+def test_renewing_says_what_time_it_is_for_all(desk: Desk, record: SupervisorRecord) -> None:
+    registry = desk.maintenance.registry
+    at = registry.renew("far", "what it posts")
+    assert at is not None
+    assert abs(at - time.time()) < 5  # the server is on this machine
+    assert registry.renew("far", None)
+    assert registry.leases()["far"].posted == "what it posts"
+    assert 10 < registry.leases()["far"].left <= 15
+    assert registry.renew("unknown", "") is None
+
+
+def test_the_jobs_of_a_lease_that_holds_are_not_taken(
+    desk: Desk, record: SupervisorRecord, foreign: psycopg.Connection
+) -> None:
+    claim = desk.one()
+    recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
+    assert recovery.run(NOW) == Recovered()
+    with pytest.raises(LeaseHeld):
+        desk.maintenance.locks.settle_dead("w1", [released(claim)], NOW, supervisor="far")
+    assert desk.maintenance.registry.worker("w1") is not None
+    foreign.execute(END)
+    assert recovery.run(NOW) == Recovered(1, 1)
+    assert desk.maintenance.registry.supervisors() == []
+    assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
+
+
+def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
+    desk: Desk, record: SupervisorRecord, foreign: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = desk.one()
+    registry, locks = desk.maintenance.registry, desk.maintenance.locks
+    recovery = Recovery(registry, locks, "s2")
+    foreign.execute(END)
+    held_by = locks.held_by
+
+    def back(owner: str) -> object:
+        registry.renew("far", None)  # after it was found dead, before anything was settled
+        return held_by(owner)
+
+    monkeypatch.setattr(locks, "held_by", back)
+    assert recovery.run(NOW).jobs == 0
+    assert registry.supervisors() == [record]
+    assert desk.settle(done(claim, None)) == []
+
+
+def test_a_worker_whose_row_is_gone_claims_nothing_until_it_is_registered_again(
+    desk: Desk, record: SupervisorRecord, foreign: psycopg.Connection
+) -> None:
+    foreign.execute("DELETE FROM job_workers")
+    assert desk.claim() == []
+    desk.claims.register(worker_record("w1", "far"))
+    assert len(desk.claim()) == 1
+
+
+def test_clones_of_a_machine_are_not_taken_for_each_other(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("clone", engine, "/nowhere", boot_id="another")
+    desk.maintenance.registry.register(record)
+    assert desk.maintenance.registry.owner_lives(record) is True
+
+
+def test_who_is_certainly_dead_here_is_not_waited_for(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("s1", engine, "/nowhere", pid=2**22 + 1, node=engine.ownership.node)
+    desk.maintenance.registry.register(record)
+    desk.claims.register(worker_record("w1", "s1"))
+    desk.put()
+    desk.one()
+    recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
+    assert recovery.run(NOW) == Recovered(1, 1)
+
+
+def test_a_process_in_another_name_space_of_this_machine_is_judged_by_its_lease(desk: Desk, engine: Engine) -> None:
+    record = supervisor_record("s1", engine, "/nowhere", pid=2**22 + 1, node="container pid:[1]")
+    desk.maintenance.registry.register(record)
+    assert desk.maintenance.registry.owner_lives(record) is True
+
+
+def test_a_lease_is_counted_from_before_it_was_asked_for(
+    desk: Desk, record: SupervisorRecord, gate: ClaimGate, foreign: psycopg.Connection
+) -> None:
+    posts = ["one", "one", "two"]
+    renewal = LeaseRenewal(desk.maintenance.registry, record, gate, 15.0, lambda: posts.pop(0))
+    before = boot_time()
+    assert renewal.run(NOW).opened
+    assert gate.is_open()
+    [(until,)] = foreign.execute("SELECT lease_until - extract(epoch FROM clock_timestamp()) FROM job_supervisors")
+    assert not gate._floats[1] > boot_time() + float(until)
+    assert gate._floats[1] - before == pytest.approx(14.0, abs=1.0)
+    generation = gate.generation
+    assert not renewal.run(NOW).opened
+    assert gate.generation == generation
+    assert abs(gate.now() - time.time()) < 5
+
+
+def test_whoever_had_no_lease_for_a_while_registers_again(
+    desk: Desk, record: SupervisorRecord, gate: ClaimGate, foreign: psycopg.Connection
+) -> None:
+    renewal = LeaseRenewal(desk.maintenance.registry, record, gate, 15.0, lambda: "")
+    renewal.run(NOW)
+    generation = gate.generation
+    gate.renewed(boot_time() - 1, 0.0, again=False)
+    assert renewal.run(NOW).opened
+    assert gate.generation == generation + 1
+    foreign.execute("DELETE FROM job_supervisors")  # another host has recovered it, whatever our clock says
+    renewal.run(NOW)
+    assert gate.generation == generation + 2
+    assert desk.maintenance.registry.supervisors() == [record]
+
+
+def test_without_an_answer_the_lease_ends_by_itself(desk: Desk, record: SupervisorRecord, gate: ClaimGate) -> None:
+    class Gone:
+        def renew(self, supervisor: str, posted: str | None) -> float | None:
+            raise StoreError("no route to host")
+
+    LeaseRenewal(desk.maintenance.registry, record, gate, 15.0, lambda: "").run(NOW)
+    gate.renewed(boot_time() + 0.05, 0.0, again=False)
+    with pytest.raises(StoreError):
+        LeaseRenewal(Gone(), record, gate, 15.0, lambda: "").run(NOW)  # type: ignore[arg-type] - no more is asked of it
+    time.sleep(0.06)
+    assert not gate.is_open()
+
+
+def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
+    watch = DrainWatch(desk.maintenance.controls, "far", gate)
+    gate.renewed(boot_time() + 60, 0.0, again=True)
+    controls = desk.operations.controls
+    assert controls.drain("far", NOW)
+    assert not controls.drain("far", NOW)
+    assert controls.drain("near", NOW)
+    watch.run(NOW)
+    assert gate.drained
+    assert controls.current().drained == {"far", "near"}
+    assert controls.undrain("far")
+    assert not controls.undrain("far")
+    assert watch.run(NOW).opened
+    assert gate.is_open()
