@@ -278,7 +278,8 @@ def test_a_host_that_is_really_cut_off_loses_nothing_and_repeats_nothing_that_is
         hosts.settled(*long, *others)
         again = [runs[1][2] - cut for job in long if len(runs := site.runs("start", job)) > 1]
         assert all(took < ELSEWHERE for took in again)
-        assert bool(again) == (seconds >= LEASE)
+        if not LEASE - 5 <= seconds <= LEASE:  # between these it depends on when it was renewed last
+            assert len(again) == (2 if seconds > LEASE else 0)
         wait_for(lambda: hosts.board("one").gate.is_open(), "the lease to be renewed", PATIENCE)
         site.verdict(hit=[*long, *others])
         for host in (first, second):
