@@ -19,7 +19,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench screenshots clean
+.PHONY: install packages node demo test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench bench-postgres screenshots clean
 
 install: $(VENV)/.installed
 
@@ -127,6 +127,10 @@ screenshots: $(VENV)/.installed
 # Ours and the peers in one run, about twenty minutes; BENCH="--quick" and others are passed on.
 bench: $(VENV)/.installed-ml
 	$(BIN)/python bench/run.py $(BENCH)
+
+# The same on PostgreSQL, beside the peers there, on the tests' server; about twenty minutes.
+bench-postgres: $(VENV)/.installed
+	$(BIN)/python bench/run_postgres.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

@@ -23,10 +23,11 @@ def drain(folder: Path, contestant: Contestant, workers: int, jobs: int, seconds
     with contestant.open(folder) as queue:
         queue.fill(jobs)
         with queue.workers(workers) as programs:
-            return _follow(folder, jobs, seconds, programs), sum(program.poll() is not None for program in programs)
+            return follow(folder, jobs, seconds, programs), sum(program.poll() is not None for program in programs)
 
 
-def _follow(folder: Path, jobs: int, seconds: float, programs: list[subprocess.Popen[bytes]]) -> Count:
+def follow(folder: Path, jobs: int, seconds: float, programs: list[subprocess.Popen[bytes]]) -> Count:
+    """Until so many jobs have run, or the seconds since the first are over."""
     count, moved = tally.read(folder), time.monotonic()
     while count.jobs < jobs and not (count.jobs and time.monotonic() > count.first + seconds):
         time.sleep(_LOOK)

@@ -219,3 +219,32 @@ GOALS: tuple[Goal, ...] = (
         _of("full size", "ours", "8", median),
     ),
 )
+
+
+def _on_postgres(title: str, other: str, times: float) -> Goal:
+    return Goal(
+        f"throughput, 2 workers, against {title}", "≥", times, "×", _ratio("throughput", ("ours", "2"), (other, "2"))
+    )
+
+
+def _kept(record: Record) -> float | None:
+    """What is left of the rate at the end of a held transaction, as a share of the rate without one."""
+    late, free = record.get("held back, at the end", "ours", "2"), record.get("throughput", "ours", "2")
+    return late.median / free.median * 100 if late and free else None
+
+
+POSTGRES_GOALS: tuple[Goal, ...] = (
+    _on_postgres("graphile-worker with its local queue", "graphile", 2),
+    _on_postgres("PgQueuer", "pgqueuer", 4),
+    _on_postgres("Oban for Python", "oban", 8),
+    _on_postgres("Procrastinate", "procrastinate", 50),
+    Goal(
+        "enqueue → handler, idle: median from the commit",
+        "<",
+        3,
+        "ms",
+        _of("latency after the call", "ours", "2", median),
+    ),
+    Goal("rate at the end of a held transaction, against that without one", "≥", 90, " %", _kept),
+    Goal("the server restarts: back at work after", "<", 5, "s", _of("back after", "ours", "2", highest)),
+)

@@ -25,6 +25,11 @@ class ProgramFailed(Exception):
 def adopt_orphans() -> None:
     """Whatever our programs leave behind becomes our child, so that `sweep` finds it; stops are one exception."""
     kernel.become_subreaper()
+    interrupt_on_stops()
+
+
+def interrupt_on_stops() -> None:
+    """A stop raises KeyboardInterrupt."""
     for number in _STOPPING:
         signal.signal(number, _interrupt)
 

@@ -53,31 +53,33 @@ def _provided(need: Need) -> str | None:
     return None
 
 
-def _provide_python() -> None:
-    wanted = (HERE / "requirements.txt").read_text()
-    if _stands(PYTHON_PLACE, wanted):
+def provide_python(place: Path, requirements: Path, what: str, interpreter: Callable[[], str]) -> None:
+    """An environment with these packages. Raises Missing."""
+    wanted = requirements.read_text()
+    if _stands(place, wanted):
         return
-    _tell("the Python peers")
-    shutil.rmtree(PYTHON_PLACE, ignore_errors=True)
-    _run([sys.executable, "-m", "venv", str(PYTHON_PLACE)])
-    pip = [str(PYTHON_PLACE / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "-r", str(HERE / "requirements.txt")])
-    _mark(PYTHON_PLACE, wanted)
+    _tell(what)
+    shutil.rmtree(place, ignore_errors=True)
+    _run([interpreter(), "-m", "venv", str(place)])
+    pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "-r", str(requirements)])
+    _mark(place, wanted)
 
 
-def _provide_node() -> None:
+def provide_node(place: Path, package: Path, what: str) -> None:
+    """A folder with these packages. Raises Missing."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise Missing(f"there is no {program} here; install Node.js 20 or newer")
-    wanted = (HERE / "package.json").read_text()
-    if _stands(NODE_PLACE, wanted):
+    wanted = package.read_text()
+    if _stands(place, wanted):
         return
-    _tell("the Node.js peer (compiling better-sqlite3 takes a minute)")
-    shutil.rmtree(NODE_PLACE, ignore_errors=True)
-    NODE_PLACE.mkdir(parents=True)
-    shutil.copy(HERE / "package.json", NODE_PLACE)
-    _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--prefix", str(NODE_PLACE)])
-    _mark(NODE_PLACE, wanted)
+    _tell(what)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    shutil.copy(package, place)
+    _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--prefix", str(place)])
+    _mark(place, wanted)
 
 
 def _provide_redis() -> None:
@@ -101,8 +103,18 @@ def _provide_redis() -> None:
         raise Missing("the unpacked redis-server does not start; install the package redis-server")
 
 
-PYTHON = Need("Python packages", _provide_python)
-NODE = Need("npm packages", _provide_node)
+PYTHON = Need(
+    "Python packages",
+    functools.partial(
+        provide_python, PYTHON_PLACE, HERE / "requirements.txt", "the Python peers", lambda: sys.executable
+    ),
+)
+NODE = Need(
+    "npm packages",
+    functools.partial(
+        provide_node, NODE_PLACE, HERE / "package.json", "the Node.js peer (compiling better-sqlite3 takes a minute)"
+    ),
+)
 REDIS = Need("Redis", _provide_redis)
 
 
@@ -127,10 +139,10 @@ def redis_version() -> str:
     return told.partition("v=")[2].partition(" ")[0]
 
 
-def python_versions(*packages: str) -> dict[str, str]:
+def python_versions(*packages: str, place: Path = PYTHON_PLACE) -> dict[str, str]:
     """The versions of distributions in the Python peers' environment."""
     program = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-    command = [str(PYTHON_PLACE / "bin" / "python"), "-c", program, *packages]
+    command = [str(place / "bin" / "python"), "-c", program, *packages]
     found: dict[str, str] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return found
 

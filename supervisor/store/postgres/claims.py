@@ -7,27 +7,39 @@ from typing import Any
 
 import psycopg
 
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
+from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import SqlClaims
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.store.sql.rows import selected
 from supervisor.store.sql.settling import record_run, settle
 
+_AT_ONCE = 1e-6  # seconds
+
 
 class PostgresClaims(SqlClaims):
     """Implements `store.base.Claims`."""
 
     _connection: Connection
-    _registered: str | None = None
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._registered: str | None = None
+        self._marks: dict[JobSelector, SharedMarks] = {}
 
     def register(self, worker: WorkerRecord) -> None:
         super().register(worker)
         self._registered = worker.incarnation
+
+    def close(self) -> None:
+        for marks in self._marks.values():
+            marks.close()
+        super().close()
 
     def settle_and_claim(
         self,
@@ -44,6 +56,8 @@ class PostgresClaims(SqlClaims):
             return Exchange([], [])
         registered = owner if owner == self._registered else None
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time, "registered": registered}
+        if self._marks_of(wanted).used:
+            settlements = [_not_passed_over(s) for s in settlements]
         stuck = want > 0 and bool(self._stuck)
         try:
             if not stuck:
@@ -56,13 +70,16 @@ class PostgresClaims(SqlClaims):
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
         """All in one transaction. Raises RowRefused if a row does not allow that."""
+        shared = self._marks_of(wanted)
+        marks = shared.current() if want > 0 else None
+        claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
+        claim |= shared.parameters(marks)
         plain, runs, others = _sorted(settlements)
-        claim = {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
         if not (runs or others):
-            return _answer(self._at_once(_arrays(plain) | claim | mark))
+            return _noted(shared, marks, self._at_once(_arrays(plain) | claim))
         now = mark["now"]
         with self._connection.write() as raw:
-            first = _arrays(plain) | claim | mark | {"want": 0}
+            first = _arrays(plain) | claim | {"want": 0}
             lost = _answer(raw.execute(QUERIES.settle_and_claim, first).fetchall()).lost if plain else []
             for s in runs:
                 if s.job_id not in lost:
@@ -70,10 +87,13 @@ class PostgresClaims(SqlClaims):
             for s in others:
                 if not settle(QUERIES, self._connection.inserter.insert, raw, mark["owner"], s, now, self._worker):
                     lost.append(s.job_id)
-            claims = []
-            if want > 0:
-                claims = _answer(raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim | mark).fetchall()).claims
-        return Exchange(claims, lost)
+            rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if want > 0 else []
+        return Exchange(_noted(shared, marks, rows).claims, lost)
+
+    def _marks_of(self, wanted: JobSelector) -> SharedMarks:
+        if wanted not in self._marks:
+            self._marks[wanted] = SharedMarks(self._connection, wanted)
+        return self._marks[wanted]
 
     def _at_once(self, parameters: dict[str, Any]) -> list[Row]:
         """One statement that is its own transaction.
@@ -137,4 +157,20 @@ def _arrays(plain: Sequence[Settlement]) -> dict[str, Any]:
 
 def _answer(rows: list[Row]) -> Exchange:
     """What the function returns: first the lost claims, then the new ones."""
-    return Exchange([Claim._make(row[1:]) for row in rows if not row[0]], [row[1] for row in rows if row[0]])
+    return Exchange([Claim._make(row[:8]) for row in rows if row[8] is False], [row[0] for row in rows if row[8]])
+
+
+def _noted(shared: SharedMarks, marks: Marks | None, rows: list[Row]) -> Exchange:
+    """The same, with what it means for the marks."""
+    if marks is not None:
+        shared.raise_to(marks, (((row[2], row[9], row[10]), (row[7], row[0])) for row in rows if row[8] is False))
+    elif rows and rows[-1][8] is None:
+        shared.long(rows[-1][0])
+    return _answer(rows)
+
+
+def _not_passed_over(settlement: Settlement) -> Settlement:
+    """A job that goes back to the queue at once gets a new time, or the marks would pass over it for a while."""
+    if settlement.status is Status.PENDING and not settlement.delay:
+        return settlement._replace(delay=_AT_ONCE)
+    return settlement

@@ -229,6 +229,10 @@ class Transaction:
         cursor.executemany(sql, list(parameters))
         return cursor
 
+    def copy(self, sql: str, lines: str) -> None:
+        with self._raw.cursor().copy(sql) as copying:
+            copying.write(lines)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from supervisor.domain.duty import Duty
 from supervisor.store.base import EventLog
 from supervisor.store.postgres.address import Address
+from supervisor.store.postgres.backlog import PostgresBacklog
 from supervisor.store.postgres.claim_locks import PostgresClaimLocks
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.duties import ServerCheck
 from supervisor.store.postgres.registry import PostgresRegistry
-from supervisor.store.sql.backlog import SqlBacklog
 from supervisor.store.sql.controls import SqlControls
 from supervisor.store.sql.finished_jobs import SqlFinishedJobs
 from supervisor.store.sql.history import SqlHistory
@@ -25,7 +25,7 @@ class PostgresMaintenance:
         self._connection = connection = Connection(address, announce=True)
         self.registry = PostgresRegistry(connection)
         self.locks = PostgresClaimLocks(connection)
-        self.backlog = SqlBacklog(connection)
+        self.backlog = PostgresBacklog(connection)
         self.controls = SqlControls(connection)
         self.history = SqlHistory(connection)
         self.finished = SqlFinishedJobs(connection)
@@ -38,4 +38,5 @@ class PostgresMaintenance:
         """Every commit has been written by the server."""
 
     def close(self) -> None:
+        self.backlog.close()
         self._connection.close()

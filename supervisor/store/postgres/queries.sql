@@ -37,6 +37,15 @@ FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now()))) AS c (
 ORDER BY e.place
 RETURNING id, pg_current_xact_id()::text;
 
+-- name: reserve_ids
+-- Ids for a COPY, in ascending order, the time of its jobs, and the transaction's number.
+SELECT array_agg(nextval((SELECT pg_get_serial_sequence('jobs', 'id'))::regclass)),
+       coalesce(:now::double precision, extract(epoch FROM now()))::double precision, pg_current_xact_id()::text
+FROM generate_series(1, :count);
+
+-- name: copy_jobs
+COPY jobs (id, type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at, meta) FROM STDIN;
+
 -- name: find_unique
 -- The existing job of a duplicate.
 SELECT id FROM jobs
@@ -71,19 +80,30 @@ SELECT status FROM jobs WHERE id = :id;
 -- Claiming and settling ----------------------------------------------------------------------------
 
 -- name: settle_and_claim
-SELECT lost, id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at
-FROM supervisor_settle_and_claim_v1(
+SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, lost, requires, priority
+FROM supervisor_settle_and_claim_v2(
   :owner, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[], :progresses::double precision[],
   :starts::double precision[], :wanted::text[], :capabilities,
   -- A worker that others have taken for dead claims nothing until it is registered again.
   CASE WHEN :registered::text IS NULL OR EXISTS (SELECT FROM job_workers WHERE incarnation = :registered::text)
-       THEN :want::integer ELSE 0 END);
+       THEN :want::integer ELSE 0 END,
+  :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
+  :from_ids::bigint[], :most::bigint);
+
+-- name: first_of_groups
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, with its first row; with
+-- positions, the first from there. Then a row without a type: the server's time, and the entries walked.
+SELECT type, requires, priority, first_at, first_id
+FROM supervisor_groups_v2(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
+                          :in_priorities::integer[], :from_times::double precision[], :from_ids::bigint[]);
 
 -- name: groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time of its first
 -- row.
 SELECT type, requires, priority, first_at
-FROM supervisor_groups_v1(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities);
+FROM supervisor_groups_v2(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
+                          NULL, NULL, NULL, NULL, NULL)
+WHERE type IS NOT NULL;
 
 -- name: claim_first
 -- The first due job of a type, in the simple case: nothing of the type requires a capability, nothing has a higher
@@ -106,7 +126,8 @@ ORDER BY scheduled_at, id LIMIT :want;
 -- Mark rows picked by peek_group, unless another worker has claimed them.
 UPDATE jobs SET
   status = 'running', locked_by = :owner, locked_at = :now, lock_expires_at = :expires_at,
-  claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
+  claim_token = greatest(claim_token, (SELECT last_value FROM job_token_floor)) + 1, attempts = attempts + 1,
+  started_at = :now, updated_at = :now
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
   AND status = 'pending' AND scheduled_at <= :now
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
@@ -369,6 +390,14 @@ SELECT count(*) FROM (
   SELECT 1 FROM jobs
   WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
     AND scheduled_at <= :now
+  LIMIT :limit) AS due;
+
+-- name: count_from
+-- The same from its first row on.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
+    AND (scheduled_at, id) >= (:first_at, :first_id) AND scheduled_at <= :now
   LIMIT :limit) AS due;
 
 -- name: backlog

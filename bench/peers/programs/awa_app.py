@@ -1,0 +1,57 @@
+"""awa-pg: a process a worker, with 24 jobs at a time in its Rust core."""
+
+import asyncio
+from dataclasses import dataclass
+
+import tally
+from awa import AsyncClient
+from postgres_running import DSN, run
+
+
+@dataclass
+class Noop:
+    pass
+
+
+@dataclass
+class Arrive:
+    number: int
+
+
+async def setup():
+    await AsyncClient(DSN).migrate()
+
+
+async def work():
+    client = AsyncClient(DSN)
+
+    @client.task(Noop, queue="bench")
+    async def noop(job):
+        tally.mark()
+
+    @client.task(Arrive, queue="bench")
+    async def arrive(job):
+        tally.arrive(job.args.number)
+
+    await client.start([("bench", 24)])
+    await asyncio.Event().wait()
+
+
+async def client():
+    return AsyncClient(DSN)
+
+
+async def one(awa):
+    await awa.insert(Noop(), queue="bench")
+
+
+async def number(awa, at):
+    await awa.insert(Arrive(at), queue="bench")
+
+
+async def many(awa, count):
+    await awa.insert_many_copy([Noop()] * count, queue="bench")
+
+
+if __name__ == "__main__":
+    run(setup, work, client, one, number, many)
