@@ -301,7 +301,7 @@ def test_shell_commands_parse(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("sql"), ids=str)
 def test_every_sql_block_is_run(block: Block) -> None:
-    assert block.runs
+    assert block.runs or block.mark == "run: postgres"  # by test_several_machines.py
 
 
 def test_the_faults_shown_are_those_that_are_reported(tmp_path: Path) -> None:
