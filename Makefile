@@ -19,7 +19,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench bench-postgres screenshots clean
+.PHONY: install packages node demo demo-postgres test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench bench-postgres screenshots clean
 
 install: $(VENV)/.installed
 
@@ -49,6 +49,10 @@ clients/node/node_modules/.installed: clients/node/package-lock.json
 
 demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
+
+# The same on two hosts with a PostgreSQL server, one of which is killed on the way.
+demo-postgres: $(VENV)/.installed-ml
+	$(BIN)/python examples/pictures/several_hosts.py $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests

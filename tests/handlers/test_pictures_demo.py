@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from rich.console import Console
 from tests.handlers.environments import with_everything, without
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pictures" / "demo.py"
+HOSTS = PROGRAM.with_name("several_hosts.py")
 CONFIGURATIONS = ("supervisor.toml", "warm.toml", "batches.toml", "programs.toml")
 
 OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("warm.toml", "batches.toml")]
@@ -210,6 +212,15 @@ def test_the_sample_set_ends_in_a_table(run: Run, sample: Callable[[str], str]) 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "espresso 0.95" in result.stdout
     assert "15 of 15 jobs done" in result.stdout
+
+
+@pytest.mark.long
+def test_of_two_hosts_one_is_killed_and_all_jobs_are_done(run: Run, shared_postgres: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(HOSTS), "--rounds", "10"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert re.search("150 of 150 jobs done; [123] that host two had begun were run again", ran.stdout)
 
 
 @pytest.mark.parametrize("name", ["supervisor.toml", *OTHERS])
