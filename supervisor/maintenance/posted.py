@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import Claim
@@ -17,10 +17,13 @@ _MOST = 512 * 1024  # characters; more workers than fit are left out
 
 
 class Posted(NamedTuple):
-    """`status` is the supervisor's; `workers` by their slots, with times of our own monotonic clock."""
+    """`status` is the supervisor's; `workers` by their slots, with times of our own monotonic clock; its host's
+    `clock` is so many seconds ahead of the server's.
+    """
 
     status: dict[str, Any]
     workers: Mapping[int, Snapshot]
+    clock: int = 0
 
     def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
         """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
@@ -47,7 +50,8 @@ def post(board: Scoreboard) -> str:
 
 
 def _encoded(board: Scoreboard, workers: list[Any]) -> str:
-    return json.dumps({"status": board.supervisor_status(), "workers": workers}, separators=(",", ":"))
+    told = {"status": board.supervisor_status(), "workers": workers, "clock": round(time() - board.gate.now())}
+    return json.dumps(told, separators=(",", ":"))
 
 
 def present(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
@@ -69,7 +73,8 @@ def read(text: str, now: float = 0.0) -> Posted:
         status = dict(found["status"])
         if not all(isinstance(pool, dict) for pool in status.get("pools", {}).values()):
             raise TypeError("a pool is none")
-        return Posted(status, dict(_worker(told, monotonic() - now) for told in found["workers"]))
+        workers = dict(_worker(told, monotonic() - now) for told in found["workers"])
+        return Posted(status, workers, int(found.get("clock", 0)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return Posted({}, {})
 

@@ -50,6 +50,7 @@ from supervisor.store.values import Page as Page
 from supervisor.store.values import Planned as Planned
 from supervisor.store.values import RecordedRun as RecordedRun
 from supervisor.store.values import RestoreReport as RestoreReport
+from supervisor.store.values import ServerState as ServerState
 from supervisor.store.values import Sort as Sort
 from supervisor.store.values import SupervisorRecord as SupervisorRecord
 from supervisor.store.values import TypeSpeed as TypeSpeed

@@ -22,6 +22,7 @@ from supervisor.store.values import (
     Page,
     Planned,
     RecordedRun,
+    ServerState,
     Sort,
     SupervisorRecord,
     TypeSpeed,
@@ -344,6 +345,9 @@ class Statistics(Protocol):
 
     def anomalies(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
         """Rows that should not be there; may take seconds on a large table."""
+
+    def server(self) -> ServerState | None:
+        """None for an engine without a server."""
 
     def log_size(self) -> int:
         """Bytes of the write-ahead log; 0 for an engine whose log is not the concern of its users."""

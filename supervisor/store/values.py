@@ -282,6 +282,23 @@ class AdoptReport:
     going_on: tuple[str, ...]
 
 
+class ServerState(NamedTuple):
+    """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users.
+
+    `oldest` is for how many seconds the oldest transaction has been open that keeps dead rows from being removed, 0 if
+    there is none, and `oldest_of` names it. Rows are those of the table of jobs, as far as the server knows.
+    """
+
+    time: float
+    standby: bool
+    connections: int
+    max_connections: int
+    oldest: float
+    oldest_of: str
+    live_rows: int
+    dead_rows: int
+
+
 class Anomalies(NamedTuple):
     """Rows that should not be there. `held` counts running jobs by the id of the supervisor whose worker has them,
     "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -302,6 +303,9 @@ def test_the_clock_of_a_host_may_be_wrong_by_a_minute(
     site.running_pid(long)
     hosts.start("two")  # it must not take the locks of the other for expired ones
     hosts.settled(later, long)
+    told = " ".join(site.command("doctor", code=None).stdout.split())
+    assert re.search(f"the clock of one is (59|60|61) s {'ahead of' if ahead > 0 else 'behind'} the server's", told)
+    assert "the clock of this host" not in told
     for one in (job, later, long):
         [(created, due, began, ended)] = site.rows(
             "SELECT created_at, scheduled_at, started_at, completed_at FROM jobs WHERE id = ?", one

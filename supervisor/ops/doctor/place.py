@@ -36,7 +36,9 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     database = engine.database.file
     if database is None:  # a server's
         engine.database.exists()
-        return [good("database", f"{without_password(url)} can be reached")]
+        from supervisor.ops.doctor import server  # `run` needs none of it
+
+        return [good("database", f"{without_password(url)} can be reached"), *server.examine(engine)]
     folder = database.parent
     if not folder.is_dir():
         return [fault("database", f"{folder}: no such folder", "create it, or correct the path")]

@@ -440,6 +440,23 @@ FROM groups g WHERE g.priority IS NOT NULL
 UNION ALL
 SELECT j.type, j.requires, j.priority, NULL FROM jobs j WHERE j.status = 'running' GROUP BY 1, 2, 3;
 
+-- name: server_state
+-- The server's clock, sessions, the oldest transaction that keeps dead rows, and the rows of jobs, for the doctor.
+SELECT extract(epoch FROM clock_timestamp())::double precision,
+       pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
+       coalesce(old.age, 0), coalesce(old.who, ''), coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0)
+FROM (SELECT) AS one
+LEFT JOIN (
+  SELECT extract(epoch FROM clock_timestamp() - xact_start)::double precision AS age,
+         format('pid %s, %s, user %s, %s', pid, coalesce(nullif(application_name, ''), 'unnamed'), usename, state) AS who
+  FROM pg_stat_activity
+  WHERE xact_start IS NOT NULL AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+  ORDER BY xact_start LIMIT 1) AS old ON true
+LEFT JOIN pg_stat_user_tables t ON t.relid = to_regclass('jobs');
+
 -- name: crowded
 -- Whether a scan of the whole index costs less than a few seeks per group. The planner decides that here.
 SELECT false;

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from supervisor.store.sql.backlog import SqlBacklog
 from supervisor.store.sql.connection import Opened
 from supervisor.store.sql.controls import SqlControls
@@ -18,7 +16,7 @@ from supervisor.store.sql.statistics import SqlStatistics
 class SqlOperations:
     """Implements `store.base.Operations`. Its connection commits durably."""
 
-    def __init__(self, connection: Opened, registry: SqlRegistry, log_size: Callable[[], int]) -> None:
+    def __init__(self, connection: Opened, registry: SqlRegistry, statistics: SqlStatistics) -> None:
         self._connection = connection
         self.registry = registry
         self.jobs = SqlJobs(connection)
@@ -27,7 +25,7 @@ class SqlOperations:
         self.controls = SqlControls(connection)
         self.history = SqlHistory(connection)
         self.schedules = SqlSchedules(lambda: connection)
-        self.statistics = SqlStatistics(connection, log_size)
+        self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:
         if not writable:

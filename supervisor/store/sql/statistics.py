@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from supervisor.domain.job import Status, shown
-from supervisor.store.base import Anomalies, ErrorGroup, TypeSpeed
+from supervisor.store.base import Anomalies, ErrorGroup, ServerState, TypeSpeed
 from supervisor.store.sql import error_groups
 from supervisor.store.sql.connection import Connection
 
@@ -65,6 +65,9 @@ class SqlStatistics:
             overdue=counted(self._queries.count_overdue),
             future=counted(self._queries.count_future),
         )
+
+    def server(self) -> ServerState | None:
+        return None
 
     def log_size(self) -> int:
         return self._log_size()

@@ -7,6 +7,7 @@ from functools import partial
 from supervisor.store.owner_files import FileOwnership
 from supervisor.store.sql.operations import SqlOperations
 from supervisor.store.sql.registry import SqlRegistry
+from supervisor.store.sql.statistics import SqlStatistics
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
@@ -29,4 +30,4 @@ def supervised(connection: Connection) -> bool:
 def operations(connection: Connection) -> SqlOperations:
     """The connection should commit with synchronous=FULL."""
     connection.checkpoint_itself(not supervised(connection))
-    return SqlOperations(connection, registry(connection), connection.place.log_size)
+    return SqlOperations(connection, registry(connection), SqlStatistics(connection, connection.place.log_size))

@@ -1,0 +1,90 @@
+"""A database server and the hosts that use it: clocks, leases, connections, and what keeps dead rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from supervisor.domain.errors import StoreError
+from supervisor.domain.text import counted, text_of
+from supervisor.maintenance.posted import read
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
+from supervisor.ops.posted import Seen, seen
+from supervisor.store.base import Engine, ServerState
+
+_WRONG = 2.0  # seconds that a clock may differ
+_LONG = 60.0  # seconds: no transaction of ours takes so long
+_MANY = 50_000  # dead rows
+_OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
+
+
+def examine(engine: Engine) -> Iterator[Finding]:
+    """Nothing for a database that has no tables yet."""
+    try:
+        operations = engine.operations()
+    except StoreError as error:
+        yield note("database", str(error), "`supervisor migrate` or `supervisor run` makes them")
+        return
+    with closing(operations):
+        began = time.time()
+        server = operations.statistics.server()
+        if server is None:
+            return
+        if server.standby:
+            yield fault("server", "it is a standby, or read-only", "name the primary in the URL")
+        found = list(seen(operations))
+        yield from _clocks((began + time.time()) / 2 - server.time, found)
+        yield from _leases(found)
+        yield from _connections(server, found)
+        yield from _rows(server)
+
+
+def _clocks(here: float, found: list[Seen]) -> Iterator[Finding]:
+    """How far this host's clock, and those of the hosts with supervisors, are ahead of the server's."""
+    advice = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
+    posted = {text_of(one.record.host): float(read(one.lease.posted).clock) for one in found if one.lease is not None}
+    wrong = {"this host": here, **posted}
+    late = {host: ahead for host, ahead in wrong.items() if abs(ahead) >= _WRONG}
+    for host, ahead in late.items():
+        way = "ahead of" if ahead > 0 else "behind"
+        yield warning("clocks", f"the clock of {host} is {abs(ahead):.0f} s {way} the server's", advice)
+    if not late:
+        count = counted(len(posted), "other supervisor", "supervisors") if posted else ""
+        yield good("clocks", f"this host's agrees with the server's{f', and so do those of {count}' if count else ''}")
+
+
+def _leases(found: list[Seen]) -> Iterator[Finding]:
+    for one in found:
+        if one.lease is not None and one.lease.left <= 0:
+            yield warning(
+                "leases",
+                f"the lease of supervisor {one.record.pid} on {text_of(one.record.host)} has ended "
+                f"{-one.lease.left:.0f} s ago",
+                "another supervisor recovers its jobs, if one is running",
+            )
+
+
+def _connections(server: ServerState, found: list[Seen]) -> Iterator[Finding]:
+    """Programs that enqueue come on top."""
+    pools = [pool for one in found if one.alive is not False for pool in (one.status or {}).get("pools", {}).values()]
+    workers = sum(size for pool in pools if isinstance(size := pool.get("max_workers"), int))
+    most = _OF_A_SUPERVISOR * len(found) + _OF_A_WORKER * workers
+    fact = f"{server.connections} of {server.max_connections} in use; the running supervisors need {most} at most"
+    if max(most, server.connections) > server.max_connections * 0.9:
+        yield warning("connections", fact, "raise max_connections of the server, or run fewer workers")
+    else:
+        yield good("connections", fact)
+
+
+def _rows(server: ServerState) -> Iterator[Finding]:
+    if server.oldest > _LONG:
+        yield warning(
+            "transactions",
+            f"one has been open for {server.oldest:.0f} s, and claims become slower until it ends: "
+            f"{text_of(server.oldest_of)}",
+            "end it, and set idle_in_transaction_session_timeout",
+        )
+    if server.dead_rows > max(_MANY, server.live_rows):
+        fact = f"the table jobs has {server.dead_rows} dead rows beside {server.live_rows} live ones"
+        yield warning("dead rows", fact, "look for an old transaction, a replication slot, or autovacuum that is off")

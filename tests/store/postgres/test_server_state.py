@@ -1,0 +1,55 @@
+"""What `doctor` is told about the server."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from supervisor.domain.errors import StoreError
+from supervisor.ops.doctor import place
+from supervisor.store.base import Engine
+from tests.postgres_server import Databases
+from tests.store.kit import Desk, supervisor_record
+
+
+def facts(engine: Engine, level: str) -> str:
+    return " | ".join(finding.fact for finding in place.examine(engine.url) if finding.level == level)
+
+
+def test_it_is_as_the_server_says(desk: Desk) -> None:
+    state = desk.operations.statistics.server()
+    assert state is not None
+    assert abs(state.time - time.time()) < 5
+    assert 0 < state.connections < state.max_connections
+    assert not state.standby
+
+
+def test_an_old_transaction_is_named(desk: Desk, engine: Engine) -> None:
+    with psycopg.connect(engine.url, application_name="forgotten") as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        state = desk.operations.statistics.server()
+        assert state is not None
+        assert state.oldest > 0  # others on this server may have older ones
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_sound_server(desk: Desk, engine: Engine) -> None:
+    assert "this host's agrees with the server's" in facts(engine, "ok")
+    assert "the running supervisors need 0 at most" in facts(engine, "ok")
+
+
+def test_the_doctor_names_a_lease_that_has_ended(desk: Desk, engine: Engine, foreign: psycopg.Connection) -> None:
+    desk.maintenance.registry.register(supervisor_record("s1", engine, "/nowhere", boot_id="other", host="far", pid=7))
+    foreign.execute("UPDATE job_supervisors SET lease_until = lease_until - 115")
+    assert "the lease of supervisor 7 on far has ended 100 s ago" in facts(engine, "warning")
+
+
+def test_a_database_without_tables_is_no_fault(postgres: Databases, engine: Engine) -> None:
+    assert "has no job tables yet" in facts(engine, "note")
+
+
+def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
+    with pytest.raises(StoreError, match="refused"):
+        place.examine("postgresql://127.0.0.1:1/x")
