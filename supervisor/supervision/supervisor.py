@@ -253,7 +253,8 @@ class Supervisor:
         if gate.lapsed and self.settings.on_partition == "stop":
             for worker in running:
                 worker.kill(exit_reason.PARTITION)
-        if self.drain_then_exit and gate.drained and not (running or self._stopping.why):
+        to_exit = self.drain_then_exit or self.burst is not None  # a burst would wait for ever for the end of its jobs
+        if to_exit and gate.drained and not (running or self._stopping.why):
             self._stop("its host is drained")
 
     def _tick(self) -> float:

@@ -18,6 +18,7 @@ import pytest
 from supervisor.system.scoreboard import Scoreboard
 from tests import another_host
 from tests.faults.shifted_clock import Clock
+from tests.faults.surroundings import stays
 from tests.network import Island
 from tests.postgres_proxy import Proxy
 from tests.postgres_server import Databases, Server
@@ -313,3 +314,37 @@ def test_the_clock_of_a_host_may_be_wrong_by_a_minute(
         assert created <= due <= began + 0.1
         assert began <= ended < created + 30
     site.verdict()
+
+
+@pytest.mark.long
+def test_of_three_hosts_two_may_die(make_hosts: Callable[..., Hosts]) -> None:
+    hosts = make_hosts()
+    site = hosts.site
+    first, second, _ = (hosts.start(name) for name in ("one", "two", "three"))
+    jobs = [site.queue.enqueue("work", {"seconds": 0.5}) for _ in range(150)]
+    wait_for(lambda: site.count("done") > 20, "some to be done", PATIENCE)
+    hosts.kill(first)
+    wait_for(lambda: site.count("done") > 50, "more to be done", PATIENCE)
+    hosts.kill(second)
+    hosts.settled(*jobs)
+    site.verdict(hit=jobs)
+    assert sum(site.job(job).crashes for job in jobs) <= 4  # one for each worker that died
+    wait_for(lambda: site.rows("SELECT count(*) FROM job_supervisors") == [(1,)], "them to be forgotten", PATIENCE)
+
+
+def test_the_only_host_of_a_file_can_be_drained_too(make_site: Callable[..., Site]) -> None:
+    site = make_site(POOL)
+    site.queue.enqueue("work")
+    site.command("drain", "--force")
+    supervisor = site.start()
+    assert "drained" in site.command("status").stdout
+    job = site.queue.enqueue("work")
+    stays(lambda: not site.runs("start", job), 1.0)
+    site.command("undrain")
+    site.done(job)
+    site.command("drain", "--wait")
+    burst = site.start("--burst", wait=False)
+    assert burst.wait(PATIENCE) == 0  # nothing would ever end it
+    site.command("undrain")
+    site.verdict()
+    assert site.stop(supervisor) == 0

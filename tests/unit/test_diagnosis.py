@@ -41,6 +41,8 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("not_visible", "warning", True, {"supervisors": [supervisor(visible=False)]}),
     ("not_visible", "warning", False, {"supervisors": [supervisor(), supervisor(8, visible=False)]}),
     ("log_lost", "note", False, {"supervisors": [supervisor(log_lost=1)]}),
+    ("no_lease", "fault", True, {"supervisors": [supervisor(lease_left=-0.1)]}),
+    ("drained", "note", True, {"supervisors": [supervisor(lease_left=14.0, drained=True)]}),
     ("stopping", "note", True, {"supervisors": [supervisor(stopping="SIGTERM")]}),
     ("other_version", "note", False, {"supervisors": [supervisor(version="0.0.1")]}),
     ("ended", "note", False, {"supervisors": [supervisor(), supervisor(8, alive=False)]}),

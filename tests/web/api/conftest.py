@@ -130,7 +130,9 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """Makes the application of a database with a supervisor, as far as the scoreboard shows one."""
     with contextlib.ExitStack() as stack:
 
-        def make(*, supervised: bool = True, supervisor_status: dict[str, Any] | None = None, **settings: Any) -> Site:
+        def make(
+            *, supervised: bool = True, supervisor_status: dict[str, Any] | None = None, own: str = "", **settings: Any
+        ) -> Site:
             path = tmp_path / "jobs.db"
             engine = open_engine(f"sqlite:///{path}")
             desk = Desk.at(engine)
@@ -140,7 +142,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             asking = StoreExecutor(engine)
             stack.callback(asking.close)
             chosen = SETTINGS._replace(**settings)
-            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"))
+            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"), own)
             client = Client(Application(state))
             stack.callback(client.close)
             return Site(engine, path, state, client, desk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
@@ -218,6 +219,18 @@ def test_what_keeps_jobs_from_running_is_said(
     refused = site.get("/readyz", 503)
     assert word in refused["error"]
     assert len(refused["reasons"]) == 1
+
+
+@pytest.mark.parametrize(("own", "ready"), [("", False), ("s1", False), ("another", True)])
+def test_a_drained_host_is_not_ready_and_does_not_make_another_one_unready(
+    make_site: Callable[..., Site], own: str, ready: bool
+) -> None:
+    site = make_site(own=own)
+    site.desk.operations.controls.drain(socket.gethostname(), 1.0)
+    if ready:
+        assert site.get("/readyz") == {"ready": True}
+    else:
+        assert "its host is drained" in site.get("/readyz", 503)["error"]
 
 
 def test_nothing_is_ready_without_a_supervisor(make_site: Callable[..., Site]) -> None:
