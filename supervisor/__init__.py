@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervisor.client.asynchronous import AsyncQueue
     from supervisor.domain.errors import (
         Conflict,
+        EnqueueUncertain,
         Fail,
         InvalidJob,
         JobNotFound,
@@ -37,6 +38,7 @@ __all__ = [
     "Conflict",
     "Context",
     "Enqueue",
+    "EnqueueUncertain",
     "Fail",
     "InvalidJob",
     "Job",

@@ -8,7 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from supervisor.domain.errors import StoreError
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 
@@ -47,3 +49,15 @@ def statements(sql: str) -> Iterator[str]:
             pending = ""
     if pending.strip() and not all(line.lstrip().startswith("--") for line in pending.strip().splitlines()):
         raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")
+
+
+def refuse_if_too_old(oldest: tuple[Any, ...] | None, current: int, ours: int) -> None:
+    """Raises StoreError if the schema `current` declares a program that knows only `ours` too old to write.
+
+    `oldest` is the row with the oldest schema whose programs may write; None: any.
+    """
+    if oldest is not None and int(oldest[0]) > ours:
+        raise StoreError(
+            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
+            f"this one knows schema {ours}: upgrade it"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, shipped
+from supervisor.store.migrate import Migration, refuse_if_too_old, shipped
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 
@@ -24,6 +24,7 @@ def version(connection: Connection) -> int:
 
 
 _SCHEMA_VERSION = (QUERIES.meta, {"key": "schema_version"})
+_OLDEST_WRITER = (QUERIES.meta, {"key": "oldest_writer"})
 
 
 def _version(tables: set[str], look: Any) -> int:
@@ -44,7 +45,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     plan = list(shipped("supervisor.store.postgres") if available is None else available)
     current = version(connection)
     if current >= plan[-1].version:
-        refuse_if_too_old(connection, current)
+        refuse_if_too_old(connection.row(*_OLDEST_WRITER), current, newest_version())
         return []
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
@@ -72,16 +73,7 @@ def require_current(connection: Connection) -> None:
     if current < newest:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
-    refuse_if_too_old(connection, current)
-
-
-def refuse_if_too_old(connection: Connection, current: int) -> None:
-    oldest, ours = connection.row(QUERIES.meta, {"key": "oldest_writer"}), newest_version()
-    if oldest is not None and int(oldest[0]) > ours:
-        raise StoreError(
-            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
-            f"this one knows schema {ours}: upgrade it"
-        )
+    refuse_if_too_old(connection.row(*_OLDEST_WRITER), current, newest_version())
 
 
 def prepare(raw: psycopg.Connection[Any], where: str, *, create: bool, migrate: Any) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.store.migrate import Migration, shipped, statements
+from supervisor.store.migrate import Migration, refuse_if_too_old, shipped, statements
 from supervisor.store.sqlite import repair
-from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import column_added
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, translated
 from supervisor.store.sqlite.place import Place
@@ -37,7 +37,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     current = version(connection)
     if current >= plan[-1].version:
         oldest = connection.row(QUERIES.meta, {"key": "oldest_writer"})
-        _refuse_if_too_old(oldest, current, plan[-1].version)
+        refuse_if_too_old(oldest, current, plan[-1].version)
         if current == plan[-1].version:
             _make_missing(connection, plan)
         return []
@@ -86,7 +86,7 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
             value[key] = int(row[0]) if row else 0
     current, newest = value.get("schema_version", 0), newest_version()
     if current >= newest:
-        _refuse_if_too_old((value["oldest_writer"],), current, newest)
+        refuse_if_too_old((value["oldest_writer"],), current, newest)
         return True
     if not raw.in_transaction and (create or current):
         migrate()
@@ -137,7 +137,7 @@ def require_current(place: Place) -> None:
     if current < newest:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
-    _refuse_if_too_old(oldest, current, newest)
+    refuse_if_too_old(oldest, current, newest)
 
 
 def newest_version() -> int:
@@ -150,7 +150,7 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     current = _version(raw)
     if not current:
         raise StoreError(f"{path}: the database has no job tables")
-    _refuse_if_too_old(raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone(), current, newest_version())
+    refuse_if_too_old(raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone(), current, newest_version())
     return current
 
 
@@ -199,14 +199,6 @@ def _version(raw: sqlite3.Connection) -> int:
     if "jobs" in tables:
         raise StoreError("the database has a `jobs` table of another program; `supervisor adopt` can take it over")
     return 0
-
-
-def _refuse_if_too_old(oldest: Row | None, current: int, ours: int) -> None:
-    if oldest is not None and int(oldest[0]) > ours:
-        raise StoreError(
-            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
-            f"this one knows schema {ours}: upgrade it"
-        )
 
 
 def back_up(connection: Connection, target: Path) -> None:
