@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import Engine
 
+if TYPE_CHECKING:
+    from supervisor.store.moving import MoveEnd
+    from supervisor.store.postgres import PostgresEngine
+    from supervisor.store.sqlite import SqliteEngine
+
 
 def open_engine(url: str) -> Engine:
     """Choose the engine for a URL; nothing is connected yet. Raises StoreError for an unknown scheme."""
+    return _engine(url)
+
+
+def open_move_end(url: str, *, planned: bool = False) -> MoveEnd:
+    """A database as one side of a move, also if its jobs were moved elsewhere. Where there are no tables yet, `planned`
+    acts as if they had been made. Raises StoreError.
+    """
+    return _engine(url).move_end(planned=planned)
+
+
+def _engine(url: str) -> SqliteEngine | PostgresEngine:
     if not isinstance(url, str):
         raise TypeError(f"a database's URL must be a string, not {url!r}")
     scheme = url.partition(":")[0]

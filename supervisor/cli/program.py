@@ -34,6 +34,7 @@ COMMANDS = {
     "purge": "upkeep",
     "migrate": "upkeep",
     "adopt": "adoption",
+    "move": "move",
     "backup": "upkeep",
     "restore": "upkeep",
     "jobs": "jobs",

@@ -10,9 +10,14 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from supervisor.domain.errors import StoreError, StoreMoved, StoreUnavailable
+from supervisor.domain.url import without_password
+from supervisor.engine import open_engine
 from supervisor.store.base import Engine, Producer
 
 Answer = TypeVar("Answer")
+
+_MOST_MOVES = 10
 
 
 class Connections:
@@ -36,9 +41,48 @@ class Connections:
         return seat.producer
 
     def using(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
-        """What `work` returns. Raises StoreError if the database cannot be used."""
+        """What `work` returns. Raises StoreError if the database cannot be used.
+
+        If the jobs were moved to another one, that is used from now on.
+        """
         with seat.guard:
+            try:
+                return work(self.store(seat))
+            except StoreError as error:
+                if not self.follows(seat, error):
+                    raise
             return work(self.store(seat))
+
+    def follows(self, seat: Seat, error: StoreError) -> bool:
+        """Whether an error says that the jobs were moved: nothing was written, and now the seat's producer is there.
+
+        The caller holds the guard.
+        """
+        if isinstance(error, StoreMoved):
+            self._follow(seat, error.url)
+            return True
+        if seat.producer is None or isinstance(error, StoreUnavailable):
+            return False
+        moved_to = seat.producer.moved_to()
+        if moved_to:
+            self._follow(seat, moved_to)
+        return bool(moved_to)
+
+    def _follow(self, seat: Seat, url: str) -> None:
+        where = without_password(self.engine.url)
+        for _ in range(_MOST_MOVES):
+            try:
+                engine = open_engine(url)
+                producer = engine.producer(create=False)
+            except StoreMoved as error:
+                url = error.url
+                continue
+            except StoreError as error:
+                raise StoreError(f"{where}: the jobs were moved to {url}, which cannot be used here: {error}") from None
+            seat.clear()
+            self.engine, self.create, seat.producer = engine, False, producer
+            return
+        raise StoreError(f"{where}: the jobs were moved too often to follow them; use {url}")
 
     def close(self) -> None:
         for seat in (self.writer, self.reader, self.lister):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
-from supervisor.domain.errors import JobNotFound, WaitTimeout
+from supervisor.domain.errors import JobNotFound, StoreError, WaitTimeout
 from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, waiting_limit
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from supervisor.client.lanes import Lane
-    from supervisor.store.base import TransactionalInsert
+    from supervisor.store.base import Engine, TransactionalInsert
 
 
 class Queue(Administration):
@@ -39,16 +39,20 @@ class Queue(Administration):
     """
 
     def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
-        self._engine = open_engine(url)
+        engine = open_engine(url)
         self._own_hooks = None if middleware is None else EnqueueHooks(load(middleware))
-        self._connections = Connections(self._engine, create=create)
+        self._connections = Connections(engine, create=create)
         self._watcher = Watcher(self._connections)
         self._prepared = False  # whether the tables existed when a caller's connection was last used
 
     @property
     def url(self) -> str:
-        """The database's URL, with an absolute path."""
+        """The database's URL, with an absolute path; after a move the new one."""
         return self._engine.url
+
+    @property
+    def _engine(self) -> Engine:
+        return self._connections.engine
 
     def enqueue(
         self,
@@ -129,7 +133,21 @@ class Queue(Administration):
 
     def _put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         """See `Producer.put_each`."""
-        return self._connections.using(self._connections.writer, lambda producer: producer.put_each(jobs))
+        writer = self._connections.writer
+        answers = self._connections.using(writer, lambda producer: producer.put_each(jobs))
+        refused = {at: answer for at, answer in enumerate(answers) if isinstance(answer, StoreError)}
+        if refused:
+            again: list[tuple[int, bool] | Exception] = []
+            try:
+                with writer.guard:
+                    moved = self._connections.follows(writer, next(iter(refused.values())))
+                if moved:
+                    again = self._put_each([jobs[at] for at in refused])
+            except StoreError as error:
+                again = [error] * len(refused)
+            for at, answer in zip(refused, again, strict=False):
+                answers[at] = answer
+        return answers
 
     def enqueue_many(
         self,
@@ -167,9 +185,7 @@ class Queue(Administration):
             jobs = hooks.applied(jobs)
         if connection is not None:
             return self._on(connection).insert(connection, jobs)
-        seat = self._connections.writer
-        with seat.guard:
-            return self._connections.store(seat).enqueue(jobs)
+        return self._connections.using(self._connections.writer, lambda producer: producer.enqueue(jobs))
 
     @functools.cached_property
     def _lanes(self) -> dict[str, Lane]:

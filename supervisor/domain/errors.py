@@ -81,6 +81,14 @@ class StoreGone(StoreUnavailable):
         self.replaced = replaced
 
 
+class StoreMoved(StoreError):
+    """The jobs of this database were moved to another one, `url`, which has no password in it."""
+
+    def __init__(self, where: str, url: str) -> None:
+        super().__init__(f"{where}: the jobs were moved to {url}; use that URL")
+        self.url = url
+
+
 class EnqueueUncertain(StoreUnavailable):
     """The connection was lost during the commit, and the server cannot tell whether the jobs were stored. Enqueueing
     them again may store them twice, unless they have unique keys.

@@ -30,6 +30,7 @@ from supervisor.store.concerns import Registry as Registry
 from supervisor.store.concerns import Schedules as Schedules
 from supervisor.store.concerns import SettleExpired as SettleExpired
 from supervisor.store.concerns import Statistics as Statistics
+from supervisor.store.sql.connection import RowRefused as RowRefused
 from supervisor.store.values import AdoptedColumn as AdoptedColumn
 from supervisor.store.values import AdoptOptions as AdoptOptions
 from supervisor.store.values import AdoptReport as AdoptReport
@@ -87,7 +88,10 @@ class Producer(Protocol):
         """On the same connection: it is closed with the producer."""
 
     def gone(self) -> bool:
-        """Whether this is no longer the database that the URL names: then open another producer."""
+        """Whether this is no longer the database that the URL names, or its jobs were moved: then open another."""
+
+    def moved_to(self) -> str:
+        """The URL of the database to which all jobs were moved; empty if they were not."""
 
     def close(self) -> None: ...
 

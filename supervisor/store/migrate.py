@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreError, StoreMoved, StoreUnavailable
+from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 
@@ -51,13 +52,20 @@ def statements(sql: str) -> Iterator[str]:
         raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")
 
 
-def refuse_if_too_old(oldest: tuple[Any, ...] | None, current: int, ours: int) -> None:
-    """Raises StoreError if the schema `current` declares a program that knows only `ours` too old to write.
+def refuse_if_unusable(marks: Mapping[str, str], current: int, ours: int, where: object) -> None:
+    """Raises StoreError if the schema `current` declares a program that knows only `ours` too old to write, StoreMoved
+    if the jobs were moved elsewhere, and StoreUnavailable while they are.
 
-    `oldest` is the row with the oldest schema whose programs may write; None: any.
+    `marks` are the rows of job_meta that say so.
     """
-    if oldest is not None and int(oldest[0]) > ours:
+    if int(marks.get("oldest_writer", 0)) > ours:
         raise StoreError(
-            f"the database has schema {current}, which programs before schema {oldest[0]} must not write; "
+            f"the database has schema {current}, which programs before schema {marks['oldest_writer']} must not write; "
             f"this one knows schema {ours}: upgrade it"
         )
+    if MOVED_TO in marks:
+        raise StoreMoved(str(where), marks[MOVED_TO])
+    if CLOSED_FOR in marks:
+        raise StoreUnavailable(f"{where}: {MoveWords.CLOSED.format(marks[CLOSED_FOR])}")
+    if ARRIVING in marks:
+        raise StoreUnavailable(f"{where}: {MoveWords.OPENING}")

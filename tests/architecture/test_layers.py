@@ -44,16 +44,17 @@ ALLOWED: dict[str, set[str]] = {
         "engine",
         "maintenance",
         "store.base",
+        "store.moving",
         "system",
         "telemetry",
         "worker",
     },
-    "engine": {"domain", "store.base", "store.postgres", "store.sqlite"},
+    "engine": {"domain", "store.base", "store.moving", "store.postgres", "store.sqlite"},
     "client": {"domain", "engine", "ops", "store.base"},
     "tasks": {"client", "config", "domain"},
 }
 ENGINES = ("sqlite", "postgres")
-BELOW = {*ALLOWED, "store.base", "store.migrate"} - {"store"}
+BELOW = {*ALLOWED, "store.base", "store.migrate", "store.moving"} - {"store"}
 # What is not listed belongs to the application: it may use all of the above and its like, never the command
 # line, which is on top.
 # The admin process alone carries a web framework: only its child's entry is ever imported, after the fork.

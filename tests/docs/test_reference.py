@@ -112,7 +112,7 @@ def test_the_options_said_to_be_common_are() -> None:
     for name, command in commands().items():
         has = options_of(command)
         assert ("--json" in has) == (name not in ("run", "top")), name
-        if name != "init":
+        if name not in ("init", "move"):
             assert {"--config", "-c", "--database"} <= has, name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.job import decoded
 from supervisor.store.postgres import schema
@@ -18,6 +18,9 @@ from supervisor.store.postgres.ownership import ownership
 from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.operations import SqlOperations
+
+if TYPE_CHECKING:
+    from supervisor.store.postgres.move import PostgresMoveEnd
 
 __all__ = ["PostgresEngine"]
 
@@ -70,6 +73,11 @@ class PostgresEngine:
             connection.close()
             raise
         return operations(connection)
+
+    def move_end(self, *, planned: bool = False) -> PostgresMoveEnd:
+        from supervisor.store.postgres.move import move_end  # rarely needed
+
+        return move_end(self._address, planned=planned)
 
     def changes(self, *, ends: bool = False) -> PostgresChanges:
         return PostgresChanges(Connection(self._address), ends=ends)

@@ -50,9 +50,6 @@ class PostgresProducer(SqlProducer):
     def operations(self) -> Operations:
         return operations(self._connection)
 
-    def gone(self) -> bool:
-        return False  # a server's database cannot be moved away from under a connection
-
 
 class PostgresTransactionalInsert:
     """Implements `store.base.TransactionalInsert` for psycopg's connections, and what frameworks have for one."""

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, refuse_if_too_old, shipped
+from supervisor.store.migrate import Migration, refuse_if_unusable, shipped
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 
@@ -24,7 +24,6 @@ def version(connection: Connection) -> int:
 
 
 _SCHEMA_VERSION = (QUERIES.meta, {"key": "schema_version"})
-_OLDEST_WRITER = (QUERIES.meta, {"key": "oldest_writer"})
 
 
 def _version(tables: set[str], look: Any) -> int:
@@ -45,7 +44,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     plan = list(shipped("supervisor.store.postgres") if available is None else available)
     current = version(connection)
     if current >= plan[-1].version:
-        refuse_if_too_old(connection.row(*_OLDEST_WRITER), current, newest_version())
+        _refuse_if_unusable(connection, current)
         return []
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
@@ -68,12 +67,25 @@ def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
 
 
 def require_current(connection: Connection) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new; it is left untouched."""
+    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
+
+    It is left untouched.
+    """
+    _refuse_if_unusable(connection, require_version(connection))
+
+
+def require_version(connection: Connection) -> int:
+    """The schema's version. Raises StoreError for a database that is not ours, or older."""
     current, newest = version(connection), newest_version()
     if current < newest:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
-    refuse_if_too_old(connection.row(*_OLDEST_WRITER), current, newest_version())
+    return current
+
+
+def _refuse_if_unusable(connection: Connection, current: int) -> None:
+    marks: dict[str, str] = dict(connection.rows(QUERIES.marks))
+    refuse_if_unusable(marks, current, newest_version(), connection.address.shown)
 
 
 def prepare(raw: psycopg.Connection[Any], where: str, *, create: bool, migrate: Any) -> bool:
@@ -83,6 +95,7 @@ def prepare(raw: psycopg.Connection[Any], where: str, *, create: bool, migrate: 
     tables = {row[0] for row in raw.execute(QUERIES.tables).fetchall()}
     current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
     if current >= newest_version():
+        refuse_if_unusable(dict(raw.execute(QUERIES.marks).fetchall()), current, newest_version(), where)
         return True
     if current or not create:
         problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import decoded
@@ -18,6 +18,9 @@ from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.operations import operations, ownership
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
+
+if TYPE_CHECKING:
+    from supervisor.store.sqlite.move import SqliteMoveEnd
 
 __all__ = ["SqliteEngine"]
 
@@ -64,6 +67,11 @@ class SqliteEngine:
     def operations(self) -> SqlOperations:
         schema.require_current(self._place)
         return operations(Connection(self._place, synchronous="FULL", checkpoints=True))
+
+    def move_end(self, *, planned: bool = False) -> SqliteMoveEnd:
+        from supervisor.store.sqlite.move import move_end  # rarely needed
+
+        return move_end(self._place, planned=planned)
 
     def changes(self, *, ends: bool = False) -> SqliteChanges:
         return SqliteChanges(Connection(self._place, synchronous="NORMAL", any_thread=True))

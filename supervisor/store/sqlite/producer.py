@@ -135,7 +135,7 @@ class SqliteProducer(SqlProducer):
         return operations(self._connection)
 
     def gone(self) -> bool:
-        return self._connection.moved
+        return self._connection.moved or super().gone()
 
 
 def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:

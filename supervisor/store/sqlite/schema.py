@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.store.migrate import Migration, refuse_if_too_old, shipped, statements
+from supervisor.store.migrate import Migration, refuse_if_unusable, shipped, statements
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import column_added
@@ -36,8 +36,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     plan = list(shipped("supervisor.store.sqlite") if available is None else available)
     current = version(connection)
     if current >= plan[-1].version:
-        oldest = connection.row(QUERIES.meta, {"key": "oldest_writer"})
-        refuse_if_too_old(oldest, current, plan[-1].version)
+        refuse_if_unusable(dict(connection.rows(QUERIES.marks)), current, plan[-1].version, connection.place.database)
         if current == plan[-1].version:
             _make_missing(connection, plan)
         return []
@@ -79,14 +78,13 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     cursor.row_factory = None  # the caller's may be anything
     _require_same_file(cursor, place)
     names = {_plain(row[0]) for row in cursor.execute(QUERIES.tables)}
-    value = {}
+    current, newest = 0, newest_version()
     if "job_meta" in names:
-        for key in ("schema_version", "oldest_writer"):
-            row = cursor.execute(QUERIES.meta, {"key": key}).fetchone()
-            value[key] = int(row[0]) if row else 0
-    current, newest = value.get("schema_version", 0), newest_version()
+        row = cursor.execute(QUERIES.meta, {"key": "schema_version"}).fetchone()
+        current = int(row[0]) if row else 0
     if current >= newest:
-        refuse_if_too_old((value["oldest_writer"],), current, newest)
+        marks = {_plain(key): _plain(value) for key, value in cursor.execute(QUERIES.marks)}
+        refuse_if_unusable(marks, current, newest, place.database)
         return True
     if not raw.in_transaction and (create or current):
         migrate()
@@ -119,25 +117,43 @@ def _plain(name: str | bytes) -> str:
 
 
 def require_current(place: Place) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new; it is left untouched.
+    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
+
+    It is left untouched.
+    """
+    marks, current = require_version(place)
+    refuse_if_unusable(marks, current, newest_version(), place.database)
+
+
+def require_version(place: Place) -> tuple[dict[str, str], int]:
+    """The marks, and the schema's version. Raises StoreError for a database that is not ours, or older.
 
     A connection with our settings would switch another program's database to WAL before it could check.
     """
     newest = newest_version()
     if not place.database.exists():
         raise StoreError(f"{place.database}: there is no such database")
+    current, marks = _looked_at(place)
+    if current < newest:
+        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
+        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
+    return marks, current
+
+
+def has_tables(place: Place) -> bool:
+    """Whether an existing database has ours, of whatever version."""
+    return _looked_at(place)[0] > 0
+
+
+def _looked_at(place: Place) -> tuple[int, dict[str, str]]:
     try:
         with contextlib.closing(
             sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT)
         ) as raw:
             current = _version(raw)
-            oldest = raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone() if current else None
+            return current, dict(raw.execute(QUERIES.marks)) if current else {}
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
-    if current < newest:
-        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
-        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
-    refuse_if_too_old(oldest, current, newest)
 
 
 def newest_version() -> int:
@@ -150,7 +166,7 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     current = _version(raw)
     if not current:
         raise StoreError(f"{path}: the database has no job tables")
-    refuse_if_too_old(raw.execute(QUERIES.meta, {"key": "oldest_writer"}).fetchone(), current, newest_version())
+    refuse_if_unusable(dict(raw.execute(QUERIES.marks)), current, newest_version(), path)
     return current
 
 

@@ -1,0 +1,105 @@
+"""`move`: takes the jobs of a database to one of another engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from supervisor.cli.errors import FAILED, wrong_usage
+from supervisor.cli.options import AsJson
+from supervisor.cli.output import note, result
+from supervisor.domain.text import counted
+
+if TYPE_CHECKING:
+    from supervisor.ops.move import MoveReport
+
+_TELL_EVERY = 100_000  # rows
+_MOST_LISTED = 20
+
+
+def move(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file or a URL.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The same, of the other engine.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be moved and change nothing.")] = False,
+    leave_columns: Annotated[
+        bool, typer.Option("--leave-columns", help="Leave columns of your application's own behind.")
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give up a move that is not complete: SOURCE takes jobs again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move all jobs from SQLite to PostgreSQL, or back.
+
+    Programs may go on enqueueing until the end. Then the source takes no more jobs and names the new URL. A move that
+    was interrupted is completed by repeating it. No supervisor may be running on either database.
+    """
+    from supervisor.ops import move as moving
+
+    here, there = _url(source), _url(target)
+    if abandon:
+        moving.abandon(here, there)
+        result({"abandoned": True}, f"{source} takes jobs again; {target} is empty", as_json=as_json)
+        return
+    report = (
+        moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns, tell=_Progress())
+    )
+    told = asdict(report) | {"moved": not plan, "aside": [one._asdict() for one in report.aside]}
+    result(told, *_lines(report, there, planned=plan), as_json=as_json)
+    if report.set_aside and not plan:
+        raise typer.Exit(FAILED)
+
+
+def _url(given: str) -> str:
+    """A path is that of an SQLite file."""
+    from supervisor.config.database import absolute
+
+    try:
+        return absolute(given if ":" in given else f"sqlite:///{given}", Path.cwd())
+    except ValueError as error:
+        raise wrong_usage(str(error)) from None
+
+
+class _Progress:
+    """Lines for those who wait."""
+
+    def __init__(self) -> None:
+        self._next = _TELL_EVERY
+
+    def __call__(self, table: str, rows: int) -> None:
+        if rows < _TELL_EVERY:
+            self._next = _TELL_EVERY
+        elif rows >= self._next and sys.stderr.isatty():
+            note(f"{table}: {rows} rows compared")
+            self._next += _TELL_EVERY
+
+
+def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
+    yield f"{'plan: ' if planned else ''}{report.source} to {report.target}"
+    width = max(map(len, report.rows))
+    for table, rows in report.rows.items():
+        if rows:
+            yield f"  {table:<{width}}  {counted(rows, 'row')}"
+    if report.texts_as_times:
+        yield f"{counted(report.texts_as_times, 'job')} with a text for a time: Unix seconds in the target"
+    if report.left_columns:
+        yield f"columns that stay behind: {', '.join(report.left_columns)}"
+    if report.set_aside:
+        yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
+        for row in report.aside[:_MOST_LISTED]:
+            yield f"  {row.table} {', '.join(map(str, row.key))}: {': '.join(filter(None, (row.column, row.problem)))}"
+        if report.set_aside > _MOST_LISTED:
+            yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"
+    if planned:
+        for one in report.running:
+            yield f"supervisor {one} is running on the source: stop it before the move"
+        yield "nothing was changed"
+    else:
+        yield "every row of the target was compared with the source, which takes no more jobs"
+        yield f"for supervisor.toml: database = {json.dumps(report.target)}"

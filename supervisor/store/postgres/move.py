@@ -1,0 +1,153 @@
+"""A server's database as one side of a move."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import Any
+
+from supervisor.store.migrate import shipped
+from supervisor.store.moving import Unfit
+from supervisor.store.postgres import schema
+from supervisor.store.postgres.address import Address
+from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.statements import for_driver
+from supervisor.store.queries import Queries, load
+from supervisor.store.sql.connection import Row
+from supervisor.store.sql.move import SqlMoveEnd, Undo, literal
+from supervisor.store.sql.registry import SqlRegistry
+from supervisor.store.values import TABLES
+
+SQL: Queries = load("supervisor.store.postgres", "move.sql")
+
+_TRIGGERS = (
+    ("jobs_closed", "INSERT OR UPDATE OR DELETE OR TRUNCATE", "jobs"),
+    ("supervisors_closed", "INSERT", "job_supervisors"),
+)
+_LARGEST = {"bigint": 2**63, "integer": 2**31}
+_REAL = "double precision"
+_TEXTS = {
+    ("job_controls", "kind"),
+    ("job_meta", "key"),
+}  # keys that have the database's order, which others do not know
+# Of this engine alone: what rows of another one get.
+_ADDED = {"job_supervisors": {"lease_until": 0.0}}
+
+_dumped = lru_cache(maxsize=256)(for_driver)
+
+
+def move_end(address: Address, *, planned: bool) -> PostgresMoveEnd:
+    """Raises StoreError if there are no job tables, or those of another version."""
+    connection = Connection(address)
+    try:
+        if planned and not schema.version(connection):
+            return _Planned(connection)
+        schema.require_version(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return PostgresMoveEnd(connection)
+
+
+class PostgresMoveEnd(SqlMoveEnd):
+    """Implements `store.base.MoveEnd`."""
+
+    _sql = SQL
+
+    def __init__(self, connection: Connection) -> None:
+        self._own = connection
+        super().__init__(connection, connection.address.shown, SqlRegistry(connection, Leases(connection)))
+        self._types: Callable[[str], dict[str, str]] = cache(self._described)
+
+    def columns(self, table: str) -> list[str]:
+        return [name for name in self._types(table) if name not in _ADDED.get(table, ())]
+
+    def _described(self, table: str) -> dict[str, str]:
+        return dict(self._rows(SQL.columns, {"table": table}))
+
+    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
+        types, changed = self._types(table), list(row)
+        for at, (column, value) in enumerate(zip(columns, row, strict=True)):
+            kind = types[column]
+            if value is None or (value.__class__ is float and kind == _REAL):
+                continue
+            if kind == "text":
+                if value.__class__ is not str:
+                    return Unfit(column, "not text" if not isinstance(value, bytes) else "not valid UTF-8")
+                if "\0" in value:
+                    return Unfit(column, "a text with a NUL character")
+            elif kind == _REAL:
+                seconds = _seconds(value)
+                if seconds is None:
+                    return Unfit(column, "not a number")
+                changed[at] = seconds
+            elif value.__class__ is not int or not -_LARGEST[kind] <= value < _LARGEST[kind]:
+                return Unfit(column, "not a whole number" if value.__class__ is not int else "too large a number")
+        return tuple(changed)
+
+    def _ordered(self, table: str, column: str) -> str:
+        return f'"{column}" COLLATE "C"' if (table, column) in _TEXTS else super()._ordered(table, column)
+
+    def _run(self, raw: Any, sql: str, parameters: Any = None) -> Any:
+        return raw.execute(_dumped(sql), parameters) if parameters else raw.execute(sql)
+
+    def _rows(self, sql: str, parameters: Any = None) -> list[Row]:
+        return self._own.rows(_dumped(sql), parameters) if parameters else self._own.rows(sql)
+
+    def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        added = _ADDED.get(table, {})
+        names, values = self._listed(table, [*columns, *added]), tuple(added.values())
+        with self._own.raw.cursor().copy(SQL.insert.format(table=table, columns=names)) as copy:
+            for row in rows:
+                copy.write_row(row + values)
+
+    def _shutting(self, message: str) -> Iterator[str]:
+        yield from self._opening()
+        yield SQL.shut
+        for name, events, table in _TRIGGERS:
+            yield SQL.shut_table.format(name=name, events=events, table=table, message=literal(message))
+
+    def _opening(self) -> Iterator[str]:
+        for name, _, table in _TRIGGERS:
+            yield SQL.open.format(name=name, table=table)
+
+    def _raise_sequence(self, raw: Any, table: str, value: int) -> None:
+        if value:
+            column = "number" if table == "job_runs" else "id"
+            self._run(raw, SQL.raise_sequence, {"table": table, "column": column, "value": value})
+
+
+class _Planned(PostgresMoveEnd):
+    """Tables that were made for a moment, in a transaction that was rolled back."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        with suppress(Undo), connection.write() as raw:
+            schema.bring_up_to_date(raw, shipped("supervisor.store.postgres"))
+            known = {table: self._described(table) for table in TABLES}
+            raise Undo
+        self._types = known.__getitem__
+
+    def marks(self) -> dict[str, str]:
+        return {}
+
+    def count(self, table: str) -> int:
+        return 0
+
+
+def _seconds(value: Any) -> float | None:
+    """What an adopted table has for a time: a whole number, or a text with a date."""
+    if value.__class__ is int and abs(value) <= 2**53:
+        return float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()

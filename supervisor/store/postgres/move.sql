@@ -1,0 +1,64 @@
+-- Statements of `supervisor move`. What stands in braces is filled in: tables, columns and keys that the schema names.
+
+-- name: columns
+SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped ORDER BY attnum;
+
+-- name: count
+SELECT count(*) FROM {table} WHERE {where};
+
+-- name: block
+SELECT {columns} FROM {table} WHERE {where} ORDER BY {order} LIMIT :limit;
+
+-- name: clear
+DELETE FROM {table} WHERE {where};
+
+-- name: insert
+-- Columns whose values are always generated take these, too.
+COPY {table} ({columns}) FROM STDIN;
+
+-- name: free_jobs
+-- A job that was copied earlier and had the key then: it has changed meanwhile, and is copied again.
+DELETE FROM jobs WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running');
+
+-- name: free_job_runs
+DELETE FROM job_runs WHERE job_id = :job_id AND token = :token;
+
+-- name: present
+SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
+
+-- name: meta
+SELECT value FROM job_meta WHERE key = :key;
+
+-- name: note
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: forget
+DELETE FROM job_meta WHERE key = :key;
+
+-- name: sequences
+SELECT 'jobs', pg_sequence_last_value(pg_get_serial_sequence('jobs', 'id')::regclass)
+UNION ALL
+SELECT 'job_errors', pg_sequence_last_value(pg_get_serial_sequence('job_errors', 'id')::regclass)
+UNION ALL
+SELECT 'job_runs', pg_sequence_last_value(pg_get_serial_sequence('job_runs', 'number')::regclass);
+
+-- name: raise_sequence
+SELECT setval(pg_get_serial_sequence(:table, :column), :value);
+
+-- name: shut
+-- Statements wait for transactions that have written, and find their rows.
+CREATE OR REPLACE FUNCTION supervisor_closed_v1() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer') THEN
+    RAISE EXCEPTION USING MESSAGE = TG_ARGV[0];
+  END IF;
+  RETURN NULL;
+END $$;
+
+-- name: shut_table
+CREATE TRIGGER {name} BEFORE {events} ON {table} FOR EACH STATEMENT
+EXECUTE FUNCTION supervisor_closed_v1({message});
+
+-- name: open
+DROP TRIGGER IF EXISTS {name} ON {table};

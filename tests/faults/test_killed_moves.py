@@ -1,0 +1,127 @@
+"""A move that is killed at any of its steps leaves something that a repetition completes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor import Queue
+from supervisor.ops import move as moving
+from supervisor.ops import move_rows
+from supervisor.system import failpoints
+from supervisor.system.failpoints import VARIABLE
+from tests.postgres_server import Databases
+from tests.store.movable import Tables, contents, fill
+
+JOBS = 60
+WAYS = ("there", "back")
+SOME = ["begun", "copied", "copied@4", "closed", "verified", "verified@6", "opened", "finished"]
+
+
+class Ground:
+    """A source with rows of every kind, and an empty target each time."""
+
+    def __init__(self, postgres: Databases, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._postgres, self._folder, self._env = postgres, folder, monkeypatch
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        monkeypatch.setattr(move_rows, "BLOCK", 10)
+        self._first = f"sqlite:///{folder}/first.db"
+        fill(self._first, JOBS)
+        self.rows: Tables = contents(self._first)
+
+    def databases(self, way: str) -> tuple[str, str]:
+        server = self._postgres.fresh_database()
+        password = re.search(r":([^:@/]*)@", server)
+        self._env.setenv("PGPASSWORD", password[1] if password else "")
+        number = len(list(self._folder.iterdir()))
+        if way == "there":
+            source = self._folder / f"{number}.db"
+            shutil.copy(self._folder / "first.db", source)
+            return f"sqlite:///{source}", server
+        fill(server, JOBS)
+        return server, f"sqlite:///{self._folder}/{number}.db"
+
+
+@pytest.fixture
+def ground(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    yield Ground(postgres, tmp_path, monkeypatch)
+    failpoints._armed.cache_clear()
+
+
+def in_a_child(work: Callable[[], object], points: str = "", after: float = 0.0) -> int | None:
+    """Run it with these fail-points, or kill it after so many seconds. Returns the signal that has ended it, if any."""
+    child = os.fork()
+    if child == 0:
+        os.environ[VARIABLE] = points
+        failpoints._armed.cache_clear()
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    if after:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+
+
+def moved(source: str, target: str) -> moving.MoveReport:
+    return moving.move(source, target, tell=lambda table, rows: None)
+
+
+def completes(ground: Ground, source: str, target: str) -> None:
+    report = moved(source, target)
+    assert contents(target) == ground.rows
+    assert report.rows["jobs"] == JOBS
+    assert Queue(source).enqueue("tag") > 1000  # it follows
+    assert moved(source, target) == report
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("point", SOME)
+def test_a_move_that_was_killed_is_completed_by_another(ground: Ground, way: str, point: str) -> None:
+    source, target = ground.databases(way)
+    place, _, number = point.partition("@")
+    points = f"move.{place}=kill@{number or 1}"
+    assert in_a_child(lambda: moved(source, target), points) == signal.SIGKILL
+    completes(ground, source, target)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("place", ["move.copied", "move.verified", "commit.before", "commit", "begin"])
+def test_a_move_is_killed_at_each_block(ground: Ground, way: str, place: str) -> None:
+    """Statements are those of SQLite."""
+    for number in range(1, 1000):
+        source, target = ground.databases(way)
+        ended = in_a_child(lambda: moved(source, target), f"{place}=kill@{number}")  # noqa: B023 - called at once
+        completes(ground, source, target)
+        if ended is None:
+            assert number > 1
+            return
+    raise AssertionError("it was killed every time")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_move_is_killed_at_any_time_and_again(ground: Ground, way: str) -> None:
+    chance = random.Random(7)
+    kills = 0
+    for _ in range(15):
+        source, target = ground.databases(way)
+        for _ in range(4):
+            kills += in_a_child(lambda: moved(source, target), after=chance.uniform(0.01, 0.4)) is not None  # noqa: B023
+        completes(ground, source, target)
+    assert kills > 10

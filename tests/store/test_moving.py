@@ -1,0 +1,380 @@
+"""`supervisor move`: every row of one engine is in the other, or listed; the old database says where the jobs are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from supervisor import AsyncQueue, Queue, StoreError
+from supervisor.cli import main
+from supervisor.domain.errors import Conflict, InvalidOption, StoreMoved, StoreUnavailable
+from supervisor.domain.url import without_password
+from supervisor.engine import open_engine, open_move_end
+from supervisor.ops import move as moving
+from supervisor.ops import move_rows
+from supervisor.ops.move import MoveReport
+from supervisor.ops.move_rows import KEYS
+from supervisor.store.values import TABLES
+from supervisor.testing import run_due
+from tests.postgres_server import Databases
+from tests.store.kit import supervisor_record
+from tests.store.movable import OF_AN_ENGINE, contents, fill
+
+WAYS = ("there", "back")
+Made = Callable[[str], tuple[str, str]]
+
+
+@pytest.fixture
+def made(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """From a way to the URLs of the source and of an empty target."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def make(way: str) -> tuple[str, str]:
+        server = postgres.fresh_database()
+        password = re.search(r":([^:@/]*)@", server)
+        monkeypatch.setenv("PGPASSWORD", password[1] if password else "")
+        file = f"sqlite:///{tmp_path}/{len(list(tmp_path.iterdir()))}.db"
+        return (file, server) if way == "there" else (server, file)
+
+    return make
+
+
+def moved(source: str, target: str) -> MoveReport:
+    return moving.move(source, target, tell=lambda table, rows: None)
+
+
+def write(url: str, sql: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
+            raw.execute(sql)
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(sql.encode())
+
+
+def test_every_table_and_column_is_moved(made: Made) -> None:
+    file, server = made("there")
+    for url in (file, server):
+        open_engine(url).database.migrate()
+    assert set(KEYS) == TABLES
+    with closing(open_move_end(file)) as here, closing(open_move_end(server)) as there:
+        for table in TABLES:
+            ours, theirs = set(here.columns(table)), set(there.columns(table))
+            assert ours == theirs, f"{table}: name a column of one engine alone in its move.py"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_rows_are_equal_after_a_move(made: Made, way: str) -> None:
+    source, target = made(way)
+    fill(source, 2500)
+    before = contents(source)
+
+    planned = moving.plan(source, target)
+    assert contents(source) == before
+    report = moved(source, target)
+
+    assert contents(target) == before
+    assert report.set_aside == 0
+    assert report.rows == planned.rows == {table: len(before[table]) for table in TABLES}
+    highest = max(row[sorted_columns(source).index("id")] for row in before["jobs"])
+    assert Queue(target).enqueue("tag") == highest + 1001  # a sequence never goes back
+    assert report == moved(source, target)  # there is nothing left to do
+
+
+def sorted_columns(url: str) -> list[str]:
+    with closing(open_move_end(url)) as end:
+        return sorted(column for column in end.columns("jobs") if ("jobs", column) not in OF_AN_ENGINE)
+
+
+def test_a_round_trip_gives_equal_rows_and_digests(made: Made, tmp_path: Path) -> None:
+    source, server = made("there")
+    fill(source, 1200)
+    before = contents(source)
+    there = moved(source, server)
+    back = moved(server, f"sqlite:///{tmp_path}/back.db")
+    assert contents(f"sqlite:///{tmp_path}/back.db") == before
+    assert back.digests == there.digests
+    assert len(set(there.digests.values())) == len(TABLES)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_source_says_where_the_jobs_are_and_queues_follow(made: Made, way: str) -> None:
+    source, target = made(way)
+    old = Queue(source)
+    first = old.enqueue("tag", {"n": 1})
+    reader = Queue(source)
+    assert reader.job(first).payload == {"n": 1}
+
+    moved(source, target)
+
+    for sql in ("INSERT INTO jobs (type) VALUES ('tag')", "UPDATE jobs SET priority = 1", "DELETE FROM jobs"):
+        with pytest.raises((sqlite3.IntegrityError, psycopg.Error), match=re.escape(without_password(target))):
+            write(source, sql)
+    with pytest.raises(StoreMoved, match="the jobs were moved to"):
+        open_engine(source).operations()
+    assert old.enqueue("tag") == first + 1
+    assert old.enqueue_many("tag", [1, 2]) == [first + 2, first + 3]
+    assert Queue(source).put("tag", unique_key="k") == (first + 4, True)
+    assert without_password(old.url) == without_password(target)
+    asyncio.run(asynchronous(source, first + 5))
+    write(target, f"UPDATE jobs SET priority = 7 WHERE id = {first}")
+    reader._connections.reader.producer._look_at = 0.0  # type: ignore[union-attr]  # in half a second
+    assert reader.job(first).priority == 7
+    run_due(Queue(target), {"tag": lambda payload, ctx: payload})
+    assert reader.job(first).result == {"n": 1}
+
+
+async def asynchronous(url: str, expected: int) -> None:
+    async with AsyncQueue(url) as queue:
+        assert await queue.enqueue("tag") == expected
+
+
+def test_jobs_that_wait_in_one_transaction_follow_together(made: Made) -> None:
+    source, target = made("there")
+    queue = Queue(source)
+    queue.enqueue("tag")
+
+    async def many() -> list[int]:
+        async with AsyncQueue.of(queue) as opened:
+            return await asyncio.gather(*(opened.enqueue("tag", n) for n in range(20)))
+
+    moved(source, target)
+    assert sorted(asyncio.run(many())) == list(range(2, 22))
+    assert Queue(target).count("tag") == 21
+
+
+def test_a_queue_without_the_password_names_the_new_database(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made("there")
+    queue = Queue(source)
+    queue.enqueue("tag")
+    moved(source, target)
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    for one in (queue, Queue(source)):
+        with pytest.raises(StoreError, match=r"the jobs were moved to postgresql://.* cannot be used here: .*password"):
+            one.enqueue("tag")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_changes_during_the_copy_arrive(made: Made, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs enqueue, cancel, delete and use a unique key again while blocks are copied."""
+    source, target = made(way)
+    fill(source, 40)
+    queue = Queue(source)
+    early = [queue.enqueue("tag", unique_key=f"early {n}") for n in range(3)]
+    late = [queue.enqueue("tag", n) for n in range(30)]
+    changes = iter(
+        [
+            lambda: queue.cancel(early[0]),
+            lambda: queue.enqueue("tag", unique_key="early 0"),  # behind: the one that was copied had it
+            lambda: [queue.cancel(early[1]), queue.delete(early[1])],
+            lambda: queue.enqueue_many("tag", range(25)),
+            lambda: [queue.cancel(late[0]), queue.cancel(late[-1]), queue.delete(late[-1])],
+            lambda: queue.pause("tag"),
+        ]
+    )
+    monkeypatch.setattr(move_rows, "BLOCK", 10)
+    copied = []
+
+    def between(place: str) -> None:
+        copied.append(place)
+        if place == "move.copied" and len(copied) > 8:
+            next(changes, lambda: None)()
+
+    monkeypatch.setattr(moving.failpoints, "reach", between)
+    moved(source, target)
+    assert next(changes, None) is None
+    assert contents(target) == contents(source)
+
+
+def test_what_the_target_cannot_hold_is_listed_and_stays(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = made("there")
+    fill(source, 30)
+    whole = contents(source)
+    with closing(sqlite3.connect(source.removeprefix("sqlite:///"))) as raw, raw:
+        insert = "INSERT INTO jobs (id, type, payload, created_at) VALUES (?, 'tag', CAST(? AS TEXT), ?)"
+        raw.execute(insert, [10_001, b'"a\0b"', 1])
+        raw.execute(insert, [10_002, b'"\xff"', 1])
+        raw.execute(insert, [10_003, b"{}", "last Tuesday"])
+        raw.execute(insert, [10_004, b"{}", "2026-01-02T03:04:05Z"])  # of an adopted table
+        raw.execute(
+            "INSERT INTO job_errors (id, job_id, attempt, kind, message, created_at) VALUES (900, 10001, 1, '', '', 1)"
+        )
+        raw.execute(
+            "INSERT INTO job_errors (id, job_id, attempt, kind, message, created_at) VALUES (901, 77777, 1, '', '', 1)"
+        )
+        raw.execute("UPDATE job_controls SET updated_at = 9e999 WHERE name = 'tag'")  # infinite: both engines have that
+
+    assert moving.plan(source, target).aside == moved(source, target).aside
+    report = moved(source, target)
+
+    assert [(row.table, row.key, row.column) for row in report.aside] == [
+        ("jobs", (10_001,), "payload"),
+        ("jobs", (10_002,), "payload"),
+        ("jobs", (10_003,), "created_at"),
+        ("job_errors", (900,), "job_id"),
+        ("job_errors", (901,), "job_id"),
+    ]
+    assert report.texts_as_times == 1
+    assert Queue(target).job(10_004).created_at == 1767323045.0
+    assert len(contents(target)["jobs"]) == len(whole["jobs"]) + 1
+    assert Queue(target).enqueue("tag") == 10_005
+
+    capsys.readouterr()
+    assert main(["move", source, target]) == 1  # something needs a look
+    printed = capsys.readouterr().out
+    assert "jobs 10001: payload: a text with a NUL character" in printed
+    assert "jobs 10002: payload: not valid UTF-8" in printed
+
+
+def test_what_the_tables_of_the_target_refuse_is_listed(made: Made) -> None:
+    source, target = made("there")
+    fill(source, 30)
+    open_engine(target).database.migrate()
+    write(target, "ALTER TABLE jobs ADD CHECK (payload NOT LIKE '%\"n\": 7,%')")
+    report = moved(source, target)
+    assert [row.table for row in report.aside][:1] == ["jobs"]
+    assert "violates check constraint" in report.aside[0].problem
+    assert report.rows["jobs"] == 29
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_running_supervisors_are_refused(made: Made, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made(way)
+    fill(source, 5)
+    alive = open_engine(source)
+    store = alive.maintenance()
+    record = supervisor_record("alive", alive, "/nowhere")
+    lives = "supervisor.store.owner_files.FileOwnership.lives"
+    monkeypatch.setattr(lives, lambda self, owner: owner.id == "alive")
+    store.registry.register(record)
+    with pytest.raises(Conflict, match=f"supervisor {record.pid} on .* is running on .*; stop it first"):
+        moved(source, target)
+    assert moving.plan(source, target).running == [f"{record.pid} on {record.host}"]
+    store.registry.forget("alive")
+    store.close()
+    moved(source, target)
+
+
+def test_a_supervisor_that_starts_at_the_end_is_refused_or_refuses(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made("there")
+    fill(source, 5)
+    store = open_engine(source).maintenance()
+    monkeypatch.setattr("supervisor.store.owner_files.FileOwnership.lives", lambda self, owner: owner.id == "late")
+    record = supervisor_record("late", open_engine(source), "/nowhere")
+
+    def started(place: str) -> None:
+        if place == "move.copied":
+            store.registry.register(record)
+
+    monkeypatch.setattr(moving.failpoints, "reach", started)
+    with pytest.raises(Conflict, match="is running on"):
+        moved(source, target)
+    assert Queue(source).enqueue("tag")  # it is open
+    store.registry.forget("late")
+    monkeypatch.setattr(moving.failpoints, "reach", lambda place: None)
+    moved(source, target)
+    with pytest.raises(StoreError, match="the jobs were moved to"):
+        store.registry.register(record)
+    store.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_target_with_jobs_is_refused(made: Made, way: str) -> None:
+    source, target = made(way)
+    fill(source, 5)
+    Queue(target).enqueue("tag")
+    for attempt in (moving.plan, moved):
+        with pytest.raises(Conflict, match="it has 1 job already; a move needs an empty target"):
+            attempt(source, target)
+    assert Queue(source).enqueue("tag")
+
+
+def test_nobody_uses_a_target_that_is_not_complete(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made("there")
+    fill(source, 5)
+    seen: list[str] = []
+
+    def tried(place: str) -> None:
+        if place in ("move.copied", "move.closed", "move.verified"):
+            with pytest.raises(StoreUnavailable, match="jobs are being moved here; try again"):
+                Queue(target).enqueue("tag")
+            with pytest.raises(psycopg.errors.RaiseException, match="jobs are being moved here"):
+                write(target, "INSERT INTO jobs (type) VALUES ('tag')")
+        if place == "move.verified":
+            with pytest.raises(StoreUnavailable, match="the jobs are being moved to postgresql://"):
+                Queue(source).enqueue("tag")
+        seen.append(place)
+
+    monkeypatch.setattr(moving.failpoints, "reach", tried)
+    moved(source, target)
+    assert seen[-2:] == ["move.opened", "move.finished"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_move_can_be_given_up(made: Made, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made(way)
+    fill(source, 5)
+    before = contents(source)
+
+    def stopped(place: str) -> None:
+        if place == "move.verified":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(moving.failpoints, "reach", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        moved(source, target)
+    with pytest.raises(StoreUnavailable):
+        Queue(source).enqueue("tag")
+    moving.abandon(source, target)
+    assert contents(source) == before
+    assert Queue(source).enqueue("tag")
+    assert contents(target)["jobs"] == []
+    monkeypatch.setattr(moving.failpoints, "reach", lambda place: None)
+    moved(source, target)
+    assert contents(target) == contents(source)
+    with pytest.raises(Conflict, match="the move is complete"):
+        moving.abandon(source, target)
+
+
+def test_columns_of_the_application_are_named(made: Made) -> None:
+    source, target = made("there")
+    fill(source, 5)
+    write(source, "ALTER TABLE jobs ADD COLUMN customer TEXT")
+    with pytest.raises(Conflict, match=r"jobs\.customer would stay behind.*--leave-columns"):
+        moved(source, target)
+    assert moving.plan(source, target).left_columns == ["jobs.customer"]
+    report = moving.move(source, target, leave_columns=True, tell=lambda table, rows: None)
+    assert report.rows["jobs"] == 5
+
+
+def test_mistakes_get_one_sentence(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = made("there")
+    for arguments, code, words in (
+        ([f"{tmp_path}/missing.db", target], 3, "there is no such database"),
+        ([source, f"{tmp_path}/other.db"], 2, "a move is from SQLite to PostgreSQL, or back; `supervisor backup`"),
+        ([target, target], 2, "pg_dump and pg_restore"),
+        ([target, f"{tmp_path}/other.db"], 3, "has no job tables yet"),
+        (["mysql://x", target], 2, "is not an SQLite URL"),
+    ):
+        assert main(["move", *arguments]) == code
+        printed = capsys.readouterr()
+        assert words in printed.err
+        assert printed.err.count("\n") == 1
+        assert printed.out == ""
+    with pytest.raises(InvalidOption):
+        moving.plan(source, source)
+    fill(source, 3)
+    assert main(["move", "--plan", source, target]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    with psycopg.connect(target) as connection:
+        assert connection.execute("SELECT to_regclass('jobs'), to_regclass('job_meta')").fetchone() == (None, None)
+    moved(source, target)
+    assert main(["--database", source, "status"]) == 3
+    assert "the jobs were moved to postgresql://" in capsys.readouterr().err
