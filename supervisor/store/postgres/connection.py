@@ -233,6 +233,12 @@ class Transaction:
         with self._raw.cursor().copy(sql) as copying:
             copying.write(lines)
 
+    def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
+        """`COPY … FROM STDIN`."""
+        with self._raw.cursor().copy(sql) as copy:
+            for row in rows:
+                copy.write_row(row)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:

@@ -53,17 +53,22 @@ def move_end(address: Address, *, planned: bool) -> PostgresMoveEnd:
 
 
 class PostgresMoveEnd(SqlMoveEnd):
-    """Implements `store.base.MoveEnd`."""
+    """Implements `store.moving.MoveEnd`."""
 
     _sql = SQL
 
     def __init__(self, connection: Connection) -> None:
         self._own = connection
-        super().__init__(connection, connection.address.shown, SqlRegistry(connection, Leases(connection)))
+        self._other = other = Connection(connection.address)
+        super().__init__(connection, connection.address.shown, SqlRegistry(other, Leases(other)))
         self._types: Callable[[str], dict[str, str]] = cache(self._described)
 
     def columns(self, table: str) -> list[str]:
         return [name for name in self._types(table) if name not in _ADDED.get(table, ())]
+
+    def close(self) -> None:
+        super().close()
+        self._other.close()
 
     def _described(self, table: str) -> dict[str, str]:
         return dict(self._rows(SQL.columns, {"table": table}))
@@ -100,12 +105,9 @@ class PostgresMoveEnd(SqlMoveEnd):
     def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         added = _ADDED.get(table, {})
         names, values = self._listed(table, [*columns, *added]), tuple(added.values())
-        with self._own.raw.cursor().copy(SQL.insert.format(table=table, columns=names)) as copy:
-            for row in rows:
-                copy.write_row(row + values)
+        raw.copy_rows(SQL.insert.format(table=table, columns=names), (row + values for row in rows))
 
     def _shutting(self, message: str) -> Iterator[str]:
-        yield from self._opening()
         yield SQL.shut
         for name, events, table in _TRIGGERS:
             yield SQL.shut_table.format(name=name, events=events, table=table, message=literal(message))
@@ -127,7 +129,7 @@ class _Planned(PostgresMoveEnd):
         super().__init__(connection)
         with suppress(Undo), connection.write() as raw:
             schema.bring_up_to_date(raw, shipped("supervisor.store.postgres"))
-            known = {table: self._described(table) for table in TABLES}
+            known = {table: dict(self._run(raw, SQL.columns, {"table": table}).fetchall()) for table in TABLES}
             raise Undo
         self._types = known.__getitem__
 

@@ -47,7 +47,7 @@ SELECT 'job_runs', pg_sequence_last_value(pg_get_serial_sequence('job_runs', 'nu
 SELECT setval(pg_get_serial_sequence(:table, :column), :value);
 
 -- name: shut
--- Statements wait for transactions that have written, and find their rows.
+-- It waits for transactions that have written, so that their rows are found; it holds up nobody who reads.
 CREATE OR REPLACE FUNCTION supervisor_closed_v1() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer') THEN
@@ -57,7 +57,7 @@ BEGIN
 END $$;
 
 -- name: shut_table
-CREATE TRIGGER {name} BEFORE {events} ON {table} FOR EACH STATEMENT
+CREATE OR REPLACE TRIGGER {name} BEFORE {events} ON {table} FOR EACH STATEMENT
 EXECUTE FUNCTION supervisor_closed_v1({message});
 
 -- name: open

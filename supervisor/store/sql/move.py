@@ -25,7 +25,7 @@ class Undo(Exception):
 
 
 class SqlMoveEnd:
-    """Implements a part of `store.base.MoveEnd`."""
+    """Implements a part of `store.moving.MoveEnd`. `registry` has a connection of its own: it looks during writes."""
 
     _sql: Queries
 

@@ -41,17 +41,19 @@ def move_end(place: Place, *, planned: bool) -> SqliteMoveEnd:
 
 
 class SqliteMoveEnd(SqlMoveEnd):
-    """Implements `store.base.MoveEnd`."""
+    """Implements `store.moving.MoveEnd`."""
 
     _sql = SQL
 
     def __init__(self, place: Place, shown: Place | None = None, folder: TemporaryDirectory[str] | None = None) -> None:
         self._own = connection = Connection(place, synchronous="FULL", checkpoints=True)
         self._folder = folder  # removed in the end
-        super().__init__(connection, f"sqlite:///{(shown or place).database}", registry(connection))
+        self._other = Connection(place, synchronous="FULL")
+        super().__init__(connection, f"sqlite:///{(shown or place).database}", registry(self._other))
 
     def close(self) -> None:
         super().close()
+        self._other.close()
         if self._folder is not None:
             self._folder.cleanup()
 
