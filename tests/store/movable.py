@@ -20,7 +20,7 @@ Tables = dict[str, list[Row]]
 TEXTS = ("", "plain", "héllo — 你好 🎉", "tab\tand\nline\\and\\N", "'quoted' \"twice\"", "\u2028\x7f\x01", "x" * 5000)
 STATUSES = ("pending", "running", "done", "failed", "cancelled", "quarantined")
 T0 = 1_700_000_000.0
-OF_AN_ENGINE = {("job_supervisors", "lease_until"), ("job_runs", "number")}
+OF_AN_ENGINE = {("job_supervisors", column) for column in ("lease_until", "node", "posted")} | {("job_runs", "number")}
 NOT_MOVED = "'schema_version', 'oldest_writer', 'epoch', 'arriving', 'closed_for', 'moved_to', 'moved_from'"
 
 

@@ -83,7 +83,8 @@ def test_all_rows_are_equal_after_a_move(made: Made, way: str) -> None:
     assert contents(target) == before
     assert report.set_aside == 0
     assert report.rows == planned.rows == {table: len(before[table]) for table in TABLES}
-    highest = max(row[sorted_columns(source).index("id")] for row in before["jobs"])
+    at = sorted_columns(source).index("id")
+    highest = max(row[at] for row in before["jobs"])
     assert Queue(target).enqueue("tag") == highest + 1001  # a sequence never goes back
     assert report == moved(source, target)  # there is nothing left to do
 

@@ -34,7 +34,7 @@ _TEXTS = {
     ("job_meta", "key"),
 }  # keys that have the database's order, which others do not know
 # Of this engine alone: what rows of another one get.
-_ADDED = {"job_supervisors": {"lease_until": 0.0}}
+_ADDED = {"job_supervisors": {"lease_until": 0.0, "node": None, "posted": None}}
 
 _dumped = lru_cache(maxsize=256)(for_driver)
 
