@@ -137,11 +137,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
     config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
-    # The usual console draws a traceback with the source of every frame: that takes a second.
-    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
-    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
+    _log_plainly()
     if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+def _log_plainly() -> None:
+    """The usual console draws a traceback with the source and the variables of every frame: that takes seconds."""
+    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
+
+
+def pytest_runtest_setup() -> None:
+    if not structlog.is_configured():  # a test before has reset it, as `unconfigure` does
+        _log_plainly()
 
 
 def _has_room(folder: Path) -> bool:
