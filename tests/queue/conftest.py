@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import Queue
+from tests.fresh import make_tables
 
 
 @pytest.fixture
@@ -23,9 +24,9 @@ def url(path: Path) -> str:
 
 
 @pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
+def queue(url: str, path: Path) -> Iterator[Queue]:
+    make_tables(path)
     with Queue(url) as queue:
-        queue.create_tables()
         yield queue
 
 

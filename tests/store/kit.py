@@ -67,9 +67,10 @@ class Desk:
     @classmethod
     def at(cls, engine: Engine) -> Desk:
         kind, _, path = engine.url.partition(":///")
-        if kind == "sqlite":
+        if kind == "sqlite" and not Path(path).exists():
             make_tables(Path(path))
-        engine.database.migrate()
+        else:
+            engine.database.migrate()
         roles = engine.producer(), engine.claims(), engine.maintenance(), engine.operations()
         return cls(engine, *roles, list(roles))
 

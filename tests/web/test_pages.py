@@ -28,6 +28,7 @@ from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
 from supervisor.ops.timeline import trials
 from supervisor.testing import run_due
+from tests.fresh import make_tables
 from tests.web import client
 from tests.web.application import Application
 
@@ -70,8 +71,8 @@ def words(page: str) -> str:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
+    make_tables(tmp_path / "jobs.db")
     with Queue(f"sqlite:///{tmp_path}/jobs.db") as made:
-        open_engine(made.url).database.migrate()
         yield made
 
 

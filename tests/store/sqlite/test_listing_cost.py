@@ -15,6 +15,7 @@ from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Page
 from supervisor.store.sql import jobs
 from supervisor.store.sqlite import SqliteEngine
+from tests.fresh import make_tables
 from tests.store.sqlite.test_query_plans import LARGE, steps
 
 SMALL = LARGE // 10  # more of each than one look compares
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def filled(folder: Path, status: str, count: int) -> Path:
     path = folder / f"{len(list(folder.iterdir()))}.db"
-    SqliteEngine(f"sqlite:///{path}").database.migrate()
+    make_tables(path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute(

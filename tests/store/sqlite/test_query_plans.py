@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from supervisor.domain.capability import covers
-from supervisor.store.sqlite import SqliteEngine
 from supervisor.store.sqlite.connection import QUERIES
+from tests.fresh import make_tables
 
 LARGE = 100_000
 SMALL = 1_000
@@ -34,7 +34,7 @@ def planned(connection: sqlite3.Connection, name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
     path = tmp_path_factory.mktemp("plans") / "jobs.db"
-    SqliteEngine(f"sqlite:///{path}").database.migrate()
+    make_tables(path)
     connection = connected(path)
     yield connection
     connection.close()
@@ -179,7 +179,7 @@ def fill(connection: sqlite3.Connection, kind: str, count: int) -> None:
 
 
 def cost(path: Path, kind: str, count: int, work: Callable[[sqlite3.Connection], list[int]] = claim) -> int:
-    SqliteEngine(f"sqlite:///{path}").database.migrate()
+    make_tables(path)
     connection = connected(path)
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("BEGIN")

@@ -52,6 +52,13 @@ def our_definition() -> Definition:
     return parse(sql)
 
 
+@functools.cache
+def _our_names() -> frozenset[str]:
+    """What our migrations make."""
+    with closing(_model()) as model:
+        return frozenset(row[1] for row in model.execute(SQL.objects) if not row[1].startswith("sqlite_"))
+
+
 def _model() -> sqlite3.Connection:
     """An empty database with our schema."""
     model = sqlite3.connect(":memory:", isolation_level=None)
@@ -113,9 +120,7 @@ def refusal(reasons: list[str]) -> StoreError:
 
 def _clashes(objects: list[tuple[str, str, str, str]], table: str, view: str) -> Iterator[str]:
     """Names that we need and that the application has given to something else."""
-    with closing(_model()) as model:
-        ours = {row[1] for row in model.execute(SQL.objects)}
-    ours = {name for name in ours if not name.startswith("sqlite_")} | set(MADE_HERE) | {view.lower()}
+    ours = {*_our_names(), *MADE_HERE, view.lower()}
     for kind, name, _, _ in objects:
         if name.lower() in ours and name.lower() != table.lower():
             yield f"the name of its {kind} `{name}` is needed by job-supervisor; rename it first"
