@@ -10,6 +10,7 @@ SEED ?=
 CALM ?=
 EXAMPLES ?= 2000
 BENCH ?=
+ENGINE ?= sqlite
 
 # The tests start a thousand processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -119,10 +120,10 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-# Random faults for a while, then the ledger; SEED repeats a run, CALM=1 leaves misbehaving handlers and failing
-# statements out.
+# Random faults for a while, then the ledger, on SQLite or with ENGINE=postgres; SEED repeats a run, CALM=1 leaves
+# misbehaving handlers and failing statements out.
 soak: $(VENV)/.installed
-	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(CALM),--calm)
+	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) --engine $(ENGINE) $(if $(SEED),--seed $(SEED)) $(if $(CALM),--calm)
 
 # The pictures of docs/dashboard.md, from a dashboard at work; needs chromium.
 screenshots: $(VENV)/.installed

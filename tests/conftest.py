@@ -121,11 +121,16 @@ def _or_skip() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Faults are provoked on each engine: on PostgreSQL in `make long`, and in `make test` by those tests that are
-    marked `each_engine`. Tests marked `sqlite` are of what that engine alone has: files, and one writers' lock.
+    marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one writers'
+    lock, or connections.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     chosen = any("make_site" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
-    if "make_site" not in metafunc.fixturenames or chosen or "sqlite" in marks or not marks & {"fault", "each_engine"}:
+    if "make_site" not in metafunc.fixturenames or chosen or "sqlite" in marks:
+        return
+    if "postgres" in marks:
+        metafunc.parametrize("make_site", ["postgres"], indirect=True)
+    if "postgres" in marks or not marks & {"fault", "each_engine"}:
         return
     server = pytest.param("postgres", marks=() if "each_engine" in marks else pytest.mark.long)
     metafunc.parametrize("make_site", ["sqlite", server], indirect=True)
@@ -135,6 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
+    config.addinivalue_line("markers", "postgres: of what a server alone has; not run on SQLite")
     config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     _log_plainly()

@@ -119,6 +119,8 @@ def test_pausing_and_cancelling_take_effect(on_a_server: Callable[..., Site]) ->
     site.verdict(cancelled=[running], hit=[running])
 
 
+@pytest.mark.fault(89)
+@pytest.mark.postgres
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restarted_server_loses_nothing_and_work_goes_on(
     own_postgres: Callable[..., Server],
@@ -144,6 +146,8 @@ def test_a_restarted_server_loses_nothing_and_work_goes_on(
     assert set(found) <= undone
 
 
+@pytest.mark.fault(86)
+@pytest.mark.postgres
 def test_sessions_that_are_ended_again_and_again_stop_nobody(
     on_a_server: Callable[..., Site], postgres: Databases
 ) -> None:

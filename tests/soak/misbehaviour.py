@@ -86,6 +86,19 @@ def mixed(payload, ctx):
     WAYS[payload["way"]]()
 """
 
+# What is another thing on a server: a row of the application's stays locked, and nobody else is held up.
+LOCK_ON_A_SERVER = """
+def lock():
+    import psycopg
+    kept.append(psycopg.connect("URL", connect_timeout=5))
+    kept[-1].execute("SELECT id FROM jobs WHERE status = 'pending' LIMIT 1 FOR UPDATE")
+"""
+
+
+def handlers(engine: str) -> str:
+    return HANDLERS if engine == "sqlite" else HANDLERS.replace("\nWAYS = {", f"{LOCK_ON_A_SERVER}\nWAYS = {{")
+
+
 # The names of the ways, as HANDLERS has them; few of those that hold everybody up for seconds.
 SELDOM = {"keeps the write lock": 0.2, "kills its template": 0.3, "ignores every signal": 0.3, "hangs": 0.3}
 WAYS = [line.split('"')[1] for line in HANDLERS.partition("WAYS = {")[2].partition("\n}")[0].splitlines()[1:]]
@@ -104,13 +117,24 @@ CHANCES = {
     "channel.send.*=fail:ENOBUFS": 0.002,
     "template:fork_worker.before=fail:EAGAIN": 0.02,
 }
+ON_A_SERVER = {
+    "maintainer:*=fail:lost": 0.001,
+    "maintainer:*=fail:shutdown": 0.0005,
+    "maintainer:*=fail:deadlock": 0.001,
+    "worker:*=fail:lost": 0.0005,
+    "worker:*=fail:shutdown": 0.0002,
+    "worker:*=fail:deadlock": 0.0005,
+    "worker:*=fail:connections": 0.0002,
+    "admin:*=fail:lost": 0.001,
+}
 
 
 class Misbehaviour:
     """Off, it adds nothing at all."""
 
-    def __init__(self, on: bool, folder: Path, seed: int, dice: random.Random) -> None:
+    def __init__(self, on: bool, folder: Path, seed: int, dice: random.Random, engine: str = "sqlite") -> None:
         self._on = on
+        self._chances = CHANCES if engine == "sqlite" else CHANCES | ON_A_SERVER
         self._folder = folder
         self._seed = seed
         self._dice = dice
@@ -121,7 +145,7 @@ class Misbehaviour:
         """Of the next supervisor; each fails otherwise."""
         if not self._on:
             return dict(before)
-        points = [f"{point}%{chance:.4f}" for point, chance in CHANCES.items()]
+        points = [f"{point}%{chance:.4f}" for point, chance in self._chances.items()]
         points += [f"once={self._folder}", f"seed={self._seed}"]
         return {**before, VARIABLE: ";".join(points)}
 

@@ -1,10 +1,11 @@
-"""Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N] [--calm]`.
+"""Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N] [--engine postgres]`.
 
-Two supervisors work on one file while programs that know nothing of us insert, hold the write lock, claim
+Two supervisors work on one database while programs that know nothing of us insert, hold the write lock, claim
 and settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are
 killed and stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
 to two hours. Statements and messages fail now and then, and some handlers misbehave in every way that is known, see
-misbehaviour.py; `--calm` leaves these two out. At the end everything is drained and compared: no acknowledged job
+misbehaviour.py; `--calm` leaves these two out. On PostgreSQL sessions are ended, too, and the server restarts. At the
+end everything is drained and compared: no acknowledged job
 lost, none unexpected, every recorded outcome backed by a run of that very claim, no run after it, repeats only where
 a fault was, no innocent job charged more often than a run of it was cut short.
 """
@@ -30,8 +31,10 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.domain.errors import StoreBusy
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
+from tests import postgres_server
 from tests.faults.shifted_clock import Clock
+from tests.postgres_server import Server
 from tests.site_under_test import HANDLERS, Site, site, wait_for
 from tests.soak import misbehaviour
 from tests.soak.misbehaviour import Misbehaviour
@@ -79,8 +82,9 @@ MOST_LEAPT = 7200  # seconds
 class Soak:
     """One soak in one folder; everything random comes from one seed."""
 
-    def __init__(self, place: Site, seed: int, address: str, *, calm: bool) -> None:
+    def __init__(self, place: Site, seed: int, address: str, *, calm: bool, server: Server | None = None) -> None:
         self.site = place
+        self.server = server
         self.address = address
         self.random = random.Random(seed)
         self.counts: collections.Counter[str] = collections.Counter()
@@ -89,8 +93,10 @@ class Soak:
         self.stopped: list[tuple[float, psutil.Process]] = []
         self.foreign: dict[str, subprocess.Popen[bytes]] = {}
         self.clock = Clock(place.folder)
-        self.misbehaviour = Misbehaviour(not calm, place.folder / "failed", seed, self.random)
+        engine = "postgres" if server else "sqlite"
+        self.misbehaviour = Misbehaviour(not calm, place.folder / "failed", seed, self.random, engine)
         self.used: dict[int, tuple[Used, Used]] = {}  # by each supervisor, first and last seen
+        self._refusals = (StoreBusy,) if server is None else (StoreUnavailable,)
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -110,7 +116,8 @@ class Soak:
         self._keep_alive()
 
     def _faults(self) -> dict[Callable[[], None], float]:
-        return {
+        of_server = {self._end_sessions: 1.0, self._restart: 0.3} if self.server else {}
+        return of_server | {
             lambda: self._kill("worker", self._worker()): 8,
             lambda: self._kill("template", self._template()): 2,
             lambda: self._kill("maintainer", self._maintainer()): 2,
@@ -215,6 +222,17 @@ class Soak:
         self.clock.leap_to(self.random.choice([0, 0, 60, -60, MOST_LEAPT, -MOST_LEAPT]))
         self.counts["clock leaps"] += 1
 
+    def _end_sessions(self) -> None:
+        assert self.server is not None
+        self.server.kill_backends(self.site.url)
+        self.counts["sessions ended"] += 1
+
+    def _restart(self) -> None:
+        """In order: after a crash, claims are given out again under tokens that were used, which no ledger can tell."""
+        assert self.server is not None
+        self.server.restart()
+        self.counts["server restarted"] += 1
+
     def _command(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.site.config)]
         subprocess.run(command, check=False, capture_output=True, cwd=self.site.folder)
@@ -229,7 +247,8 @@ class Soak:
         programs = {"poller": [], "writer": [str(self.acknowledged), str(self.random.randrange(1 << 30))]}
         for name, arguments in programs.items():
             if name not in self.foreign or self.foreign[name].poll() is not None:
-                command = [sys.executable, str(PROGRAMS / f"{name}.py"), str(self.site.database), *arguments]
+                program = name if self.server is None else f"{name}_on_server"
+                command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(self.site.where), *arguments]
                 self.foreign[name] = subprocess.Popen(command)
 
     def _enqueue(self) -> None:
@@ -239,9 +258,9 @@ class Soak:
             payloads = [{"seconds": self.random.choice([0, 0, 0, 0.01, 0.2 if kind == "work" else 0])}] * count
             try:
                 self.jobs += self.site.queue.enqueue_many(kind, payloads)
-            except StoreBusy:  # whoever was stopped with SQLite's lock in hand: nothing was written
-                self.counts["refused for being busy"] += 1
-        with contextlib.suppress(StoreBusy):
+            except self._refusals:  # whoever was stopped with SQLite's lock in hand: nothing was written
+                self.counts["refused enqueues"] += 1
+        with contextlib.suppress(*self._refusals):
             bad = self.misbehaviour.jobs()
             self.jobs += self.site.queue.enqueue_many("bad", bad, max_attempts=misbehaviour.MOST_ATTEMPTS)
 
@@ -329,20 +348,27 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--calm", action="store_true", help="no handler misbehaves and no statement fails")
+    parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"seed {seed}, {options.seconds:g} s, in {folder}", flush=True)
     port = free_port()
-    bad = misbehaviour.HANDLERS.replace("DATABASE", str(folder / "app.db"))
+    bad = misbehaviour.handlers(options.engine).replace("DATABASE", str(folder / "app.db"))
     pools = POOLS.replace("[admin]", f"{misbehaviour.POOL}[admin]").replace("PORT", str(port))
-    with site(folder, pools, HANDLERS + BATCH + bad) as place:
-        soak = Soak(place, seed, f"127.0.0.1:{port}", calm=options.calm)
+    with contextlib.ExitStack() as stack:
+        server = None
+        if options.engine == "postgres":
+            os.environ["XDG_STATE_HOME"] = str(folder / "state")
+            server = stack.enter_context(postgres_server.server())
+            bad = bad.replace("URL", url := server.fresh_database())
+        place = stack.enter_context(site(folder, pools, HANDLERS + BATCH + bad, url if server else ""))
+        soak = Soak(place, seed, f"127.0.0.1:{port}", calm=options.calm, server=server)
         try:
             soak.run(options.seconds)
             found = soak.settle()
-        except (AssertionError, sqlite3.Error) as error:
+        except (AssertionError, sqlite3.Error, StoreError) as error:
             found = [str(error)]
         finally:
             for program in soak.foreign.values():

@@ -16,7 +16,7 @@ BAD = "bad"  # the type of the jobs that misbehave
 
 def wrong(site: Site, acknowledged: Iterable[int], faults: int) -> list[str]:
     """Everything that must not be, in sentences; empty if nothing is."""
-    ledger = Ledger(site.ledger, site.database)
+    ledger = Ledger(site.ledger, site.where)
     starts, ends, outcomes = ledger.tokens("start"), ledger.tokens("end"), ledger.outcomes()
     rows = site.rows("SELECT id, type, status, crashes, claim_token FROM jobs WHERE type <> 'never'")
     known = {row[0] for row in rows}

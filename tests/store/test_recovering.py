@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from tests.store.kit import NOW, T0, Desk, supervisor_record, worker_record
 
 @pytest.fixture
 def dead(desk: Desk, tmp_path: Path) -> None:
-    """A supervisor whose lock is gone, with one worker."""
-    desk.claims.register(worker_record("w1", "s1"))
+    """A supervisor whose lock is gone, with one worker. Its session may be ended, that of the others not."""
+    with contextlib.closing(desk.engine.claims()) as claims:
+        claims.register(worker_record("w1", "s1"))
     desk.maintenance.registry.register(
         supervisor_record("s1", desk.engine, "/nowhere", scoreboard=str(tmp_path / "gone"))
     )

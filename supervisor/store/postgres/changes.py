@@ -15,7 +15,7 @@ import psycopg
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.driver_errors import translated
+from supervisor.store.postgres.driver_errors import is_lost, translated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
 
@@ -72,16 +72,26 @@ class PostgresChanges:
         return hinted
 
     def version(self) -> int:
-        raw = self._listener()
+        before = self._listening
         try:
-            while True:
-                self._hinted = False
-                row = raw.execute(QUERIES.version).fetchone()
-                if not self._hinted:  # else the notice came with an answer that may be older
-                    return zlib.crc32(str(row).encode())
+            return self._look()
+        except psycopg.Error as error:
+            self._lost(error)
+            if before is None or not is_lost(error):
+                raise translated(error, self._connection.address.shown) from None
+        try:  # it was lost while nobody used it
+            return self._look()
         except psycopg.Error as error:
             self._lost(error)
             raise translated(error, self._connection.address.shown) from None
+
+    def _look(self) -> int:
+        raw = self._listener()
+        while True:
+            self._hinted = False
+            row = raw.execute(QUERIES.version).fetchone()
+            if not self._hinted:  # else the notice came with an answer that may be older
+                return zlib.crc32(str(row).encode())
 
     def _lost(self, error: BaseException) -> None:
         """The next look connects again. A closed descriptor is no longer waited for."""

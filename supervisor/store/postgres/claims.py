@@ -33,6 +33,7 @@ class PostgresClaims(SqlClaims):
         self._marks: dict[JobSelector, SharedMarks] = {}
 
     def register(self, worker: WorkerRecord) -> None:
+        self._connection.belong_to(worker.incarnation)
         super().register(worker)
         self._registered = worker.incarnation
 

@@ -17,7 +17,7 @@ from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
+from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
 from supervisor.store.postgres.inserting import Inserter
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row, RowRefused
@@ -100,6 +100,7 @@ class Connection:
         self._durable = durable
         self._announce = announce
         self._patience = patience
+        self._name = ""
         self._session = _Session()
         weakref.finalize(self, self._session.close).atexit = False
 
@@ -118,7 +119,8 @@ class Connection:
     def _connect(self) -> psycopg.Connection[Row]:
         where = self.address.shown
         try:
-            raw = _connection_type().connect("", autocommit=True, **self.address.options)
+            named = {"application_name": self._name} if self._name else {}
+            raw = _connection_type().connect("", autocommit=True, **self.address.options | named)
         except psycopg.Error as error:
             raise translated(error, where) from None
         try:
@@ -144,6 +146,11 @@ class Connection:
                 raise translated(error, where) from None
             raise
         return raw
+
+    def belong_to(self, worker: str) -> None:
+        """From now on its sessions can be found by the worker's name, see `session_of`."""
+        self._name = session_of(worker)
+        self.rows(QUERIES.name_session, {"session": self._name})
 
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it; once more on a fresh connection if the
@@ -182,13 +189,17 @@ class Connection:
     def check_writable(self) -> None:
         """Raises StoreError if the server cannot be reached, or is a standby or otherwise read-only."""
         if self.rows(QUERIES.read_only) == [(True,)]:
+            self.close()  # the next one may lead to another server, and what a session has been told stays in it
             hint = "a standby? name the primary, or add target_session_attrs=read-write to the URL"
             raise StoreUnavailable(f"{self.address.shown}: the server is read-only; {hint}")
 
     def drop_if_lost(self, error: BaseException) -> None:
-        """A connection that has failed once is never used again, nor is one whose transaction is still open."""
+        """A connection that has failed once is never used again, nor is one whose transaction is still open, or one to
+        a server that has become read-only: another one may lead elsewhere.
+        """
         opened = self._session.raw
-        if is_lost(error) or (opened is not None and opened.pgconn.transaction_status != TransactionStatus.IDLE):
+        open_still = opened is not None and opened.pgconn.transaction_status != TransactionStatus.IDLE
+        if open_still or is_lost(error) or is_read_only(error):
             self.close()
 
     def close(self) -> None:
@@ -275,6 +286,11 @@ class Transaction:
         except psycopg.Error:
             self._connection.close()
         self._connection.drop_if_lost(error)
+
+
+def session_of(worker: str) -> str:
+    """What the server shows of its connections: the end of a long name, since that differs."""
+    return f"job-supervisor {worker}"[-63:]
 
 
 def _connection_type() -> type[psycopg.Connection[Any]]:

@@ -24,6 +24,8 @@ _HINTS = {
     "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }
+# For a hint alone: where a connection is refused, the driver tells no SQLSTATE.
+_REFUSALS = {"too many clients": "53300", "remaining connection slots": "53300", "too many connections": "53300"}
 
 
 def state(error: BaseException) -> str:
@@ -35,6 +37,10 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection cannot be used any more. A client's own time-out for connecting has no SQLSTATE."""
     code = state(error)
     return code[:2] == "08" or code in _LOST or (not code and isinstance(error, psycopg.OperationalError))
+
+
+def is_read_only(error: BaseException) -> bool:
+    return state(error) == "25006"
 
 
 def may_be_a_rows_fault(error: BaseException) -> bool:
@@ -60,7 +66,7 @@ def translated(error: BaseException, where: str) -> StoreError:
     code, text = state(error), sentence(error)
     if code in _BUSY:
         return StoreBusy(f"{where}: another transaction was in the way ({text})")
-    hint = _HINTS.get(code)
+    hint = _HINTS.get(code or next((_REFUSALS[words] for words in _REFUSALS if words in text), ""))
     unavailable = is_lost(error) or code[:2] in _UNAVAILABLE or code == "25006"
     kind = StoreUnavailable if unavailable else StoreError
     return kind(f"{where}: {text}; {hint}" if hint else f"{where}: {text}")

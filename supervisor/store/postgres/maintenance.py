@@ -17,12 +17,14 @@ from supervisor.store.sql.finished_jobs import SqlFinishedJobs
 from supervisor.store.sql.history import SqlHistory
 from supervisor.store.sql.schedules import SqlSchedules
 
+_PATIENCE = 0.5  # seconds that it waits for a row: as long, nobody is woken
+
 
 class PostgresMaintenance:
     """Implements `store.base.MaintenanceStore`."""
 
     def __init__(self, address: Address) -> None:
-        self._connection = connection = Connection(address, announce=True)
+        self._connection = connection = Connection(address, announce=True, patience=_PATIENCE)
         self.registry = PostgresRegistry(connection)
         self.locks = PostgresClaimLocks(connection)
         self.backlog = PostgresBacklog(connection)

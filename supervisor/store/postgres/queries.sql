@@ -216,7 +216,7 @@ WHERE id = ANY (ARRAY(
   SELECT id FROM jobs
   WHERE status = 'running' AND locked_by = ANY (ARRAY(SELECT value FROM json_array_elements_text(:owners::json)))
     AND lock_expires_at < :renew_before
-  ORDER BY id FOR NO KEY UPDATE));
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)); -- a row that a stranger holds keeps no other lock from being renewed
 
 -- name: to_renew
 SELECT id FROM jobs
@@ -244,10 +244,11 @@ FROM jobs WHERE status = 'running' AND locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
 
 -- name: expired
--- Claims whose lock has expired, or that have none: a row marked running by hand.
+-- Claims whose lock has expired, or that have none: a row marked running by hand. Without rows that a stranger holds:
+-- nobody could have renewed those.
 SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0), coalesce(locked_at, 0)
 FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :now)
-LIMIT :limit;
+LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: claim_of
 -- One expired claim, with what settling needs; it must be as it was when it was first read, and stay so.
@@ -323,6 +324,11 @@ FROM job_workers WHERE supervisor = :supervisor;
 -- name: worker
 SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
 FROM job_workers WHERE incarnation = :incarnation;
+
+-- name: end_sessions
+-- Of a process that has died: a claim of it may still be on its way, or wait for a row.
+SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
+WHERE application_name = :session AND datname = current_database() AND usename = current_user AND pid <> pg_backend_pid();
 
 -- name: forget_worker
 DELETE FROM job_workers WHERE incarnation = :incarnation;
@@ -865,6 +871,9 @@ LISTEN job_supervisor;
 
 
 -- The database itself ------------------------------------------------------------------------------
+
+-- name: name_session
+SELECT set_config('application_name', :session, false);
 
 -- name: read_only
 SELECT current_setting('transaction_read_only') = 'on';

@@ -119,6 +119,7 @@ def test_a_connection_is_refused_in_a_forked_child(desk: Desk) -> None:
         connections._generation = before
 
 
+@pytest.mark.fault(86)
 def test_what_an_interrupted_call_has_left_open_is_no_part_of_the_next(desk: Desk, engine: Engine) -> None:
     """Whoever is interrupted in an instant between two lines leaves a transaction open: what is settled then would
     never be committed.
