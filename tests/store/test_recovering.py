@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from tests.store.kit import NOW, T0, Desk, supervisor_record, worker_record
 
 @pytest.fixture
 def dead(desk: Desk, tmp_path: Path) -> None:
-    """A supervisor whose lock is gone, with one worker. Its session may be ended, that of the others not."""
-    with contextlib.closing(desk.engine.claims()) as claims:
-        claims.register(worker_record("w1", "s1"))
+    """A supervisor whose lock is gone, with one worker."""
+    desk.claims.register(worker_record("w1", "s1"))
     desk.maintenance.registry.register(
         supervisor_record("s1", desk.engine, "/nowhere", scoreboard=str(tmp_path / "gone"))
     )
@@ -30,6 +28,7 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
     late = desk.one()
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
     assert recovery.run(NOW) == Recovered(1, 1)
+    assert desk.claims.held_by("w1") == []  # a server has ended its session; now it has another one
     assert desk.settle(done(late, None)) == [first]
     if desk.engine.ownership.lease_time:  # a server lets it claim nothing any more
         assert desk.claim(want=2) == []
@@ -51,4 +50,5 @@ def test_another_supervisors_jobs_are_never_touched(desk: Desk) -> None:
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
     assert [recovery.run(NOW) for _ in range(6)] == [Recovered(1, 0), *[Recovered()] * 5]
+    assert desk.claims.held_by("w1") == []  # a server has ended the session, which both workers of this test use
     assert desk.settle(done(other, None), owner="w2") == []
