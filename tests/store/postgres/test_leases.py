@@ -58,6 +58,7 @@ def test_the_jobs_of_a_lease_that_holds_are_not_taken(
     foreign.execute(END)
     assert recovery.run(NOW) == Recovered(1, 1)
     assert desk.maintenance.registry.supervisors() == []
+    assert desk.claims.held_by("w1") == []  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
 
 
@@ -77,6 +78,7 @@ def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
     monkeypatch.setattr(locks, "held_by", back)
     assert recovery.run(NOW).jobs == 0
     assert registry.supervisors() == [record]
+    assert desk.claims.held_by("w1") == [claim]  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == []
 
 
