@@ -4,10 +4,10 @@ Two supervisors work on one database while programs that know nothing of us inse
 and settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are
 killed and stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
 to two hours. Statements and messages fail now and then, and some handlers misbehave in every way that is known, see
-misbehaviour.py; `--calm` leaves these two out. On PostgreSQL sessions are ended, too, and the server restarts. At the
-end everything is drained and compared: no acknowledged job
-lost, none unexpected, every recorded outcome backed by a run of that very claim, no run after it, repeats only where
-a fault was, no innocent job charged more often than a run of it was cut short.
+misbehaviour.py; `--calm` leaves these two out. On PostgreSQL sessions are ended, too, and the server restarts and
+crashes. At the end everything is drained and compared: no acknowledged job lost, none unexpected, every recorded
+outcome backed by a run of that very claim, no run after it, repeats only where a fault was, no innocent job charged
+more often than a run of it was cut short.
 """
 
 from __future__ import annotations
@@ -228,10 +228,10 @@ class Soak:
         self.counts["sessions ended"] += 1
 
     def _restart(self) -> None:
-        """In order: after a crash, claims are given out again under tokens that were used, which no ledger can tell."""
         assert self.server is not None
-        self.server.restart()
-        self.counts["server restarted"] += 1
+        mode = self.random.choice(["fast", "immediate"])
+        self.server.restart(mode)
+        self.counts["server crashed" if mode == "immediate" else "server restarted"] += 1
 
     def _command(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.site.config)]

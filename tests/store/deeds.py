@@ -86,6 +86,7 @@ def make_world(engine: Engine) -> None:
     desk.maintenance.finished.alerts.begin("alert:old", "{}")
     desk.operations.controls.pause("quiet", NOW)
     desk.operations.controls.scale("tag", 2, NOW)
+    desk.operations.controls.drain("a host", NOW)
     desk.close()
 
 
@@ -342,6 +343,8 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "scale": (lambda r: r.controls.scale("tag", 4, NOW), True),
         "scale back": (lambda r: r.controls.scale("tag", None, NOW), True),
         "reload": (lambda r: r.controls.request_reload(NOW), False),
+        "drain": (lambda r: r.controls.drain("another host", NOW), False),
+        "undrain": (lambda r: r.controls.undrain("a host"), False),
         "writing": (lambda r: r.check(writable=True), True),
     }
 
