@@ -124,7 +124,7 @@ PEERS = {
             lambda workers, _, __: [[*_GRAPHILE, "work"]] * workers,
             _graphile_versions,
         ),
-        _python("pgqueuer", "PgQueuer, batches of 500", "pgqueuer", 10_000, "moves to a log", "the id"),
+        _python("pgqueuer", "PgQueuer, batches of 500", "pgqueuer", 30_000, "moves to a log", "the id"),
         _python("awa", "awa-pg", "awa-pg", 5_000, "moves to a history", "a lease"),
         _python("oban", "Oban for Python", "oban", 5_000, "stays in the table", "id, state and time of the attempt"),
         _python("procrastinate", "Procrastinate", "procrastinate", 1_000, "stays in the table", "id and state"),

@@ -40,7 +40,7 @@ _FIRST = {
 }
 _IDLE = 2  # workers that wait for the job whose latency is measured
 _LONGEST = 4.0  # seconds of one run of throughput
-_BACK = 30.0  # seconds within which one must work again after a restart of the server
+_BACK = 20.0  # seconds within which one must work again after a restart of the server
 _PART = 5.0  # seconds: the part of a run with a held transaction that counts as its end
 
 
@@ -100,7 +100,7 @@ def _enqueue(course: Course, contestant: Contestant) -> Reading:
 
 def _latency(course: Course, contestant: Contestant) -> Reading:
     with course.open(contestant) as queue, queue.workers(_IDLE, "arrive"):
-        samples = queue.feed(int(60 * course.share))
+        samples = queue.feed(int(40 * course.share))
     return {
         "latency": [(begun - before) * 1000 for before, _, begun in samples],
         "latency after the call": [(begun - after) * 1000 for _, after, begun in samples],

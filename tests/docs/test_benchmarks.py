@@ -5,26 +5,40 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+
+import pytest
 
 from bench.measurements import MEASUREMENTS
 from bench.peers import PEERS
+from bench.postgres import contestants, measures
 from tests.docs.markdown import ROOT, named, table
 
 PAGE = "docs/benchmarks.md"
 
 
-def test_every_measurement_is_described_in_the_order_of_a_run() -> None:
-    assert named(table(PAGE, "measurements")) == list(MEASUREMENTS)
+@pytest.mark.parametrize(
+    ("marker", "names"),
+    [
+        ("measurements", MEASUREMENTS),
+        ("peers", PEERS),
+        ("postgres measurements", measures.MEASURES),
+        ("postgres peers", contestants.PEERS),
+    ],
+)
+def test_every_measurement_and_every_peer_is_described_in_the_order_of_a_run(
+    marker: str, names: Mapping[str, object]
+) -> None:
+    assert named(table(PAGE, marker)) == list(names)
 
 
-def test_every_peer_is_described() -> None:
-    assert named(table(PAGE, "peers")) == list(PEERS)
-
-
-def test_every_option_is_described() -> None:
+@pytest.mark.parametrize(
+    ("marker", "program"), [("options: bench", "run.py"), ("options: bench-postgres", "run_postgres.py")]
+)
+def test_every_option_is_described(marker: str, program: str) -> None:
     told = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "run.py"), "--help"], capture_output=True, text=True, check=True
+        [sys.executable, str(ROOT / "bench" / program), "--help"], capture_output=True, text=True, check=True
     )
     options = set(re.findall(r"^  (--[a-z]+)", told.stdout, re.M))
-    assert set(named(table(PAGE, "options: bench"))) == options
+    assert set(named(table(PAGE, marker))) == options
     assert options

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from supervisor.store.base import Depth, JobSelector
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.marks import SharedMarks
+from supervisor.store.postgres.slow_queries import Repeated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.backlog import SqlBacklog
 
@@ -19,6 +21,7 @@ class PostgresBacklog(SqlBacklog):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._marks: dict[JobSelector, SharedMarks] = {}
+        self._unhandled: Repeated[list[str]] = Repeated()
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
         return not self._marks_of(wanted).used and super().any_due(wanted, now)
@@ -30,7 +33,7 @@ class PostgresBacklog(SqlBacklog):
         which = {"wanted": list(wanted.types), "capabilities": wanted.capabilities}
         *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which | shared.parameters(marks))
         if marks is None:
-            shared.long(walked)
+            shared.note(walked)
         due, oldest = 0, now
         later = [] if marks is None else [now + max(0.0, marks.due - time.monotonic())]
         for type_, requires, priority, at, job_id in rows:
@@ -47,6 +50,9 @@ class PostgresBacklog(SqlBacklog):
     def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
         """Looks at everything: a run that ends when its queue is empty must not overlook a job."""
         return bool(super().depth(wanted, now, 1).due) or super().unfinished(wanted, now, within)
+
+    def unhandled(self, types: Iterable[str]) -> list[str]:
+        return self._unhandled.answer(lambda: super(PostgresBacklog, self).unhandled(types))
 
     def _marks_of(self, wanted: JobSelector) -> SharedMarks:
         if wanted not in self._marks:

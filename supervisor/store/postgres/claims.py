@@ -74,7 +74,7 @@ class PostgresClaims(SqlClaims):
         shared = self._marks_of(wanted)
         marks = shared.current() if want > 0 else None
         claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
-        claim |= shared.parameters(marks)
+        claim |= shared.parameters(marks, want)
         plain, runs, others = _sorted(settlements)
         if not (runs or others):
             return _noted(shared, marks, self._at_once(_arrays(plain) | claim))
@@ -166,7 +166,7 @@ def _noted(shared: SharedMarks, marks: Marks | None, rows: list[Row]) -> Exchang
     if marks is not None:
         shared.raise_to(marks, (((row[2], row[9], row[10]), (row[7], row[0])) for row in rows if row[8] is False))
     elif rows and rows[-1][8] is None:
-        shared.long(rows[-1][0])
+        shared.note(rows[-1][0])
     return _answer(rows)
 
 

@@ -12,7 +12,7 @@ from supervisor.store.postgres.claim_locks import PostgresClaimLocks
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.duties import ServerCheck
 from supervisor.store.postgres.registry import PostgresRegistry
-from supervisor.store.sql.controls import SqlControls
+from supervisor.store.postgres.slow_queries import PostgresControls
 from supervisor.store.sql.finished_jobs import SqlFinishedJobs
 from supervisor.store.sql.history import SqlHistory
 from supervisor.store.sql.schedules import SqlSchedules
@@ -28,7 +28,7 @@ class PostgresMaintenance:
         self.registry = PostgresRegistry(connection)
         self.locks = PostgresClaimLocks(connection)
         self.backlog = PostgresBacklog(connection)
-        self.controls = SqlControls(connection)
+        self.controls = PostgresControls(connection)
         self.history = SqlHistory(connection)
         self.finished = SqlFinishedJobs(connection)
         self.schedules = SqlSchedules(lambda: connection)

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
@@ -25,6 +25,7 @@ from supervisor.store.sql.connection import Row
 from supervisor.store.values import JobSelector
 
 LONG = 3000  # entries of the index walked, beyond which a look is long: about two milliseconds
+_BESIDE = 32  # more for each job wanted: eight workers that claim as many at a time walk over 20 of each other's
 SHORTEST, LONGEST = 0.5, 60.0  # seconds between two looks at everything
 _COST = 50  # the time between them is at least so many times what the last one took
 _LATE = 1.0  # seconds: where nothing is pending, a mark is so far in the past
@@ -59,15 +60,13 @@ class SharedMarks:
         """Whether looks were long lately."""
         return self._descriptor >= 0
 
-    def long(self, walked: int) -> bool:
-        """Note that a look at everything has walked so many entries. Returns whether there are marks from now on."""
-        if walked <= LONG or self.used:
-            return self.used
-        try:
-            self._descriptor = self._connection.address.open_shared(self._path)
-        except StoreError:
-            return False  # no marks without a file: looks stay long
-        return True
+    def note(self, walked: int, want: int = 0) -> None:
+        """A look at everything, for so many jobs, has walked over so many entries: if it was long, there are marks from
+        now on.
+        """
+        if walked > LONG + _BESIDE * want and not self.used:
+            with suppress(StoreError):  # no marks without a file: looks stay long
+                self._descriptor = self._connection.address.open_shared(self._path)
 
     def current(self) -> Marks | None:
         """The marks; None if looks are short again. Looks at everything if it is time, and nobody else does."""
@@ -86,17 +85,18 @@ class SharedMarks:
                 self._write(marks and marks._replace(due=0.0))
             raise
 
-    def parameters(self, marks: Marks | None) -> dict[str, Any]:
+    def parameters(self, marks: Marks | None, want: int = 0) -> dict[str, Any]:
         """For the functions that take positions."""
+        most = LONG + _BESIDE * want
         if marks is None:
-            return _EVERYWHERE | {"most": LONG}
+            return _EVERYWHERE | {"most": most}
         return {
             "in_types": [type_ for type_, _, _ in marks.groups],
             "in_requires": [requires for _, requires, _ in marks.groups],
             "in_priorities": [priority for _, _, priority in marks.groups],
             "from_times": [at for at, _ in marks.groups.values()],
             "from_ids": [job_id for _, job_id in marks.groups.values()],
-            "most": LONG,
+            "most": most,
         }
 
     def raise_to(self, seen: Marks, claimed: Iterable[tuple[Group, Position]]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import Claims, Engine, JobSelector
-from supervisor.store.postgres import marks
+from supervisor.store.postgres import marks, slow_queries
 from tests.store.kit import LOCK, Desk, until
 
 WANTED = JobSelector(("tag", "caption"), "cpu gpu")
@@ -109,7 +109,7 @@ def test_a_job_that_the_marks_pass_over_waits_for_the_next_look_at_everything(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -1)  # every look is long
+    monkeypatch.setattr(marks, "LONG", -10_000)  # every look is long
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 100)")
     for _ in range(3):
         exchange(desk.claims, [], 10)
@@ -129,7 +129,7 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -1)
+    monkeypatch.setattr(marks, "LONG", -10_000)
     dice = random.Random(seed)
     others = [desk.claims, engine.claims(), engine.claims()]
     inserted: set[int] = set()
@@ -161,7 +161,7 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
 def test_a_job_given_back_is_found_at_once(
     desk: Desk, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -1)
+    monkeypatch.setattr(marks, "LONG", -10_000)
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
     exchange(desk.claims, [], 1)
     first, *_ = exchange(desk.claims, [], 9)
@@ -174,7 +174,7 @@ def test_without_the_transaction_the_marks_are_given_up(
 ) -> None:
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (marks.LONG + 1100,))
     run(desk.claims, 1, marks.LONG + 500)
-    run(desk.claims, 2, 100)
+    run(desk.claims, 2, 10)
     old = foreign.execute(INSERT, ("tag", "", 0, 1000.0)).fetchone()
     assert [claim.job_id for claim in exchange(desk.claims, [], 1)] != [*(old or ())]
     held.rollback()
@@ -188,7 +188,7 @@ def test_without_the_transaction_the_marks_are_given_up(
 def test_the_maintainer_counts_from_the_marks_and_names_the_time_of_the_next_look(
     desk: Desk, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -1)
+    monkeypatch.setattr(marks, "LONG", -10_000)
     backlog, now = desk.maintenance.backlog, time.time()
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
     foreign.execute("INSERT INTO jobs (type, scheduled_at) VALUES ('tag', %s)", (now + 300.0,))
@@ -210,7 +210,7 @@ def test_the_maintainer_counts_from_the_marks_and_names_the_time_of_the_next_loo
 def test_marks_of_another_boot_or_of_a_killed_writer_do_not_hide_anything(
     desk: Desk, engine: Engine, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -1)
+    monkeypatch.setattr(marks, "LONG", -10_000)
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
     for _ in range(2):
         exchange(desk.claims, [], 1)
@@ -221,3 +221,20 @@ def test_marks_of_another_boot_or_of_a_killed_writer_do_not_hide_anything(
     file.write_bytes(file.read_bytes()[:-3])
     row = foreign.execute(INSERT, ("tag", "", 0, 1000.0)).fetchone()
     assert [claim.job_id for claim in exchange(desk.claims, [], 1)] == [*(row or ())]
+
+
+def test_a_slow_query_of_the_maintainer_is_not_repeated_at_once() -> None:
+    clock, asked = Clock(), [0]
+
+    def ask() -> int:
+        asked[0] += 1
+        clock.at += seconds
+        return asked[0]
+
+    query: slow_queries.Repeated[int] = slow_queries.Repeated(clock.monotonic)
+    seconds = slow_queries.SLOW
+    assert [query.answer(ask) for _ in range(3)] == [1, 2, 3]
+    seconds = 0.1
+    assert [query.answer(ask) for _ in range(3)] == [4, 4, 4]
+    clock.at += 2.1
+    assert query.answer(ask) == 5
