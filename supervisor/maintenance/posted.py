@@ -18,12 +18,13 @@ _MOST = 512 * 1024  # characters; more workers than fit are left out
 
 class Posted(NamedTuple):
     """`status` is the supervisor's; `workers` by their slots, with times of our own monotonic clock; its host's
-    `clock` is so many seconds ahead of the server's.
+    `clock` is so many seconds ahead of the server's. `drained`: its workers claim nothing any more.
     """
 
     status: dict[str, Any]
     workers: Mapping[int, Snapshot]
     clock: int = 0
+    drained: bool = False
 
     def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
         """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
@@ -50,7 +51,12 @@ def post(board: Scoreboard) -> str:
 
 
 def _encoded(board: Scoreboard, workers: list[Any]) -> str:
-    told = {"status": board.supervisor_status(), "workers": workers, "clock": round(time() - board.gate.now())}
+    told = {
+        "status": board.supervisor_status(),
+        "workers": workers,
+        "clock": round(time() - board.gate.now()),
+        "drained": board.gate.drained,
+    }
     return json.dumps(told, separators=(",", ":"))
 
 
@@ -74,7 +80,7 @@ def read(text: str, now: float = 0.0) -> Posted:
         if not all(isinstance(pool, dict) for pool in status.get("pools", {}).values()):
             raise TypeError("a pool is none")
         workers = dict(_worker(told, monotonic() - now) for told in found["workers"])
-        return Posted(status, workers, int(found.get("clock", 0)))
+        return Posted(status, workers, int(found.get("clock", 0)), bool(found.get("drained")))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return Posted({}, {})
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.domain.errors import ConfigError
-from supervisor.ops.posted import living, seen
+from supervisor.ops.posted import Seen, living, seen
 from supervisor.store.base import Operations
 
 _LOOK_EVERY = 0.5  # seconds
@@ -36,6 +36,12 @@ def running_on(operations: Operations, host: str) -> int:
 
 
 def await_drained(operations: Operations, host: str, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return when no job of the host runs any more. Another host knows that up to 5 s later."""
-    while running_on(operations, host):
+    """Return when all supervisors of a drained host know that, and no job of theirs runs. Of another host, that is
+    known up to 5 s later.
+    """
+    while any(one.record.host == host and _works(one) for one in seen(operations)):
         sleep(_LOOK_EVERY)
+
+
+def _works(one: Seen) -> bool:
+    return one.status is not None and (not one.drained or any(slot.claims for slot in one.workers))

@@ -22,6 +22,7 @@ def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool 
 class Seen(NamedTuple):
     """One supervisor: whether it lives (None: unknown), and what is to be seen of it from here. `local`: on its
     scoreboard, otherwise what it has posted in the last seconds; `status` is None if neither can be read.
+    `drained`: its workers claim nothing any more.
     """
 
     record: SupervisorRecord
@@ -30,6 +31,7 @@ class Seen(NamedTuple):
     status: dict[str, Any] | None
     workers: list[Snapshot]
     local: bool
+    drained: bool = False
 
 
 def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
@@ -39,13 +41,14 @@ def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
         lease = leases.get(record.id)
         if board is not None:
             workers = [slot for _, slot in present(board)]
-            yield Seen(record, alive, lease, board.supervisor_status(), workers, local=True)
+            yield Seen(record, alive, lease, board.supervisor_status(), workers, local=True, drained=board.gate.drained)
             continue
         posted: Posted | None = read(lease.posted, now) if alive and lease is not None and lease.posted else None
         if posted is None:
             yield Seen(record, alive, lease, None, [], local=False)
         else:
-            yield Seen(record, alive, lease, posted.status, list(posted.workers.values()), local=False)
+            workers = list(posted.workers.values())
+            yield Seen(record, alive, lease, posted.status, workers, local=False, drained=posted.drained)
 
 
 def living(operations: Operations) -> list[SupervisorRecord]:

@@ -218,6 +218,8 @@ def test_status_shows_all_hosts_and_a_pool_runs_where_it_is_meant_to(make_hosts:
         hosts.start(name)
     job = site.queue.enqueue("work", {"seconds": 60})
     site.running_pid(job)
+    [board] = [path for path in hosts.folder("gpu-1").glob("scoreboard-*") if not path.suffix]
+    board.rename(board.with_name("on-another-machine"))  # nobody here can read it
 
     def shown() -> set[tuple[str, str, int | None]]:
         seen = json.loads(site.command("status", "--json").stdout)
@@ -235,7 +237,11 @@ def test_status_shows_all_hosts_and_a_pool_runs_where_it_is_meant_to(make_hosts:
     refused = hosts.start("web-2", "--pool", "work", wait=False)
     assert refused.wait(PATIENCE) == 2
     site.queue.cancel(job)
-    wait_for(lambda: site.job(job).status.finished, "its end")
+    site.command("drain", "gpu-1", "--wait")
+    assert site.job(job).status.finished
+    hidden = Scoreboard.open(board.with_name("on-another-machine"))
+    assert hidden is not None
+    assert hidden.gate.drained
     site.verdict(hit=[job], cancelled=[job])
 
 

@@ -1,0 +1,65 @@
+"""A worker claims only while its supervisor may, and registers again when others may have taken that for dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from supervisor.domain.settlement import done
+from supervisor.store.base import JobSelector
+from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
+from supervisor.worker.claim_store import ClaimStore
+from tests.store.kit import LOCK, NOW, Desk, worker_record
+
+NOBODY: Any = None  # nothing is asked of it here
+
+
+@pytest.fixture
+def gate() -> ClaimGate:
+    return ClaimGate(memoryview(bytearray(GATE_BYTES)))
+
+
+@pytest.fixture
+def store(desk: Desk, gate: ClaimGate) -> Iterator[ClaimStore]:
+    record, wanted = worker_record("w1"), JobSelector(("tag",))
+    store = ClaimStore(desk.engine, record, wanted, LOCK, NOBODY, gate, NOBODY, NOBODY, NOBODY)
+    store.register()
+    yield store
+    store.close()
+
+
+def claims(store: ClaimStore, *settlements: Any) -> list[int]:
+    return [claim.job_id for claim in store.settle_and_claim(settlements, 1, NOW, False).claims]
+
+
+def test_it_claims_nothing_while_its_host_is_drained(desk: Desk, store: ClaimStore, gate: ClaimGate) -> None:
+    job = desk.put()
+    gate.drain(True)
+    assert claims(store) == []
+    gate.drain(False)
+    assert claims(store) == [job]
+
+
+def test_it_claims_nothing_without_a_lease_and_settles_all_the_same(
+    desk: Desk, store: ClaimStore, gate: ClaimGate
+) -> None:
+    gate.need_lease()
+    gate.renewed(boot_time() + 60, 0.0, again=True)
+    first, second = desk.put(), desk.put()
+    claim = store.settle_and_claim([], 1, NOW, False).claims[0]
+    gate.renewed(boot_time() - 0.001, 0.0, again=False)
+    assert claims(store, done(claim, None)) == []
+    assert desk.job(first).status.finished
+    gate.renewed(boot_time() + 60, 0.0, again=False)
+    assert claims(store) == [second]
+
+
+def test_it_registers_again_before_it_claims_again(desk: Desk, store: ClaimStore, gate: ClaimGate) -> None:
+    job = desk.put()
+    desk.maintenance.locks.settle_dead("w1", [], NOW)  # another host has recovered it
+    assert desk.maintenance.registry.worker("w1") is None
+    gate.renewed(boot_time() + 60, 0.0, again=True)
+    assert claims(store) == [job]
+    assert desk.maintenance.registry.worker("w1") is not None
