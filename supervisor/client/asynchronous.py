@@ -93,8 +93,8 @@ class AsyncQueue:
     was enqueued is then unknown, and a `unique_key` makes trying again safe.
 
     It may be used by several event loops, also at the same time, and in a child after a fork. `close` it, or use it in
-    an `async with` statement. `connection` may be an aiosqlite.Connection, or SQLAlchemy's AsyncSession or
-    AsyncConnection.
+    an `async with` statement. `connection` may be an aiosqlite.Connection, a psycopg.AsyncConnection, asyncpg's
+    connection, or SQLAlchemy's AsyncSession or AsyncConnection.
     """
 
     def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:

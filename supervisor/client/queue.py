@@ -71,8 +71,8 @@ class Queue(Administration):
         """Enqueue one job and return its id.
 
         When it returns, the job survives a power loss. With `connection`, the job is part of the caller's
-        transaction instead: it exists if and only if that commits. It may be a sqlite3.Connection, SQLAlchemy's
-        Session or Connection, Django's connection, or peewee's database.
+        transaction instead: it exists if and only if that commits. It may be a sqlite3.Connection, a
+        psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection, or peewee's database.
 
         `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
         first), `requires` the capabilities a worker must have. If an unfinished job of this type has the same

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
-
 from supervisor.domain.errors import StoreError
 from supervisor.store.migrate import Migration, refuse_if_unusable, shipped
 from supervisor.store.postgres.connection import Connection
@@ -88,7 +86,7 @@ def _refuse_if_unusable(connection: Connection, current: int) -> None:
     refuse_if_unusable(marks, current, newest_version(), connection.address.shown)
 
 
-def prepare(raw: psycopg.Connection[Any], where: str, *, create: bool, migrate: Any) -> bool:
+def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     """For a caller's connection, which may be in a transaction. Returns whether the tables exist even if that
     transaction is rolled back.
     """
