@@ -19,7 +19,7 @@ from supervisor import AsyncQueue, Enqueue, InvalidJob, JobNotFound, Queue, Stor
 from tests.postgres_server import Databases
 
 
-@task("note")
+@task("note.postgres")
 def noted(text: str) -> None: ...
 
 
