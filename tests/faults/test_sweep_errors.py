@@ -220,7 +220,7 @@ WORKER = {
 ON_A_SERVER = {
     "maintainer": MAINTAINER
     | {
-        "waking": ["groups", "version", "listen", "sleep", "read_only", "controls", "cancels", "unhandled"],
+        "waking": ["first_of_groups", "version", "listen", "sleep", "read_only", "controls", "cancels", "unhandled"],
         "leases": ["renew_lease", "announce"],
     },
     "worker": WORKER
@@ -254,7 +254,7 @@ def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
             for when in (".before", "", ".committed", ".before*3"):
                 place, _, times = when.partition("*")
                 named = [s for s in statements if place != ".committed" or s not in NO_COMMIT]
-                if engine == "postgres" and place == ".committed" and kind not in SESSION_ENDS:
+                if engine == "postgres" and place != ".before" and kind not in SESSION_ENDS:
                     continue
                 points = [f"{role}:{s}{place}=fail:{kind}{times and '*' + times}" for s in named]
                 quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number < 3)
