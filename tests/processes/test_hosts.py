@@ -294,7 +294,7 @@ def test_a_host_that_is_really_cut_off_loses_nothing_and_repeats_nothing_that_is
             assert site.stop(host) == 0
 
 
-@pytest.mark.parametrize("ahead", [60, -60])
+@pytest.mark.parametrize("ahead", [-60, pytest.param(60, marks=pytest.mark.long)])
 def test_the_clock_of_a_host_may_be_wrong_by_a_minute(
     make_hosts: Callable[..., Hosts], tmp_path: Path, ahead: int
 ) -> None:
