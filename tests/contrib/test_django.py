@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres_server import Databases
+
 SHOP = Path(__file__).with_name("shop")
 PATIENCE = 110.0  # seconds
 SOURCE = "DJANGO_TESTS"  # the folder `tests` of Django's source
@@ -38,9 +40,21 @@ pytestmark = pytest.mark.skipif(
     ],
 )
 def test_the_cases_of_a_django_project_pass(cases: str, tmp_path: Path) -> None:
+    passes([f"orders.cases.{cases}"], tmp_path)
+
+
+def test_the_cases_pass_on_a_server(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("SHOP_SERVER", postgres.fresh_database())
+    # The queue's connections stay open until the end: no test database could be dropped.
+    kinds = [f"orders.cases.enqueueing.{kind}" for kind in ("Enqueueing", "Results", "InTestCases")]
+    passes(["--keepdb", *kinds], tmp_path)
+
+
+def passes(cases: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(SHOP, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "manage.py", "test", "--noinput", f"orders.cases.{cases}"]
+    command = [sys.executable, "manage.py", "test", "--noinput", *cases]
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

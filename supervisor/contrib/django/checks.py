@@ -13,8 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from supervisor.config import DEFAULT_FILE, VARIABLE, load
-from supervisor.contrib.django.place import Place, file_of
+from supervisor.contrib.django.place import Place, same_database
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.url import without_password
 
 
 def problems(place: Place, queues: set[str]) -> list[Any]:
@@ -27,7 +28,8 @@ def problems(place: Place, queues: set[str]) -> list[Any]:
 
 def _of_transactions(place: Place, shared: bool) -> Iterator[Any]:
     options = connections[place.database].settings_dict["OPTIONS"] if shared else {}
-    if shared and str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+    sqlite = shared and connections[place.database].vendor == "sqlite"
+    if sqlite and str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield checks.Warning(
             f"Transactions of the database {place.database!r} that read before they write fail at once with "
             '"database is locked" while a worker writes.',
@@ -52,9 +54,11 @@ def _of_configuration(url: str, types: list[str]) -> Iterator[Any]:
             f"{file} is invalid: {error}", hint="`supervisor check` shows all of it.", id="supervisor.W003"
         )
         return
-    if file_of(found.database) != file_of(url):
+    if not same_database(found.database, url):
         yield checks.Warning(
-            f"{file} runs the jobs of {found.database}, but tasks are enqueued into {url}.", id="supervisor.W004"
+            f"{file} runs the jobs of {without_password(found.database)}, but tasks are enqueued into "
+            f"{without_password(url)}.",
+            id="supervisor.W004",
         )
     taken = {type for pool in found.pools.values() for type in pool.types}
     if missing := [type for type in types if type not in taken]:

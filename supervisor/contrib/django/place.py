@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -17,11 +18,30 @@ from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 
 _KNOWN = {"database", "url", "type"}
+# Django's OPTIONS that are the driver's own.
+_OF_LIBPQ = {
+    *("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options", "target_session_attrs"),
+}
 
 
 def file_of(url: str) -> str:
     """The real path of a database's file."""
     return os.path.realpath(url.removeprefix("sqlite:///"))
+
+
+def same_database(one: str, other: str) -> bool:
+    """Whether two URLs lead to the same database, whoever uses it."""
+    if one.startswith("sqlite:") or other.startswith("sqlite:"):
+        return file_of(one) == file_of(other)
+    return _identity(one) == _identity(other)
+
+
+def _identity(url: str) -> tuple[str | None, ...]:
+    from psycopg.conninfo import conninfo_to_dict  # only for a server
+
+    found = conninfo_to_dict(url)
+    defaults = {"host": "localhost", "port": "5432"}
+    return tuple(str(found.get(name) or defaults.get(name, "")) for name in ("host", "port", "dbname"))
 
 
 class Place:
@@ -46,14 +66,15 @@ class Place:
                 url = absolute(self._url, Path(getattr(settings, "BASE_DIR", Path.cwd())).absolute())
             except ValueError as error:
                 raise self._wrong(f"url: {error}") from None
-            if not url.startswith("sqlite:"):
-                raise self._wrong("url: PostgreSQL is not supported yet; name a file, like sqlite:///jobs.db")
             return url
         if self.database not in connections:
             raise self._wrong(f"DATABASES has no {self.database!r}")
+        if connections[self.database].vendor == "postgresql":
+            return self._server()
         if connections[self.database].vendor != "sqlite":
             raise self._wrong(
-                f'the database {self.database!r} is not SQLite; name a file, like "url": "sqlite:///jobs.db"'
+                f"the database {self.database!r} is neither SQLite nor PostgreSQL; name one for the jobs, like "
+                '"url": "sqlite:///jobs.db"'
             )
         file = self._file()
         if file is None:
@@ -65,7 +86,20 @@ class Place:
 
     def shared(self) -> bool:
         """Whether the jobs are in that Django database, so that they can be part of its transactions."""
-        return file_of(self.url()) == self._file()
+        url = self.url()
+        if self.database not in connections:
+            return False
+        if connections[self.database].vendor == "postgresql":
+            return same_database(url, self._server())
+        return file_of(url) == self._file()
+
+    def _server(self) -> str:
+        """The URL of the Django database on a server, with its password."""
+        settings_of = connections[self.database].settings_dict
+        parts = {name: settings_of.get(name.upper()) for name in ("user", "password", "host", "port")}
+        parts |= {name: value for name, value in settings_of["OPTIONS"].items() if name in _OF_LIBPQ}
+        query = urlencode({name: value for name, value in parts.items() if value not in (None, "")}, quote_via=quote)
+        return f"postgresql:///{quote(str(settings_of['NAME']), safe='')}{'?' if query else ''}{query}"
 
     def _file(self) -> str | None:
         """The real path of the Django database; None if it is no file."""

@@ -4,6 +4,7 @@ workers of a real supervisor find it.
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import django
 
@@ -21,6 +22,10 @@ DATABASES = {
     "default": {**SQLITE, "NAME": BASE_DIR / "app.db", "TEST": {"NAME": BASE_DIR / "app.db"}},
     "other": {**SQLITE, "NAME": BASE_DIR / "other.db", "TEST": {"NAME": BASE_DIR / "other.db"}},
 }
+if "SHOP_SERVER" in os.environ:  # a URL: everything is in that database of a PostgreSQL server
+    at = urlsplit(os.environ["SHOP_SERVER"])
+    own = {"ENGINE": "django.db.backends.postgresql", "NAME": at.path[1:], "HOST": at.hostname, "PORT": at.port}
+    DATABASES["default"] = {**own, "USER": at.username, "PASSWORD": at.password or ""}
 BACKEND = "supervisor.contrib.django.TasksBackend"
 TASKS = {
     "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]},
