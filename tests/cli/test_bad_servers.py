@@ -1,0 +1,109 @@
+"""A server that cannot be used gets one sentence and exit code 3; a URL that is none, 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from supervisor import Queue, StoreError
+from supervisor.cli import main
+from tests.postgres_server import Databases
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def url(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return postgres.fresh_database()
+
+
+def role(url: str, *rights: str) -> str:
+    """The URL for a new user with these rights, named after the database."""
+    at = urlsplit(url)
+    name = f"user_{at.path[1:]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        for right in rights:
+            connection.execute(f"{right} TO {name}".encode())
+    return f"postgresql://{name}:secret@{at.hostname}:{at.port}{at.path}"
+
+
+def forget(url: str, user: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = urlsplit(user).username
+        connection.execute(f"DROP OWNED BY {name}".encode())
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["status"], ["enqueue", "tag"], ["jobs", "list"]])
+def test_a_server_that_cannot_be_used_gets_one_sentence(
+    url: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = urlsplit(url)
+    where = f"{at.hostname}:{at.port}"
+    for wrong, words, code in (
+        ("postgresql:/x", "is not a PostgreSQL URL", 2),
+        (f"postgresql://{where}/x?nonsense=1", "nonsense", 3),
+        ("postgresql://nobody.invalid/x", "nobody.invalid", 3),
+        (f"postgresql://{at.hostname}:1/x", "refused", 3),
+        (f"postgresql://{at.username}:wrong@{where}{at.path}", "password authentication failed", 3),
+        (f"postgresql://{at.username}:{at.password}@{where}/no_such", 'database "no_such" does not exist', 3),
+    ):
+        assert main(["--database", wrong, *command]) == code, wrong
+        printed = capsys.readouterr()
+        assert words in printed.err
+        assert printed.out == ""
+        assert len([line for line in printed.err.splitlines() if line.startswith("error: ")]) == 1
+        assert "wrong" not in printed.err.replace("wrong usage", "")  # no password is shown
+
+
+def test_tables_of_another_program_are_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE jobs (id int)")
+    for command in (["migrate"], ["status"], ["enqueue", "tag"]):
+        assert main(["--database", url, *command]) == 3
+        assert "`jobs` table of another program" in capsys.readouterr().err
+
+
+def test_a_user_that_may_create_no_tables_is_told_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    user = role(url)
+    try:
+        assert main(["--database", user, "migrate"]) == 3
+        assert "permission denied" in (printed := capsys.readouterr().err)
+        assert "this user lacks a right; docs/postgresql.md lists them" in printed
+    finally:
+        forget(url, user)
+
+
+def test_a_user_that_may_only_enqueue_can(url: str) -> None:
+    Queue(url).create_tables()
+    user = role(
+        url,
+        "GRANT INSERT, SELECT ON jobs",
+        "GRANT SELECT ON job_meta",
+        "GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public",
+    )
+    try:
+        with Queue(user) as queue:
+            job = queue.enqueue("tag", {"n": 1})
+            assert queue.put("tag", unique_key="k")[1]
+            assert queue.enqueue_many("tag", range(1500))[-1] > job
+            assert queue.job(job).payload == {"n": 1}
+            with pytest.raises(StoreError, match=r"permission denied.*lacks a right"):
+                queue.cancel(job)
+    finally:
+        forget(url, user)
+
+
+def test_a_server_that_is_too_old_is_named(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("supervisor.store.postgres.connection.MINIMUM_SERVER", 10**7)
+    assert main(["--database", url, "migrate"]) == 3
+    assert "the server is PostgreSQL" in capsys.readouterr().err
