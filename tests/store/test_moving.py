@@ -185,7 +185,7 @@ def test_changes_during_the_copy_arrive(made: Made, way: str, monkeypatch: pytes
 
     def between(place: str) -> None:
         copied.append(place)
-        if place == "move.copied" and len(copied) > 8:
+        if place == "move.copied" and len(copied) > 5:  # the early ones were copied, and jobs are still to come
             next(changes, lambda: None)()
 
     monkeypatch.setattr(moving.failpoints, "reach", between)
