@@ -174,14 +174,14 @@ class ProcessState:
                 yield name, partial(found.__setitem__, name, value)
 
     def _differences_of_signals(self) -> Iterator[Difference]:
+        for timer, interval in self._timers:  # first: without the handler for it, its signal would end the process
+            if not interval and any(_getitimer(timer)):
+                yield "a timer", partial(_setitimer, timer, 0)
         for number, handler in self._handlers:
             if _getsignal(number) is not handler and _getsignal(number) != handler:
                 yield f"the handler of {signals.name_of(number)}", partial(_set_handler, number, handler)
         if frozenset(_sigmask(signal.SIG_BLOCK, ())) != self._mask:
             yield "the signal mask", partial(_sigmask, signal.SIG_SETMASK, self._mask)
-        for timer, interval in self._timers:
-            if not interval and any(_getitimer(timer)):
-                yield "a timer", partial(_setitimer, timer, 0)
 
     def _differences_on_a_close_look(self) -> Iterator[Difference]:
         """Checks that cost as much as all the others together."""

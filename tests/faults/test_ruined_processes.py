@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -56,13 +58,18 @@ def replace_builtins():
     builtins.len = builtins.min = builtins.max = lambda *_, **__: 0
     builtins._ = "as gettext does"
 
+def leave_an_alarm(seconds):
+    signal.signal(signal.SIGALRM, raises)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
 RUINS = {
     "closes all": lambda: os.closerange(3, 4096),
     "closes and opens": close_and_open,
     "replaces one": one_replaced,
     "replaces functions": replace_functions,
     "replaces builtins": replace_builtins,
-    "leaves an alarm that raises": lambda: (signal.signal(signal.SIGALRM, raises), signal.setitimer(0, 0.001)),
+    "leaves an alarm that raises": lambda: leave_an_alarm(0.2),
+    "leaves an alarm that raises at once": lambda: leave_an_alarm(0.001),
 }
 """
 RUINOUS = ["closes all", "closes and opens", "replaces one"]
@@ -128,12 +135,31 @@ def test_what_a_run_has_used_is_measured_without_harm_in_a_process_that_it_has_r
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", ["replaces functions", "replaces builtins", "leaves an alarm that raises"])
+@pytest.mark.parametrize("how", ["replaces functions", "replaces builtins", "leaves an alarm that raises at once"])
 def test_the_jobs_behind_one_that_replaces_what_all_use_go_on(site: Site, how: str) -> None:
     site.start()
     site.done(site.queue.enqueue("work", {"how": how}))
     behind = [site.done(site.queue.enqueue("work")) for _ in range(3)]
     assert [(job.attempts, job.crashes) for job in behind] == [(1, 0)] * 3
+
+
+ALARMS = """
+import os, random, signal
+from supervisor.worker.process_state import ProcessState
+
+state = ProcessState({}, os.eventfd(0, os.EFD_NONBLOCK))
+for _ in range(3000):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-4))
+    state.restore(closely=False)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+"""
+
+
+@pytest.mark.fault(45)
+def test_a_timer_that_a_run_has_left_does_not_end_the_process_while_it_is_put_back() -> None:
+    ended = subprocess.run([sys.executable, "-c", ALARMS], timeout=60, check=False)
+    assert ended.returncode == 0
 
 
 @pytest.mark.fault(45)
