@@ -141,6 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
     config.addinivalue_line("markers", "postgres: of what a server alone has; not run on SQLite")
+    config.addinivalue_line("markers", "long_on_postgres: takes seconds there, so `make long` runs it")
     config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     _log_plainly()
@@ -171,6 +172,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker("faults")
+        if item.get_closest_marker("long_on_postgres") and "[postgres" in item.name:
+            item.add_marker("long")
         for mark in item.iter_markers(_ROW):
             item.user_properties += [(_ROW, number) for number in mark.args]
 

@@ -257,7 +257,7 @@ def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
                 if engine == "postgres" and place != ".before" and kind not in SESSION_ENDS:
                     continue
                 points = [f"{role}:{s}{place}=fail:{kind}{times and '*' + times}" for s in named]
-                quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number < 3)
+                quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number == 0)
                 marks = [] if quick else [pytest.mark.long]
                 found.append(
                     pytest.param(engine, points, id=f"{engine}: {name}: {when or 'after'} {kind}", marks=marks)

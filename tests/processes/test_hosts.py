@@ -146,6 +146,7 @@ def test_a_host_that_is_cut_off_claims_nothing_and_resumes_by_itself(
         assert site.stop(first) == 0
 
 
+@pytest.mark.long
 def test_a_short_cut_costs_nothing(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     hosts, gate = make_hosts(), tmp_path / "gate"
     site = hosts.site
@@ -164,6 +165,7 @@ def test_a_short_cut_costs_nothing(make_hosts: Callable[..., Hosts], tmp_path: P
         assert site.stop(first) == 0
 
 
+@pytest.mark.long
 def test_on_partition_stop_ends_what_runs(make_hosts: Callable[..., Hosts]) -> None:
     hosts = make_hosts(f'on_partition = "stop"\n{POOL}')
     site = hosts.site
@@ -211,6 +213,7 @@ def test_a_drained_host_finishes_what_runs_and_claims_nothing(make_hosts: Callab
     assert site.stop(again) == 0
 
 
+@pytest.mark.long
 def test_status_shows_all_hosts_and_a_pool_runs_where_it_is_meant_to(make_hosts: Callable[..., Hosts]) -> None:
     hosts = make_hosts(POOL.replace("workers", 'hosts = ["gpu-*"]\nworkers', 1) + POOL.replace("work]", "other]"))
     site = hosts.site
@@ -248,7 +251,7 @@ def test_status_shows_all_hosts_and_a_pool_runs_where_it_is_meant_to(make_hosts:
 @pytest.mark.parametrize(
     ("seconds", "directions"),
     [
-        (16, {}),
+        pytest.param(16, {}, marks=pytest.mark.long),
         pytest.param(5, {}, marks=pytest.mark.long),
         pytest.param(14, {}, marks=pytest.mark.long),
         pytest.param(60, {}, marks=pytest.mark.long),
@@ -294,7 +297,8 @@ def test_a_host_that_is_really_cut_off_loses_nothing_and_repeats_nothing_that_is
             assert site.stop(host) == 0
 
 
-@pytest.mark.parametrize("ahead", [-60, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ahead", [-60, 60])
 def test_the_clock_of_a_host_may_be_wrong_by_a_minute(
     make_hosts: Callable[..., Hosts], tmp_path: Path, ahead: int
 ) -> None:

@@ -173,6 +173,7 @@ class TestBounds:
         assert (found[""].done, found[""].waiting) == (sum(range(1, 11)), 7)
         assert sum(minute.done for minute in found.values()) == sum(range(1, 61))
 
+    @pytest.mark.long_on_postgres
     def test_a_busy_type_has_a_day_of_minutes_and_a_month_of_hours(self, desk: Desk, path: Path) -> None:
         duty = historian(desk, path, begun=HOURS + 1)
         for day in range(33):

@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from supervisor.domain.job import Job, NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement, failed
 from supervisor.store.base import Depth, ErrorGroup, Filter, Page, Sort
@@ -151,6 +153,7 @@ def test_jobs_that_come_or_go_between_two_pages_move_no_other(desk: Desk) -> Non
     assert [job.id for job in second.jobs] == ids[2::-1]
 
 
+@pytest.mark.long_on_postgres
 def test_many_more_jobs_than_one_look_compares(desk: Desk) -> None:
     ids = desk.producer.enqueue([NewJob("tag", "{}", number % 2, scheduled_at=NOW) for number in range(25_000)])
     for start in range(0, 1500, 500):
@@ -305,6 +308,7 @@ def test_a_list_in_another_order_is_the_same_list_sorted(desk: Desk) -> None:
             assert page.next is None
 
 
+@pytest.mark.long_on_postgres
 def test_a_search_in_large_payloads_is_found_page_by_page(desk: Desk) -> None:
     large = '"' + "x" * 60_000 + ' %s"'
     ids = [desk.put(payload=large % ("NEEDLE" if number % 300 == 5 else "hay")) for number in range(900)]

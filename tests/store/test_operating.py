@@ -109,6 +109,7 @@ class TestRetry:
         job = desk.job(job_id)
         assert (job.status, job.payload, job.result, job.attempts) == (Status.PENDING, {"n": 1}, None, 0)
 
+    @pytest.mark.long_on_postgres
     def test_more_jobs_than_fit_into_one_transaction(self, desk: Desk) -> None:
         for _ in range(1100):
             desk.put()
