@@ -20,7 +20,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long lint types soak bench bench-postgres screenshots clean
+.PHONY: install packages node demo demo-postgres test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
 
 install: $(VENV)/.installed
 
@@ -111,7 +111,11 @@ deploy-test:
 # searches of the models and of the API, and the benchmark's own long tests. Each worker would take seconds to collect
 # the files without any.
 long: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) -m long $$(grep -rlE --include='test_*.py' 'mark\.(long|fault)' tests | sort)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not on_postgres" $$(grep -rlE --include='test_*.py' 'mark\.long' tests | sort)
+
+# The faults and the long searches on a PostgreSQL server, too; `make test` has one of each kind.
+long-postgres: $(VENV)/.installed-ml
+	$(BIN)/python -m pytest -n $(WORKERS) -m on_postgres $$(grep -rlE --include='test_*.py' 'mark\.(long_on_postgres|on_postgres|fault)' tests | sort)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

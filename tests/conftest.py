@@ -120,9 +120,9 @@ def _or_skip() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Faults are provoked on each engine: on PostgreSQL in `make long`, and in `make test` by those tests that are
-    marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one writers'
-    lock, or connections.
+    """Faults are provoked on each engine: on PostgreSQL in `make long-postgres`, and in `make test` by those tests that
+    are marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one
+    writers' lock, or connections.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     chosen = any("make_site" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
@@ -132,7 +132,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("make_site", ["postgres"], indirect=True)
     if "postgres" in marks or not marks & {"fault", "each_engine"}:
         return
-    server = pytest.param("postgres", marks=() if "each_engine" in marks else pytest.mark.long)
+    server = pytest.param("postgres", marks=() if "each_engine" in marks else pytest.mark.on_postgres)
     metafunc.parametrize("make_site", ["sqlite", server], indirect=True)
 
 
@@ -141,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
     config.addinivalue_line("markers", "postgres: of what a server alone has; not run on SQLite")
-    config.addinivalue_line("markers", "long_on_postgres: takes seconds there, so `make long` runs it")
+    config.addinivalue_line("markers", "long_on_postgres: takes seconds there, so it is `on_postgres`")
     config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     _log_plainly()
@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker("faults")
         if item.get_closest_marker("long_on_postgres") and "[postgres" in item.name:
-            item.add_marker("long")
+            item.add_marker("on_postgres")
         for mark in item.iter_markers(_ROW):
             item.user_properties += [(_ROW, number) for number in mark.args]
 

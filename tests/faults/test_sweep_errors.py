@@ -243,10 +243,13 @@ KINDS = {
     "postgres": ("lost", "shutdown", "deadlock", "full"),
 }
 SESSION_ENDS = KINDS["postgres"][:2]
+LONG = {"sqlite": pytest.mark.long, "postgres": pytest.mark.on_postgres}
 
 
 def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
-    """Each kind once before the statements, for `make test`; every kind and place for `make long`."""
+    """Each kind once before the statements, for `make test`; every kind and place for `make long`, and on a server for
+    `make long-postgres`.
+    """
     found = []
     kinds = KINDS[engine]
     for number, (name, statements) in enumerate(chunks.items()):
@@ -258,7 +261,7 @@ def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
                     continue
                 points = [f"{role}:{s}{place}=fail:{kind}{times and '*' + times}" for s in named]
                 quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number == 0)
-                marks = [] if quick else [pytest.mark.long]
+                marks = [] if quick else [LONG[engine]]
                 found.append(
                     pytest.param(engine, points, id=f"{engine}: {name}: {when or 'after'} {kind}", marks=marks)
                 )

@@ -228,7 +228,7 @@ def cases() -> Iterator[object]:
         for number, kind in enumerate(kinds):
             for deed in DEEDS[engine]:
                 quick = number < 2 if engine == "sqlite" else number == 0 and deed.name in CHOSEN
-                marks = [] if quick else [pytest.mark.long]
+                marks = [] if quick else [pytest.mark.long if engine == "sqlite" else pytest.mark.on_postgres]
                 yield pytest.param(engine, deed, kind, marks=marks, id=f"{engine}: {deed.role}: {deed.name}: {kind}")
 
 
