@@ -17,6 +17,7 @@ from supervisor.domain.settlement import done, released
 from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.store.postgres import marks, slow_queries
 from tests.store.kit import LOCK, Desk, until
+from tests.store.postgres.statistics import FLUSH, sessions
 
 WANTED = JobSelector(("tag", "caption"), "cpu gpu")
 INSERT = "INSERT INTO jobs (type, requires, priority, scheduled_at) VALUES (%s, %s, %s, %s) RETURNING id"
@@ -61,7 +62,7 @@ def run(claims: Claims, rounds: int, want: int) -> None:
 
 
 def buffers(foreign: psycopg.Connection) -> int:
-    """Of the index of pending jobs, as told by sessions that have ended."""
+    """Of the index of pending jobs."""
     row = foreign.execute(
         "SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_indexes WHERE indexrelname = 'jobs_pending'"
     ).fetchone()
@@ -73,11 +74,11 @@ def cost(engine: Engine, foreign: psycopg.Connection, rounds: int) -> int:
     """Buffers of the index that a session reads to claim one job a round, after two rounds to get used to it."""
     told = []
     for count in (2, 2 + rounds):
-        before = buffers(foreign)
+        before, others = buffers(foreign), sessions(foreign)
         claims = engine.claims()
         run(claims, count, 1)
         claims.close()
-        until(lambda before=before: buffers(foreign) > before)  # type: ignore[misc]
+        until(lambda others=others: sessions(foreign) == others)  # type: ignore[misc]
         told.append(buffers(foreign) - before)
     return told[1] - told[0]
 
@@ -87,8 +88,12 @@ def test_claims_read_as_little_as_without_it(
 ) -> None:
     monkeypatch.setattr(marks, "SHORTEST", 60.0)  # the looks at everything are counted by another test
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 8000)")
-    fresh = cost(engine, foreign, 20)
-    run(desk.claims, 15, 500)
+    foreign.execute(FLUSH)
+    fresh, others = cost(engine, foreign, 20), sessions(foreign)
+    many = engine.claims()
+    run(many, 15, 500)
+    many.close()
+    until(lambda: sessions(foreign) == others)
     with_marks = cost(engine, foreign, 20)
     monkeypatch.setattr(marks, "LONG", 10**9)
     without = cost(engine, foreign, 20)
