@@ -20,7 +20,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
+.PHONY: install packages node demo demo-postgres test test-postgres newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
 
 install: $(VENV)/.installed
 
@@ -56,7 +56,11 @@ demo-postgres: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/several_hosts.py $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not server" tests
+
+# The tests that use a PostgreSQL server, one of each kind; a server comes with `make install`.
+test-postgres: $(VENV)/.installed-ml
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "server and not long and not on_postgres" tests
 
 # The admin, store, process and framework tests on the newest Python that the machine has, where that is not the usual one.
 newest: $(VENV)/.installed
@@ -113,7 +117,7 @@ deploy-test:
 long: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not on_postgres" $$(grep -rlE --include='test_*.py' 'mark\.long' tests | sort)
 
-# The faults and the long searches on a PostgreSQL server, too; `make test` has one of each kind.
+# The faults and the long searches on a PostgreSQL server, too; `make test-postgres` has one of each kind.
 long-postgres: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m on_postgres $$(grep -rlE --include='test_*.py' 'mark\.(long_on_postgres|on_postgres|fault)' tests | sort)
 

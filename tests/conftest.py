@@ -22,6 +22,7 @@ from tests.site_under_test import HANDLERS, Site, site
 
 _ROW = "fault"
 _FAULTS = Path(__file__).parent / "faults"
+_SERVERS = {"postgres_home", "shared_postgres", "postgres", "own_postgres", "kept_database"}  # fixtures
 _MEMORY = Path("/dev/shm")  # a file system in memory
 _NEEDED = 4 << 30  # bytes
 
@@ -120,8 +121,8 @@ def _or_skip() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Faults are provoked on each engine: on PostgreSQL in `make long-postgres`, and in `make test` by those tests that
-    are marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one
+    """Faults are provoked on each engine: on PostgreSQL in `make long-postgres`, and in `make test-postgres` by those
+    tests that are marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one
     writers' lock, or connections.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
@@ -141,8 +142,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
     config.addinivalue_line("markers", "postgres: of what a server alone has; not run on SQLite")
+    config.addinivalue_line("markers", "server: uses a PostgreSQL server; set by itself")
     config.addinivalue_line("markers", "long_on_postgres: takes seconds there, so it is `on_postgres`")
-    config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test`")
+    config.addinivalue_line("markers", "each_engine: is run on PostgreSQL, too, in `make test-postgres`")
     gc.disable()  # until all tests are collected: that makes many objects, and they stay
     _log_plainly()
     if _has_room(_MEMORY):  # thousands of databases are made and removed: that is half the time of many tests
@@ -174,6 +176,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("faults")
         if item.get_closest_marker("long_on_postgres") and "[postgres" in item.name:
             item.add_marker("on_postgres")
+        if _SERVERS & set(getattr(item, "fixturenames", ())) or "[postgres" in item.name:
+            item.add_marker("server")
         for mark in item.iter_markers(_ROW):
             item.user_properties += [(_ROW, number) for number in mark.args]
 
