@@ -122,8 +122,8 @@ def _or_skip() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Faults are provoked on each engine: on PostgreSQL in `make long-postgres`, and in `make test-postgres` by those
-    tests that are marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files and one
-    writers' lock, or connections.
+    tests that are marked `each_engine`. Tests marked `sqlite` or `postgres` are of what that engine alone has: files
+    and one writers' lock, or connections.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     chosen = any("make_site" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
