@@ -275,6 +275,7 @@ def test_every_duty_of_the_maintainer_has_something_to_do_here(prepared: Path, t
     }
 
 
+@pytest.mark.timeout(300)  # it looks at all processes of the machine at each call
 @pytest.mark.fault(65, 66)
 @pytest.mark.parametrize(
     ("kind", "most"),
