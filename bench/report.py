@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench import floor, ours
-from bench.goals import GOALS, claim_growth, shown
+from bench import floor, ours, tables
+from bench.goals import GOALS, claim_growth
 from bench.measurements import MEASUREMENTS, claim_cost, enqueue, latency, model_memory, throughput, warm_start
 from bench.names import STORES, TITLES
 from bench.peers import PEERS
 from bench.record import Record, Series
+from bench.tables import NONE, table
 
 _ALL = (ours.AUTO.name, ours.ONE.name, *PEERS)
-_NONE = "–"
 _BEFORE, _AFTER = model_memory.BEFORE, model_memory.AFTER
 _MODELS = (
     ("nsfw scores: a bare loop, 1 process", "images", "floor", "1"),
@@ -32,7 +32,7 @@ _MODELS = (
 def markdown(record: Record) -> str:
     """Everything that a run has found, and what it has not."""
     sections = {
-        "The goals": _goals(record),
+        "The goals": tables.goals(record, GOALS),
         "Throughput: no-op jobs a second": _throughput(record),
         "Enqueueing: jobs a second": _enqueue(record),
         "An idle queue with 4 workers": _idle(record),
@@ -47,28 +47,12 @@ def markdown(record: Record) -> str:
 
 
 def _about(record: Record) -> str:
-    about = record.about
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    rounds = "1 round" if about["rounds"] == 1 else f"{about['rounds']} rounds"
-    kind = "A quick look: fewer rounds, jobs and cases; not for quoting. " if about["quick"] else ""
-    return (
-        f"{kind}{about['made']}, {about['cores']} cores ({about['processor']}), {about['memory']}, {about['kernel']}, "
-        f"{about['file system']}, load before {about['load before']}. {versions}.\n\n"
-        f"The contestants took turns, {rounds}; figures are medians, ratios those of the rounds. Machines differ "
-        "and drift: only the ratios within one run count. What each figure is, and how each peer is run: "
-        "docs/benchmarks.md."
+    notes = (
+        "figures are medians, ratios those of the rounds. Machines differ and drift: only the ratios within one run "
+        "count."
     )
-
-
-def _goals(record: Record) -> str:
-    rows = []
-    for goal in GOALS:
-        value = goal.value(record)
-        if value is None:
-            rows.append([goal.figure, goal.words, _NONE, "not measured"])
-        else:
-            rows.append([goal.figure, goal.words, shown(value, goal.unit), "yes" if goal.reached(value) else "**no**"])
-    return _table(["figure", "goal", "this run", "reached"], rows)
+    where = f"{record.about['file system']}, "
+    return tables.about(record.about, less="fewer rounds, jobs and cases", where=where, notes=notes)
 
 
 def _throughput(record: Record) -> str:
@@ -83,7 +67,7 @@ def _throughput(record: Record) -> str:
     for name in floor.LOOPS:
         rows.append([TITLES[name], "SQLite", _median(record.get("throughput", name, "1")), "", "", "", ""])
     head = ["", "on", "1 worker", *(f"{case} workers" for case in cases[1:]), "keeps a job whose worker is killed?"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _deaths(record: Record, name: str, cases: Iterable[str]) -> str:
@@ -102,7 +86,7 @@ def _enqueue(record: Record) -> str:
         [titles[name], *_values(record, name, [record.get("enqueue", name, case) for case in cases])]
         for name in ("ours", *PEERS, "floor-1")
     ]
-    return _table(["", *cases], rows)
+    return table(["", *cases], rows)
 
 
 def _idle(record: Record) -> str:
@@ -125,7 +109,7 @@ def _idle(record: Record) -> str:
         else:
             rows.append([words, *cells, "", "", ""])
     head = ["", "median, ms", "p99, ms", "longest, ms", "median from the call’s end, ms"]
-    return _table([*head, "idle CPU, % of a core", "memory (USS), MB", "jobs"], rows)
+    return table([*head, "idle CPU, % of a core", "memory (USS), MB", "jobs"], rows)
 
 
 def _more(record: Record) -> str:
@@ -134,9 +118,9 @@ def _more(record: Record) -> str:
         if series:
             values = (series.median, series.percentile(0.95), series.percentile(0.99), series.highest)
             rows.append([title, series.unit, *(_number(value) for value in values), str(len(series.values))])
-    tables = [_table(["", "unit", "median", "p95", "p99", "highest", "values"], rows) if rows else ""]
-    tables.append(_claims(record))
-    return "\n\n".join(part for part in tables if part)
+    parts = [table(["", "unit", "median", "p95", "p99", "highest", "values"], rows) if rows else ""]
+    parts.append(_claims(record))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _closer(record: Record) -> list[tuple[str, Series | None]]:
@@ -176,8 +160,8 @@ def _claims(record: Record) -> str:
     for kind in claim_cost.KINDS:
         values = [_median(record.get("claim", "ours", f"{kind}: {size}")) for size in sizes]
         growth = claim_growth(record, kind)
-        rows.append([kind, *values, f"{growth:.2f}×" if growth else _NONE])
-    return _table(["a claim in µs beside so many rows …", *(f"{size:,}" for size in sizes), "growth"], rows)
+        rows.append([kind, *values, f"{growth:.2f}×" if growth else NONE])
+    return table(["a claim in µs beside so many rows …", *(f"{size:,}" for size in sizes), "growth"], rows)
 
 
 def _absences(record: Record) -> str:
@@ -192,7 +176,7 @@ def _absences(record: Record) -> str:
 
 def _seconds(record: Record) -> str:
     rows = [[MEASUREMENTS[name].TITLE, f"{taken:.0f} s"] for name, taken in record.seconds.items()]
-    return _table(["measurement", "took"], [*rows, ["together", f"{sum(record.seconds.values()):.0f} s"]])
+    return table(["measurement", "took"], [*rows, ["together", f"{sum(record.seconds.values()):.0f} s"]])
 
 
 def _any(record: Record, figure: str) -> bool:
@@ -208,13 +192,8 @@ def _values(record: Record, name: str, series: list[Series | None]) -> list[str]
 
 
 def _median(series: Series | None) -> str:
-    return _NONE if series is None else _number(series.median)
+    return NONE if series is None else _number(series.median)
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
-    return "\n".join("| " + " | ".join(cell or " " for cell in line) + " |" for line in lines)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bench import tables
 from bench.drawing import panels
 from bench.drawing.panels import Bar, Box, Range
 from bench.drawing.svg import Canvas
-from bench.goals import POSTGRES_GOALS, shown
+from bench.goals import POSTGRES_GOALS
 from bench.postgres.contestants import OURS, PEERS
 from bench.postgres.measures import WORKERS
 from bench.record import Record, Series
+from bench.tables import NONE, table
 
 _ALL = {OURS.name: OURS, **PEERS}
 _WIDTH, _HEIGHT, _MARGIN, _TOP, _ROW = 1120, 660, 28, 84, 250
@@ -17,7 +19,7 @@ _WIDTH, _HEIGHT, _MARGIN, _TOP, _ROW = 1120, 660, 28, 84, 250
 def markdown(record: Record) -> str:
     """Everything that a run has found, and what it has not."""
     sections = {
-        "The goals": _goals(record),
+        "The goals": tables.goals(record, POSTGRES_GOALS),
         "Throughput: no-op jobs a second": _throughput(record),
         "Enqueueing, and an idle queue": _enqueue(record),
         "When things go wrong": _trouble(record),
@@ -81,28 +83,11 @@ def _title(name: str) -> str:
 
 
 def _about(record: Record) -> str:
-    about = record.about
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    rounds = "1 round" if about["rounds"] == 1 else f"{about['rounds']} rounds"
-    kind = "A quick look: fewer rounds and jobs; not for quoting. " if about["quick"] else ""
-    return (
-        f"{kind}{about['made']}, {about['cores']} cores ({about['processor']}), {about['memory']}, {about['kernel']}, "
-        f"load before {about['load before']}. {versions}.\n\n"
-        f"The contestants took turns, {rounds}; figures are medians. The server, its clients and all workers share the "
-        "cores. Only the ratios within one run count. What each figure is, and how each peer is run: "
-        "docs/benchmarks.md."
+    notes = (
+        "figures are medians. The server, its clients and all workers share the cores. Only the ratios within one run "
+        "count."
     )
-
-
-def _goals(record: Record) -> str:
-    rows = []
-    for goal in POSTGRES_GOALS:
-        value = goal.value(record)
-        if value is None:
-            rows.append([goal.figure, goal.words, "–", "not measured"])
-        else:
-            rows.append([goal.figure, goal.words, shown(value, goal.unit), "yes" if goal.reached(value) else "**no**"])
-    return _table(["figure", "goal", "this run", "reached"], rows)
+    return tables.about(record.about, less="fewer rounds and jobs", where="", notes=notes)
 
 
 def _throughput(record: Record) -> str:
@@ -110,22 +95,22 @@ def _throughput(record: Record) -> str:
         [one.title, *(_median(record, "throughput", name, str(count)) for count in WORKERS), one.keeps]
         for name, one in _ALL.items()
     ]
-    return _table(["", "1 worker", *(f"{count} workers" for count in WORKERS[1:]), "a finished job"], rows)
+    return table(["", "1 worker", *(f"{count} workers" for count in WORKERS[1:]), "a finished job"], rows)
 
 
 def _enqueue(record: Record) -> str:
     rows = []
     for name, one in _ALL.items():
         series = record.get("latency", name, "2")
-        waits = [f"{series.median:,.3g}", f"{series.percentile(0.99):,.3g}"] if series else ["–", "–"]
+        waits = [f"{series.median:,.3g}", f"{series.percentile(0.99):,.3g}"] if series else [NONE, NONE]
         after = record.get("latency after the call", name, "2")
-        waits.append(f"{after.median:,.3g}" if after else "–")
+        waits.append(f"{after.median:,.3g}" if after else NONE)
         rows.append(
             [one.title, _median(record, "enqueue", name), _median(record, "enqueue, many", name), *waits],
         )
     head = ["", "one call, one commit, jobs/s", "a call for many, jobs/s", "enqueue → handler, median, ms", "p99, ms"]
     head.append("median from the call’s end, ms")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _trouble(record: Record) -> str:
@@ -142,14 +127,9 @@ def _trouble(record: Record) -> str:
             ]
         )
     head = ["", f"jobs/s while a transaction is open for {record.about['held']:g} s", "in its last 5 s"]
-    return _table([*head, "the server restarts: next job after, s", "a result is written if these match"], rows)
+    return table([*head, "the server restarts: next job after, s", "a result is written if these match"], rows)
 
 
 def _median(record: Record, figure: str, name: str, case: str = "") -> str:
     series = record.get(figure, name, case)
-    return f"{series.median:,.0f}" if series else "–"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{series.median:,.0f}" if series else NONE

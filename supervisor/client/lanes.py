@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from supervisor.client.connections import forgetful
+from supervisor.domain.futures import holdable
 from supervisor.domain.job import NewJob
 
 Answer = TypeVar("Answer")
@@ -102,7 +103,7 @@ def _serve(calls: SimpleQueue[_Call | _Insertion]) -> None:
             try:
                 answer = call.work()
             except BaseException as error:
-                _fail(call.future, error)
+                call.future.set_exception(holdable(error))
             else:
                 call.future.set_result(answer)
                 del answer
@@ -120,7 +121,7 @@ def _insert_together(first: _Insertion, calls: SimpleQueue[_Call | _Insertion]) 
             try:
                 job = call.new()
             except BaseException as error:
-                _fail(call.future, error)
+                call.future.set_exception(holdable(error))
             else:
                 futures.append(call.future)
                 jobs.append(job)
@@ -147,17 +148,9 @@ def _put_each(insertion: _Insertion, jobs: list[NewJob]) -> list[Put | BaseExcep
 def _answer(futures: list[Future[Put]], answers: list[Put | BaseException]) -> None:
     for future, answer in zip(futures, answers, strict=True):
         if isinstance(answer, BaseException):
-            _fail(future, answer)
+            future.set_exception(holdable(answer))
         else:
             future.set_result(answer)
-
-
-def _fail(future: Future[Any], error: BaseException) -> None:
-    if isinstance(error, StopIteration):  # a future of asyncio cannot hold it: who awaits it would wait for ever
-        stopped = RuntimeError(f"the call raised {type(error).__name__}")
-        stopped.__cause__ = error
-        error = stopped
-    future.set_exception(error)
 
 
 def _again(error: BaseException) -> BaseException:

@@ -42,7 +42,7 @@ async def history(request: Request, state: TheState) -> HTMLResponse:
 
 
 def chosen(request: Request) -> str:
-    """The name of the period in the address; the first one if there is none, or if it is unknown."""
+    """The name of the period in the address. If it is missing or unknown, that of the first period."""
     name = request.query_params.get("since", "")
     return name if name in PERIODS else next(iter(PERIODS))
 

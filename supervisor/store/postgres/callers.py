@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 
 from supervisor.domain.errors import InvalidJob
+from supervisor.domain.futures import holdable
 from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
@@ -78,12 +79,10 @@ async def _in_thread(connection: Any, call: Callable[[object], Answer]) -> Answe
     def tell(answer: Answer | None, error: BaseException | None) -> None:
         if ended.cancelled():
             return
-        if isinstance(error, StopIteration):  # no future can hold it
-            error = RuntimeError(f"the call raised {type(error).__name__}")
         if error is None:
             ended.set_result(answer)  # type: ignore[arg-type]  # the answer may be None itself
         else:
-            ended.set_exception(error)
+            ended.set_exception(holdable(error))
 
     def run() -> None:
         answer, error = None, None

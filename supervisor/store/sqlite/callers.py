@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from supervisor.domain.futures import holdable
 from supervisor.store.sql.callers import ASYNC_SESSIONS, in_greenlet, kinds_of, of_framework, refused
 
 Answer = TypeVar("Answer")
@@ -66,8 +67,8 @@ async def _in_thread(connection: Any, work: Callable[[sqlite3.Connection], Answe
     def call() -> Answer:
         try:
             return work(connection._conn)
-        except StopIteration as error:  # no future of asyncio can hold it
-            raise RuntimeError(f"the call raised {type(error).__name__}") from error
+        except StopIteration as error:
+            raise holdable(error) from error
 
     answer: Answer = await connection._execute(call)
     return answer
