@@ -1,11 +1,16 @@
-"""Numbered migrations: `0001_name.sql`, applied in order, each file once."""
+"""Numbered migrations: `0001_name.sql`, applied in order, each file once.
+
+Releases before a migration go on working on the schema after it: it adds, and what they know stays. One that takes
+something away from them has a line that begins with `-- contracts:` and says what: programs that do not know it must
+not write any more.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -14,12 +19,17 @@ from supervisor.domain.errors import StoreError, StoreMoved, StoreUnavailable
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
+_CONTRACTS = re.compile(r"^-- contracts:", re.M)
 
 
 class Migration(NamedTuple):
     version: int
     name: str
     sql: str
+
+    @property
+    def contracts(self) -> bool:
+        return _CONTRACTS.search(self.sql) is not None
 
 
 def migrations(folder: Traversable) -> list[Migration]:
@@ -38,6 +48,15 @@ def migrations(folder: Traversable) -> list[Migration]:
 def shipped(package: str) -> tuple[Migration, ...]:
     """Those of a package of ours."""
     return tuple(migrations(resources.files(package).joinpath("migrations")))
+
+
+def marks_of(plan: Sequence[Migration], all_until: int) -> dict[str, str]:
+    """The rows of job_meta that say what a schema is after all these migrations, and who may write.
+
+    Those up to `all_until` are older than the rule, and each of them shuts out earlier programs.
+    """
+    contracting = [one.version for one in plan if one.contracts or one.version <= all_until]
+    return {"schema_version": str(plan[-1].version), "oldest_writer": str(max(contracting, default=1))}
 
 
 def statements(sql: str) -> Iterator[str]:

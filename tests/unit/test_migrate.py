@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.migrate import migrations, shipped, statements
+from supervisor.store.migrate import Migration, marks_of, migrations, shipped, statements
 
 
 def files(folder: Path, *names: str) -> Path:
@@ -25,6 +25,24 @@ def test_migrations_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 def test_numbers_with_gaps_or_twice_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="numbered one by one"):
         migrations(files(tmp_path, *names))
+
+
+@pytest.mark.parametrize(
+    ("scripts", "all_until", "oldest"),
+    [
+        (["", "", ""], 2, "2"),
+        (["", "", ""], 9, "3"),
+        (["", "ALTER TABLE a ADD b;", ""], 0, "1"),
+        (["", "-- A column is gone.\n-- contracts: b\nALTER TABLE a DROP b;", ""], 1, "2"),
+        (["", "-- What -- contracts: means stands elsewhere."], 0, "1"),
+    ],
+)
+def test_only_a_migration_that_contracts_shuts_out_programs_that_do_not_know_it(
+    scripts: list[str], all_until: int, oldest: str
+) -> None:
+    plan = [Migration(number, f"{number:04}_x.sql", sql) for number, sql in enumerate(scripts, 1)]
+
+    assert marks_of(plan, all_until) == {"schema_version": str(len(plan)), "oldest_writer": oldest}
 
 
 def test_ours_can_be_read_to_the_end() -> None:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, refuse_if_unusable, shipped
+from supervisor.store.migrate import Migration, marks_of, refuse_if_unusable, shipped
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+
+_ALL_CONTRACT = 3  # up to this version: the first that was released
 
 
 def newest_version() -> int:
@@ -59,8 +61,8 @@ def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
             raw.execute(migration.sql.encode())  # several statements, without parameters
             applied.append(migration.version)
     if applied:
-        for key in ("schema_version", "oldest_writer"):
-            raw.execute(QUERIES.set_meta, {"key": key, "value": str(plan[-1].version)})
+        for key, value in marks_of(plan, _ALL_CONTRACT).items():
+            raw.execute(QUERIES.set_meta, {"key": key, "value": value})
     return applied
 
 

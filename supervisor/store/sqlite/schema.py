@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.store.migrate import Migration, refuse_if_unusable, shipped, statements
+from supervisor.store.migrate import Migration, marks_of, refuse_if_unusable, shipped, statements
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import column_added
@@ -20,6 +20,7 @@ from supervisor.store.sqlite.place import Place
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
+_ALL_CONTRACT = 10  # up to this version
 _FENCES = "0008_fences.sql"
 _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", re.M)
 
@@ -98,8 +99,7 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     for migration in shipped("supervisor.store.sqlite"):
         for statement in statements(migration.sql):
             cursor.execute(statement)
-    for key in ("schema_version", "oldest_writer"):
-        cursor.execute(QUERIES.set_meta, {"key": key, "value": str(newest)})
+    stamp(cursor, shipped("supervisor.store.sqlite"))
     return False
 
 
@@ -182,7 +182,7 @@ def bring_up_to_date(raw: sqlite3.Connection, plan: Sequence[Migration]) -> list
                 apply(raw, statement)
             applied.append(migration.version)
     if applied:
-        stamp(raw, plan[-1].version)
+        stamp(raw, plan)
     return applied
 
 
@@ -193,10 +193,10 @@ def apply(raw: sqlite3.Connection, statement: str) -> None:
         raw.execute(statement)
 
 
-def stamp(raw: sqlite3.Connection, current: int) -> None:
-    """Store the schema's version, and that programs that know only older ones must not write."""
-    for key in ("schema_version", "oldest_writer"):
-        raw.execute(QUERIES.set_meta, {"key": key, "value": str(current)})
+def stamp(raw: sqlite3.Connection | sqlite3.Cursor, plan: Sequence[Migration]) -> None:
+    """Store the schema's version, and which programs may write."""
+    for key, value in marks_of(plan, _ALL_CONTRACT).items():
+        raw.execute(QUERIES.set_meta, {"key": key, "value": value})
 
 
 def version(connection: Connection) -> int:

@@ -179,7 +179,7 @@ class _Adoption:
             for statement in statements(migration.sql):
                 if table_created(statement) != TABLE:
                     steps.reach(partial(schema.apply, steps.raw, with_words(plan, statement)))
-        steps.reach(partial(schema.stamp, steps.raw, migrations[-1].version))
+        steps.reach(partial(schema.stamp, steps.raw, migrations))
         for statement in (*triggers(plan), *view(plan)):
             steps.run(statement)
         for _, statement in old.triggers:
