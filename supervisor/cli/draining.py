@@ -29,12 +29,13 @@ def drain(
     """
     from supervisor.config.hosts import own_host
     from supervisor.ops import draining
+    from supervisor.ops.hosts import UnknownHost
 
     host = host or own_host(target.url())
     with target.operations() as operations:
         try:
             changed = draining.drain(operations, host, time.time(), force=force)
-        except draining.UnknownHost as error:
+        except UnknownHost as error:
             raise wrong_usage(error.problems[0], "--force drains it anyway") from None
         if wait:
             draining.await_drained(operations, host)

@@ -121,7 +121,7 @@ def _types(overview: Overview) -> None:
     rows = []
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
         jobs = view.jobs
-        waiting = f"{jobs.get('pending', 0)}" + (" paused" if view.paused else "")
+        waiting = f"{jobs.get('pending', 0)}" + tables.paused(view)
         rows.append(
             (
                 view.type,

@@ -17,6 +17,9 @@ from supervisor.domain.text import counted, is_number
 if TYPE_CHECKING:
     from supervisor.store.base import Operations
 
+Host = Annotated[
+    str, typer.Option("--host", metavar="NAME", show_default=False, help="Only there; gpu-* means all that match.")
+]
 _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
 _DIGITS = 18  # of a number that is understood; whether so many workers are possible is decided elsewhere
 
@@ -28,38 +31,43 @@ def pause(
     force: Annotated[
         bool, typer.Option("--force", help="Pause it even if no pool takes the type and no job has it.")
     ] = False,
+    host: Host = "",
     as_json: AsJson = False,
 ) -> None:
-    """Stop starting jobs of a type.
+    """Stop starting jobs of a type, everywhere or on one host.
 
-    A type that no pool takes and no job has is refused: it is probably a typing error.
+    A type that no pool takes and no job has is refused, as is a host without a supervisor: probably a typing error.
     """
-    _set(target, type, paused=True, force=force, as_json=as_json)
+    _set(target, type, paused=True, force=force, host=host, as_json=as_json)
 
 
 @on_target
-def resume(target: Target, type: JobType, as_json: AsJson = False) -> None:
-    """Start jobs of a paused type again."""
-    _set(target, type, paused=False, as_json=as_json)
+def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = False) -> None:
+    """Start jobs of a paused type again: everywhere, also where it was paused on one host, or on that host alone."""
+    _set(target, type, paused=False, host=host, as_json=as_json)
 
 
-def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
+def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host: str, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
+    from supervisor.ops.hosts import UnknownHost
 
     checked_type(type_)  # before the database is opened
     settings = target.settings_if_any()
     configured = {name for pool in settings.pools.values() for name in pool.types} if settings is not None else ()
     with target.operations() as operations:
         try:
-            changed = commands.pause(operations, type_, paused, time.time(), configured=configured, force=force)
-        except commands.UnknownType as error:
-            raise wrong_usage(error.problems[0], "--force pauses it anyway") from None
+            changed = commands.pause(
+                operations, type_, paused, time.time(), configured=configured, force=force, host=host
+            )
+        except (commands.UnknownType, UnknownHost) as error:
+            raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
         if not (paused or changed):
             _warn_if_mistyped(operations, type_, configured)
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
-    text = f"{type_} {done if changed else unchanged}"
-    result({"type": type_, "paused": paused, "changed": changed}, text, as_json=as_json)
+    text = f"{type_} {done if changed else unchanged}" + (f" on {host}" if host else "")
+    told = {"type": type_, "paused": paused, "changed": changed}
+    result(told | ({"host": host} if host else {}), text, as_json=as_json)
 
 
 def _warn_if_mistyped(operations: Operations, type_: str, configured: Iterable[str]) -> None:
@@ -80,11 +88,13 @@ def scale(
         str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Allow more than 100 workers.")] = False,
+    host: Host = "",
     as_json: AsJson = False,
 ) -> None:
-    """Set a pool's number of workers.
+    """Set a pool's number of workers on each host, or on one.
 
-    `auto` returns the pool to automatic scaling.
+    `auto` returns the pool to automatic scaling; with --host, to what is set for all hosts, if something is. Without
+    --host, what was set for single hosts is dropped.
     """
     from supervisor.ops import commands
 
@@ -93,9 +103,17 @@ def scale(
         raise wrong_usage(f"{workers} is more than {commands.MANY_WORKERS} workers", "add --yes to confirm")
     settings = target.settings_if_any()
     with target.operations() as operations:
-        commands.scale(operations, pool, workers, () if settings is None else settings.pools, time.time())
-    text = f"pool {pool} " + ("scales automatically" if workers is None else f"now has {counted(workers, 'worker')}")
-    result({"pool": pool, "workers": workers}, text, as_json=as_json)
+        configured = () if settings is None else settings.pools
+        before = operations.controls.current()
+        commands.scale(operations, pool, workers, configured, time.time(), host=host)
+    holds = before.sizes.get(pool) if workers is None and host else workers
+    text = f"pool {pool} " + ("scales automatically" if holds is None else f"now has {counted(holds, 'worker')}")
+    if host:
+        text += f" on {host}"
+    elif dropped := before.hosts_of("workers", pool):
+        text += f", also on {', '.join(dropped)}"
+    told = {"pool": pool, "workers": workers}
+    result(told | ({"host": host} if host else {}), text, as_json=as_json)
 
 
 def _workers(size: str) -> int | None:

@@ -19,7 +19,7 @@ from supervisor.ops.timeline import Trial, steps
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
     from supervisor.ops.diagnosis import Finding
-    from supervisor.ops.views import ScheduleView, WorkerView
+    from supervisor.ops.views import ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
 _LAST_LINES = 20  # of a log that is shown without --log
@@ -195,3 +195,9 @@ def findings(found: Iterable[Finding]) -> None:
         if finding.advice:
             rows.append(("", "", f"→ {finding.advice}"))
     show(table(("", "about", "finding"), rows, wrap=True))
+
+
+def paused(view: TypeView) -> str:
+    """Where it is, after a space; empty if it is not."""
+    where = f" on {', '.join(view.paused_on)}" if view.paused_on else ""
+    return " paused" if view.paused else where and f" paused{where}"

@@ -127,22 +127,28 @@ class Administration:
 
         self._changed(delete)
 
-    def pause(self, type: str, *, force: bool = False) -> bool:
-        """Start no more jobs of a type; running ones continue. Returns False if it was paused already.
+    def pause(self, type: str, *, force: bool = False, host: str = "") -> bool:
+        """Start no more jobs of a type; running ones continue. Returns False if it was paused already. With a `host`,
+        or a pattern such as "gpu-*", that holds only there.
 
         A type that no running supervisor takes and no job has is probably mistyped: it raises QueueError unless
-        `force` is true. Raises InvalidJob for what cannot be a type.
+        `force` is true, as does a host without a supervisor. Raises InvalidJob for what cannot be a type.
         """
-        return self._paused(type, True, force)
+        return self._paused(type, True, force, host)
 
-    def resume(self, type: str) -> bool:
-        """Start jobs of a paused type again. Returns False if it was not paused."""
-        return self._paused(type, False, False)
+    def resume(self, type: str, *, host: str = "") -> bool:
+        """Start jobs of a paused type again: everywhere, or where it was paused on exactly this host or pattern.
 
-    def _paused(self, type_: str, paused: bool, force: bool) -> bool:
+        Returns False if it was not paused so.
+        """
+        return self._paused(type, False, False, host)
+
+    def _paused(self, type_: str, paused: bool, force: bool, host: str) -> bool:
         from supervisor.ops import commands
 
-        return self._changed(lambda operations: commands.pause(operations, type_, paused, time.time(), force=force))
+        return self._changed(
+            lambda operations: commands.pause(operations, type_, paused, time.time(), force=force, host=host)
+        )
 
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:
         return self._asked(self._connections.writer, work)

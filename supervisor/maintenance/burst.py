@@ -36,6 +36,7 @@ class BurstWatch(Duty):
     own: str
     since: float
     send: Callable[[Message], None]
+    admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted
 
     def __post_init__(self) -> None:
         self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
@@ -44,7 +45,7 @@ class BurstWatch(Duty):
     def run(self, now: float) -> BurstState:
         began = time.monotonic()
         rest, done = self.slots.at_rest()
-        over = rest and not any(self.backlog.unfinished(wanted, now, _RETRIES_WITHIN) for wanted in self.pools)
+        over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
         over = over and self.slots.at_rest() == (True, done)
@@ -53,3 +54,6 @@ class BurstWatch(Duty):
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_PAUSE, 20 * (time.monotonic() - began))
         return BurstState(over, pending, failed)
+
+    def _unfinished(self, wanted: JobSelector, now: float) -> bool:
+        return self.backlog.unfinished(self.admitted(wanted), now, _RETRIES_WITHIN)

@@ -39,12 +39,12 @@ class Poller(Duty):
         return Result()
 
 
-def control_poller(controls: Controls, pools: Collection[str], send: Callable[[Message], None]) -> Poller:
-    """What was set for our own pools, and how many reloads were requested."""
+def control_poller(controls: Controls, pools: Collection[str], host: str, send: Callable[[Message], None]) -> Poller:
+    """What was set for our own pools on this host, and how many reloads were requested."""
 
     def ask() -> list[Message]:
         found = controls.current()
-        sizes = {name: workers for name, workers in found.sizes.items() if name in pools}
+        sizes = {name: size for name in pools if (size := found.size_on(name, host)) is not None}
         return [{"controls": {"sizes": sizes, "reloads": found.reloads}}]
 
     return Poller("controls", ask, send)

@@ -30,7 +30,7 @@ class Measured(Result):
 
 class DepthGauge(Duty):
     """Measures after changes, while anything waits, and when the next delayed job becomes due. While `claiming` says
-    that nothing may be claimed, nothing counts as due: no worker need be started for it.
+    that nothing may be claimed, nothing counts as due: no worker need be started for it. `admitted` is what may be.
     """
 
     name = "depths"
@@ -43,11 +43,13 @@ class DepthGauge(Duty):
         pools: Mapping[str, JobSelector],
         send: Callable[[Message], None],
         claiming: Callable[[], bool] = lambda: True,
+        admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
         self._pools = pools
         self._send = send
         self._claiming = claiming
+        self._admitted = admitted
         self._depths: dict[str, Depth] = {}
         self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
         self._failing: Items[str] = Items("pool")
@@ -64,7 +66,7 @@ class DepthGauge(Duty):
             if self._failing.ready(name):
                 with self._failing.attempt(name):
                     looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
-                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT) if self._claiming() else Depth()
+                    measured[name] = self._depth(wanted, now) if self._claiming() else Depth()
                     self._looked[name] = looked
         changed = measured != self._depths
         # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
@@ -75,6 +77,9 @@ class DepthGauge(Duty):
         # While some jobs are due, others become due without a timer of their own.
         self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
         return Measured(measured, changed, problem=self._failing.problem)
+
+    def _depth(self, wanted: JobSelector, now: float) -> Depth:
+        return self._backlog.depth(self._admitted(wanted), now, COUNT_LIMIT)
 
 
 def _told(depth: Depth, now: float, looked: float) -> dict[str, float]:

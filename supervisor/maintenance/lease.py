@@ -79,10 +79,12 @@ class LeaseRenewal(Duty):
         return boot_time() - self._renewed_at > self._seconds / 2
 
 
-class DrainWatch(Duty):
-    """Passes on whether operators have drained this host: then its workers claim nothing."""
+class HostWatch(Duty):
+    """Passes on whether operators have drained this host, so that its workers claim nothing, and which types they have
+    paused on it.
+    """
 
-    name = "drain"
+    name = "host"
     every = 60.0  # seconds, when nothing changes
     rest = 0.2
     quiet = True
@@ -91,11 +93,19 @@ class DrainWatch(Duty):
         self._controls = controls
         self._host = host
         self._gate = gate
+        self._paused: frozenset[str] = frozenset()
         self._log = events(process="maintainer")
 
     def run(self, now: float) -> Changed:
-        drained, before = self._host in self._controls.current().drained, self._gate.drained
+        controls = self._controls.current()
+        drained, before = self._host in controls.drained, self._gate.drained
         if drained != before:
             self._gate.drain(drained)
             self._log.info("drained" if drained else "undrained", host=self._host)
-        return Changed(opened=before and not drained)
+        paused = controls.paused_on(self._host)
+        resumed = bool(self._paused - paused)
+        if paused != self._paused:
+            self._log.info("paused_on_host", host=self._host, types=sorted(paused))
+        self._paused = paused
+        self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
+        return Changed(opened=(before and not drained) or resumed)

@@ -26,7 +26,7 @@ from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import DrainWatch, LeaseRenewal
+from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.messages import failing_duties, trouble_of
 from supervisor.maintenance.posted import post
 from supervisor.maintenance.pruner import Pruner
@@ -95,10 +95,10 @@ class Maintainer:
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
         self._gate = gate = board.gate
-        self._waker = Waker(store.backlog, self._slots, wakes, self._watch, gate.is_open)
+        self._waker = Waker(store.backlog, self._slots, wakes, self._watch, gate.is_open, self._admitted)
         self._recovery = Recovery(store.registry, store.locks, orders.record.id, self._counter)
         self._history = HistoryRecorder(store.history, store.backlog, orders.record.id, board.counters)
-        self._of_host: list[Duty] = [DrainWatch(store.controls, orders.record.host, gate)]
+        self._of_host: list[Duty] = [HostWatch(store.controls, orders.record.host, gate)]
         self._lease: LeaseRenewal | None = None
         if lease_time := engine.ownership.lease_time:
             gate.need_lease()
@@ -125,15 +125,16 @@ class Maintainer:
         yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield self._watch
         yield self._waker
-        yield DepthGauge(store.backlog, wanted, send, self._gate.is_open)
+        yield DepthGauge(store.backlog, wanted, send, self._gate.is_open, self._admitted)
         renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
-        yield control_poller(store.controls, wanted, send)
+        yield control_poller(store.controls, wanted, orders.record.host, send)
         yield cancel_poller(store.controls, orders.record.id, send)
         yield unhandled_types(store.backlog, types, send, store.registry)
         if orders.burst:  # it ends when there is nothing left to do
             pools = tuple(wanted.values())
-            yield BurstWatch(store.backlog, store.locks, slots, pools, orders.record.id, orders.since, send)
+            own, since = orders.record.id, orders.since
+            yield BurstWatch(store.backlog, store.locks, slots, pools, own, since, send, self._admitted)
         else:
             alert_sources = Sources(
                 store.finished.alerts,
@@ -156,6 +157,11 @@ class Maintainer:
         yield self._history
         yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
         yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
+
+    def _admitted(self, wanted: JobSelector) -> JobSelector:
+        """Without the types that are paused on this host."""
+        types = self._gate.unpaused(wanted.types)
+        return wanted if types is wanted.types else wanted._replace(types=types)
 
     def _broken_pools(self) -> dict[str, str]:
         """What the supervisor shows of them on the scoreboard."""

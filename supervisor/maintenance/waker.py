@@ -23,7 +23,7 @@ class Waker(Duty):
     """Posts min(idle workers, due jobs) to each pool, at every change.
 
     `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `claiming` tells
-    whether they may claim at all.
+    whether they may claim at all, `admitted` what of it.
     """
 
     name = "waking"
@@ -38,12 +38,14 @@ class Waker(Duty):
         pools: Mapping[str, tuple[JobSelector, int]],
         watch: CommitWatch,
         claiming: Callable[[], bool] = lambda: True,
+        admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
         self._slots = slots
         self._pools = pools
         self._watch = watch
         self._claiming = claiming
+        self._admitted = admitted
         self._failing: Items[str] = Items("pool")
 
     def next_at(self, now: float) -> float | None:
@@ -61,6 +63,7 @@ class Waker(Duty):
         return Woken(posted, problem=self._failing.problem)
 
     def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
+        wanted = self._admitted(wanted)
         first = self._backlog.any_due(wanted, now)
         if first:
             os.eventfd_write(eventfd, 1)  # it wakes up while we count

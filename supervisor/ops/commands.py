@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,10 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import like, text_of
+from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
+from supervisor.system.claim_gate import MOST_PAUSED
 from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
@@ -125,10 +128,19 @@ def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, no
     return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
 
 
-def scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float) -> None:
-    """Fix a pool's size, or return it to automatic scaling with None. Raises the errors of `check_scale`."""
+def scale(
+    operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float, *, host: str = ""
+) -> None:
+    """Fix a pool's size, or return it to automatic scaling with None: everywhere, in the place of what was set for
+    single hosts, or where the host's name matches `host`, where None returns it to what holds everywhere.
+
+    Raises the errors of `check_scale`, and UnknownHost.
+    """
     check_scale(operations, pool, workers, configured)
-    operations.controls.scale(pool, workers, now)
+    if host and not (workers is None and host in operations.controls.current().hosts_of("workers", pool)):
+        require_hosts(operations, host)
+        require_pool(operations, pool, host)
+    operations.controls.scale(pool, workers, now, host)
 
 
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
@@ -139,7 +151,8 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
         raise ConfigError([f"{workers} is not a valid number of workers; it must be from 0 to {MOST_WORKERS}"])
     known = {*configured, *(name for name, _ in pools_of(operations))}
     # A pool that is no longer known may still have a fixed size, which can be removed.
-    stale = workers is None and pool in operations.controls.current().sizes
+    controls = operations.controls.current()
+    stale = workers is None and (pool in controls.sizes or controls.hosts_of("workers", pool))
     if known and pool not in known and not stale:
         raise UnknownPool([f"there is no pool {pool!r}; the pools are {', '.join(sorted(known))}"])
 
@@ -152,20 +165,45 @@ def pause(
     *,
     configured: Iterable[str] = (),
     force: bool = False,
+    host: str = "",
 ) -> bool:
-    """Pause or resume a type. Returns whether that is a change.
+    """Pause or resume a type, everywhere or where the host's name matches `host`. Returns whether that is a change.
 
-    Raises InvalidJob, and UnknownType for a type to pause that no configuration, pool or job has: it is probably
-    mistyped, and the intended type would keep running. `force` pauses it anyway, for future jobs.
+    Resumed everywhere, it is so on hosts where it was paused alone, too. Raises InvalidJob, and UnknownType for a type
+    to pause that no configuration, pool or job has: it is probably mistyped, and the intended type would keep running.
+    The same holds for a host, UnknownHost. `force` pauses it anyway, for future jobs and hosts.
     """
-    changed = (checked_type(type_) in operations.controls.current().paused) != paused
-    if paused and changed:
-        if not force:
-            require_type(operations, type_, configured)
-        operations.controls.pause(type_, now)
-    elif not paused:
-        operations.controls.resume(type_)
-    return changed
+    controls = operations.controls.current()
+    on_hosts = controls.hosts_of("paused", checked_type(type_))
+    is_paused = host in on_hosts if host else type_ in controls.paused
+    if not paused:
+        if host and not is_paused:
+            _refuse_to_resume(operations, type_, host, on_hosts)
+        return operations.controls.resume(type_, host)
+    if is_paused:
+        return False
+    if host:
+        check_hosts(host)
+        if len({one.name for one in controls.on_hosts if one.kind == "paused"} | {type_}) > MOST_PAUSED:
+            raise Conflict(f"{MOST_PAUSED} types are paused on single hosts already; more than these cannot be")
+    if not force:
+        require_type(operations, type_, configured)
+        if host:
+            require_hosts(operations, host)
+    operations.controls.pause(type_, now, host)
+    return True
+
+
+def _refuse_to_resume(operations: Operations, type_: str, host: str, on_hosts: Sequence[str]) -> None:
+    """Raises Conflict if it would stay paused there, and UnknownHost."""
+    require_hosts(operations, host)
+    controls = operations.controls.current()
+    if type_ in controls.paused:
+        raise Conflict(f"{type_} is paused everywhere; `supervisor resume {type_}` resumes it")
+    over = [pattern for pattern in on_hosts if fnmatchcase(host, pattern)]
+    if over:
+        command = f"`supervisor resume {type_} --host '{over[0]}'`"
+        raise Conflict(f"{type_} is paused on all hosts that match {over[0]}; {command} resumes it there")
 
 
 def require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
@@ -179,13 +217,16 @@ def require_type(operations: Operations, type_: str, configured: Iterable[str]) 
     raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{meant}"])
 
 
-def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
-    """Pause or resume all types of a pool. Raises UnknownPool if no running supervisor has it."""
+def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, host: str = "") -> None:
+    """Pause or resume all types of a pool. Raises UnknownPool if no running supervisor has it, and UnknownHost."""
     types = types_taken(operations, pool)
     if not types:
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
+    if host:
+        require_hosts(operations, host)
+        require_pool(operations, pool, host)
     for type_ in types:
-        pause(operations, type_, paused, now, force=True)
+        pause(operations, type_, paused, now, force=True, host=host)
 
 
 def pause_schedule(operations: Operations, name: str, paused: bool, now: float) -> bool:
@@ -285,7 +326,8 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
         return "it is not due yet"
     if not living(operations):
         return "no supervisor is running"
-    if job.type in operations.controls.current().paused:
+    controls = operations.controls.current()
+    if job.type in controls.paused:
         return f"its type is paused; `supervisor resume {job.type}` resumes it"
     pools = pools_of(operations)
     if not pools:
@@ -297,5 +339,14 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
     able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
     if not able:
         return f"no pool that takes its type has the capabilities it requires: {job.requires}"
+    if elsewhere := controls.hosts_of("paused", job.type):
+        takers = [
+            one.record.host
+            for one in seen(operations)
+            for pool in (one.status or {}).get("pools", {}).values()
+            if job.type in pool.get("types", ())
+        ]
+        if all(job.type in controls.paused_on(taker) for taker in takers):
+            return f"its type is paused on {', '.join(elsewhere)}; `supervisor resume {job.type}` resumes it"
     broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
     return broken[0] if len(broken) == len(able) else ""

@@ -193,6 +193,11 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         yield Finding("warning", "jobs", fact, advice, "quarantined")
     for type_ in seen.paused:
         yield about(type_, "note", f"the type {type_} is paused", f"`supervisor resume {type_}` resumes it", "paused")
+    for type_, hosts in seen.paused_on_hosts.items():
+        where = ", ".join(hosts)
+        only = f" --host '{hosts[0]}'" if len(hosts) == 1 else ""
+        advice = f"`supervisor resume {type_}{only}` resumes it"
+        yield about(type_, "note", f"the type {type_} is paused on {where}", advice, "paused_on_host")
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from supervisor.domain.errors import ConfigError
-from supervisor.ops.posted import Seen, living, seen
+from supervisor.ops.hosts import require_host
+from supervisor.ops.posted import Seen, seen
 from supervisor.store.base import Operations
 
 _LOOK_EVERY = 0.5  # seconds
 
 
-class UnknownHost(ConfigError):
-    """No supervisor of that host is registered."""
-
-
 def drain(operations: Operations, host: str, now: float, *, force: bool = False) -> bool:
     """Returns whether that is a change. Raises UnknownHost if no supervisor runs there, unless `force`d."""
-    known = {record.host for record in living(operations)}
-    if host not in known and not force:
-        there = f"supervisors run on {', '.join(sorted(known))}" if known else "no supervisor is running"
-        raise UnknownHost([f"no supervisor runs on the host {host!r}; {there}"])
+    if not force:
+        require_host(operations, host)
     return operations.controls.drain(host, now)
 
 

@@ -36,9 +36,10 @@ from supervisor.ops.views import (
     WorkerView,
     finite,
     largest,
+    paused_on_hosts,
     schedules_of,
 )
-from supervisor.store.base import Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
+from supervisor.store.base import ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
 from supervisor.system.kernel import memory_of
 from supervisor.system.slot import Snapshot
 
@@ -110,7 +111,7 @@ def gather(
     costs = costs or Costs()
     controls = operations.controls.current()
     paused = controls.paused
-    supervisors, pools, workers = _posted(operations, paused, controls.drained, now)
+    supervisors, pools, workers = _posted(operations, controls, now)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
@@ -126,10 +127,11 @@ def gather(
         of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
+    on_hosts = paused_on_hosts(controls)
     # Without a supervisor no type is handled; that is not a problem of single types.
     unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if takers else []
     types = []
-    for type_ in sorted(counts.keys() | kept | handled):
+    for type_ in sorted(counts.keys() | kept | on_hosts.keys() | handled):
         speed, depth = speeds.get(type_), backlog.get(type_, Depth())
         types.append(
             TypeView(
@@ -143,6 +145,7 @@ def gather(
                 depth.due,
                 _age(depth.oldest, now),
                 hour.get(type_, QUIET),
+                on_hosts.get(type_, []),
             )
         )
     types, others = _foremost(types)
@@ -155,6 +158,7 @@ def gather(
         jobs=totals,
         types=types,
         paused=sorted(kept)[:MOST_NAMED],
+        paused_on_hosts=dict(islice(on_hosts.items(), MOST_NAMED)),
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
@@ -170,7 +174,7 @@ def gather(
 
 
 def _posted(
-    operations: Operations, paused: frozenset[str], drained: frozenset[str], now: float
+    operations: Operations, controls: ControlState, now: float
 ) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
     """What supervisors have registered and posted."""
     supervisors: list[SupervisorView] = []
@@ -178,7 +182,8 @@ def _posted(
     workers: list[WorkerView] = []
     for one in seen(operations, now):
         record, news, at = one.record, (one.status or {}).get("pools", {}), time.monotonic()  # the clock of heartbeats
-        supervisors.append(_supervisor(one, drained))
+        supervisors.append(_supervisor(one, controls.drained))
+        paused = controls.paused | controls.paused_on(record.host)
         own = [_worker(slot, record, news, at, local=one.local) for slot in one.workers]
         pools += [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
         workers += own
@@ -196,7 +201,7 @@ def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
 
     def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
         backlog = -view.due, -sum(view.jobs.values())
-        return not view.handled, not view.paused, *backlog, view.type
+        return not view.handled, not (view.paused or view.paused_on), *backlog, view.type
 
     ordered = sorted(types, key=interest)
     return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]
@@ -269,7 +274,8 @@ def _pool(
     now: float,
 ) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
-    wanted = JobSelector(tuple(news["types"]), " ".join(news["capabilities"]))
+    types = tuple(type_ for type_ in news["types"] if type_ not in paused)
+    wanted = JobSelector(types, " ".join(news["capabilities"]))
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
         **{key: news[key] for key in _POSTED},

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.text import text_of
-from supervisor.store.base import Planned
+from supervisor.store.base import ControlState, Planned
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -151,7 +151,8 @@ class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
-    COUNT_LIMIT. `last_hour` is what the workers did, up to the last full minute.
+    COUNT_LIMIT. `last_hour` is what the workers did, up to the last full minute. `paused` is it everywhere, and
+    `paused_on` the hosts that match these names alone.
     """
 
     type: str
@@ -164,6 +165,7 @@ class TypeView:
     due: int
     oldest_age: float | None
     last_hour: Hour = QUIET
+    paused_on: list[str] = field(default_factory=list)
 
     @property
     def unsuccessful(self) -> int:
@@ -197,13 +199,20 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
     ]
 
 
+def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:
+    """The types that are paused on some hosts, with the names of these."""
+    names = sorted({one.name for one in controls.on_hosts if one.kind == "paused"})
+    return {text_of(name): [text_of(host) for host in controls.hosts_of("paused", name)] for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """The complete state at one moment. `handled` of a type says whether a pool of a running supervisor takes it.
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
-    `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has.
+    `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has;
+    `paused_on_hosts` are types with the hosts on which they are paused alone.
     """
 
     database: str
@@ -222,6 +231,7 @@ class Overview:
     more_types: int = 0
     other_types: TypeView | None = None
     unmet: list[str] = field(default_factory=list)
+    paused_on_hosts: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:

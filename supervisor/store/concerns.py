@@ -141,13 +141,18 @@ class Controls(Protocol):
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
         """(job id, token, owner) of jobs that this supervisor's workers run and that are to be cancelled."""
 
-    def pause(self, type: str, now: float) -> None: ...
+    def pause(self, type: str, now: float, host: str = "") -> None:
+        """Everywhere, or on the hosts whose name matches `host`."""
 
-    def resume(self, type: str) -> bool:
-        """Returns whether it was paused."""
+    def resume(self, type: str, host: str = "") -> bool:
+        """Everywhere, also where it was paused on single hosts; or take back one pause of exactly this `host`. Returns
+        whether it was paused so.
+        """
 
-    def scale(self, pool: str, workers: int | None, now: float) -> None:
-        """Fix a pool's size; None returns it to automatic scaling."""
+    def scale(self, pool: str, workers: int | None, now: float, host: str = "") -> None:
+        """Fix a pool's size; None returns it to automatic scaling. Everywhere, in the place of what was set for single
+        hosts; or on the hosts whose name matches `host`, where None leaves what was set for others.
+        """
 
     def request_reload(self, now: float) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,13 +117,42 @@ class Cursor(NamedTuple):
     job_id: int
 
 
+class HostControl(NamedTuple):
+    """What operators have set for the hosts that match a pattern alone: a type is `paused`, or a pool has so many
+    `workers`.
+    """
+
+    kind: str
+    host: str
+    name: str
+    value: int
+
+
 class ControlState(NamedTuple):
-    """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts."""
+    """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts, and
+    `on_hosts` what holds on some hosts.
+    """
 
     paused: frozenset[str]
     sizes: Mapping[str, int]
     reloads: int
     drained: frozenset[str] = frozenset()
+    on_hosts: tuple[HostControl, ...] = ()
+
+    def paused_on(self, host: str) -> frozenset[str]:
+        """The types that are paused on this host, without those that are paused everywhere."""
+        return frozenset(one.name for one in self.on_hosts if one.kind == "paused" and fnmatchcase(host, one.host))
+
+    def size_on(self, pool: str, host: str) -> int | None:
+        """The size that was set for the host itself, else for the longest pattern that it matches, else everywhere."""
+        found = [one for one in self.on_hosts if one.kind == "workers" and one.name == pool]
+        matching = [one for one in found if fnmatchcase(host, one.host)]
+        best = max(matching, key=lambda one: (one.host == host, len(one.host), one.host), default=None)
+        return self.sizes.get(pool) if best is None else best.value
+
+    def hosts_of(self, kind: str, name: str) -> list[str]:
+        """The hosts, or patterns of hosts, for which something was set."""
+        return sorted(one.host for one in self.on_hosts if (one.kind, one.name) == (kind, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,13 +63,16 @@ class ClaimStore:
 
         Raises StoreError; call `wait` then, and `over` when it succeeds again.
         """
-        if want and not self.gate.is_open():
+        wanted = self.wanted
+        if want and (types := self.gate.unpaused(wanted.types)) is not wanted.types:
+            wanted = wanted._replace(types=types)
+        if want and not (wanted.types and self.gate.is_open()):
             want = 0
         elif want and (generation := self.gate.generation) != self._generation:
             self._store.register(self.record)  # another host may have taken this one for dead
             self._generation = generation
         return self._store.settle_and_claim(
-            self.record.incarnation, settlements, self.wanted, want, self.lock_time, now, posted=posted
+            self.record.incarnation, settlements, wanted, want, self.lock_time, now, posted=posted
         )
 
     def held(self) -> list[Claim]:

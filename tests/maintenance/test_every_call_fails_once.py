@@ -31,7 +31,7 @@ from supervisor.maintenance.controls import cancel_poller, control_poller, unhan
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import DrainWatch
+from supervisor.maintenance.lease import HostWatch
 from supervisor.maintenance.pruner import Pruner
 from supervisor.maintenance.reclaimer import Reclaimer
 from supervisor.maintenance.recovery import Recovery
@@ -161,14 +161,14 @@ class World:
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
-        yield DrainWatch(store.controls, "here", board.gate)
+        yield HostWatch(store.controls, "here", board.gate)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
         yield Waker(store.backlog, slots, {"tag": (WANTED, self.wake)}, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
         yield Renewer(store.locks, slots, {"tag": LockTimes(LOCK, 5.0)})
-        yield control_poller(store.controls, {"tag"}, send)
+        yield control_poller(store.controls, {"tag"}, "here", send)
         yield cancel_poller(store.controls, "own", send)
         yield unhandled_types(store.backlog, ("tag",), send, store.registry)
         yield RaiseAlert(

@@ -42,7 +42,7 @@ def emptied(url: str) -> str:
             connection.execute(
                 f"TRUNCATE {tables} RESTART IDENTITY; SELECT setval('job_sleepers', 0), setval('job_watchers', 0)"
             )
-            connection.execute("DELETE FROM job_meta WHERE key LIKE 'alert:%'")
+            connection.execute("DELETE FROM job_meta WHERE key LIKE 'alert:%' OR key LIKE 'host:%'")
     return url
 
 

@@ -53,6 +53,7 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("unmet", "warning", False, {"unmet": ["no pool that takes mail has …"]}),
     ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
     ("paused", "note", False, {"paused": ["mail"]}),
+    ("paused_on_host", "note", False, {"paused_on_hosts": {"mail": ["gpu-*", "web-1"]}}),
     ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
     ("schedule_paused", "note", False, {"schedules": [ScheduleView("nightly", -61.0, None, None, 900.0)]}),
 ]

@@ -87,6 +87,9 @@ JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description=
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
+Host = Annotated[
+    str, Field(max_length=253, description="The name of a host, or a pattern such as gpu-*; empty: everywhere.")
+]
 JobNumber = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 
@@ -307,10 +310,11 @@ class PoolChange(Request):
         default=None, description="The number of workers; null returns the pool to automatic scaling."
     )
     paused: bool = Field(default=False, description="Whether to stop starting jobs of all its types.")
+    host: Host = ""
 
     @model_validator(mode="after")
     def _not_empty(self) -> PoolChange:
-        if not self.model_fields_set:
+        if not self.model_fields_set - {"host"}:
             raise ValueError("give workers, paused, or both")
         return self
 
@@ -320,17 +324,20 @@ class PoolAnswer(BaseModel):
     workers: int | None = Field(description="The number that is set; null: automatic scaling.")
     types: list[str]
     paused: list[str] = Field(description="Those of its types that are paused.")
+    host: str = Field(default="", description="Where, if that is not everywhere.")
 
 
 class TypeChange(Request):
     paused: bool = Field(description="Whether to stop starting jobs of this type.")
     force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
+    host: Host = ""
 
 
 class TypeAnswer(BaseModel):
     type: str
     paused: bool
     changed: bool = Field(description="Whether this was a change.")
+    host: str = Field(default="", description="Where, if that is not everywhere.")
 
 
 class ScheduleChange(Request):

@@ -20,6 +20,7 @@ from supervisor.config.problems import shown
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
+from supervisor.ops.hosts import UnknownHost
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
 
@@ -35,6 +36,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownPool, 404),
     (UnknownType, 404),
     (UnknownSchedule, 404),
+    (UnknownHost, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
     (Conflict, 409),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from supervisor.cli.tables import NOTHING, activity, span
+from supervisor.cli.tables import NOTHING, activity, paused, span
 from supervisor.domain.duration import human_size
 from supervisor.domain.printable import CELL, clean
 from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
@@ -141,14 +141,16 @@ def _type(view: TypeView, failure: str) -> Row:
         key=view.type,
         cells=(view.type, *map(str, counts), span(view.mean_seconds), _details(view, failure)),
         interest=(view.failures_last_hour > 0, failed > 0, running, pending, failed),
-        style="yellow" if view.paused else "red" if view.failures_last_hour else "",
+        style="yellow" if view.paused or view.paused_on else "red" if view.failures_last_hour else "",
         types=(view.type,),
     )
 
 
 def _details(view: TypeView, failure: str) -> str:
     """What prevents its jobs from running, and the latest failure."""
-    obstacle = "paused" if view.paused else "" if view.handled or not view.jobs.get("pending") else "no pool takes it"
+    obstacle = paused(view).strip()
+    if not (obstacle or view.handled) and view.jobs.get("pending"):
+        obstacle = "no pool takes it"
     return "; ".join(filter(None, (obstacle, failure)))
 
 

@@ -517,7 +517,10 @@ SELECT id FROM jobs WHERE false;
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL
-SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:';
+SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:'
+UNION ALL
+SELECT 'host', substr(key, 6), CASE WHEN value ~ '^[0-9]{1,9}$' THEN value::bigint ELSE 0 END
+FROM job_meta WHERE substr(key, 1, 5) = 'host:';
 
 
 -- History ------------------------------------------------------------------------------------------

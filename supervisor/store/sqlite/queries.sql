@@ -465,7 +465,9 @@ RETURNING id;
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL
-SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:';
+SELECT 'drained', substr(key, 9), 1 FROM job_meta WHERE substr(key, 1, 8) = 'drained:'
+UNION ALL
+SELECT 'host', substr(key, 6), CAST(value AS INTEGER) FROM job_meta WHERE substr(key, 1, 5) = 'host:';
 
 
 -- History ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
-from supervisor.maintenance.lease import DrainWatch, LeaseRenewal
+from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
@@ -159,7 +159,7 @@ def test_without_an_answer_the_lease_ends_by_itself(desk: Desk, record: Supervis
 
 
 def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
-    watch = DrainWatch(desk.maintenance.controls, "far", gate)
+    watch = HostWatch(desk.maintenance.controls, "far", gate)
     gate.renewed(boot_time() + 60, 0.0, again=True)
     controls = desk.operations.controls
     assert controls.drain("far", NOW)
