@@ -10,6 +10,7 @@ import psycopg
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, JobSelector, WorkerRecord
+from supervisor.store.postgres.arrays import Floats, Integers
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.marks import Marks, SharedMarks
@@ -103,7 +104,7 @@ class PostgresClaims(SqlClaims):
         """
         connection = self._connection
         try:
-            return connection.raw.execute(QUERIES.settle_and_claim, parameters).fetchall()
+            return connection.raw.execute(QUERIES.settle_and_claim, parameters, binary=True).fetchall()
         except (psycopg.Error, UnicodeEncodeError) as error:
             connection.drop_if_lost(error)
             if may_be_a_rows_fault(error) and not is_lost(error):
@@ -147,13 +148,21 @@ def _id(settlement: Settlement) -> int:
 
 
 def _arrays(plain: Sequence[Settlement]) -> dict[str, Any]:
+    results = [s.result for s in plain]
     return {
-        "ids": [s.job_id for s in plain],
-        "tokens": [s.token for s in plain],
-        "results": [s.result for s in plain],
-        "progresses": [s.progress for s in plain],
-        "starts": [s.started_at for s in plain],
+        "ids": Integers([s.job_id for s in plain]),
+        "tokens": Integers([s.token for s in plain]),
+        "results": None if results.count(None) == len(results) else results,
+        "progresses": _floats([s.progress for s in plain]),
+        "starts": _floats([s.started_at for s in plain]),
     }
+
+
+def _floats(values: list[float | None]) -> Sequence[float | None] | None:
+    unknown = values.count(None)
+    if unknown == len(values):
+        return None
+    return values if unknown else Floats(values)  # type: ignore[arg-type]  # none of them is None
 
 
 def _answer(rows: list[Row]) -> Exchange:

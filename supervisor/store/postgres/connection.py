@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.store.postgres import arrays
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
 from supervisor.store.postgres.inserting import Inserter
@@ -131,6 +132,7 @@ class Connection:
             if encoding != "UTF8":
                 raise StoreError(f"{where}: the database's encoding is {encoding}; only UTF8 is supported")
             raw.adapters.register_dumper(str, _TextDumper)
+            arrays.register(raw)
             raw.execute(
                 # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
                 f"{_OPENING} = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
