@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import StoreError
+from supervisor.domain.url import why_unknown
 from supervisor.store.base import Engine
 
 if TYPE_CHECKING:
@@ -35,12 +36,16 @@ def _engine(url: str) -> SqliteEngine | PostgresEngine:
 
         return SqliteEngine(url)
     if scheme in ("postgres", "postgresql"):
-        if importlib.util.find_spec("psycopg") is None:
-            raise StoreError("PostgreSQL needs the driver psycopg: pip install 'job-supervisor[postgres]'")
+        if missing := missing_driver(url):
+            raise StoreError(missing)
         from supervisor.store.postgres import PostgresEngine
 
         return PostgresEngine(url)
-    raise StoreError(
-        f"{url!r} is not a database URL; write sqlite:///relative.db, sqlite:////absolute.db or "
-        "postgresql://user@host/database"
-    )
+    raise StoreError(why_unknown(url))
+
+
+def missing_driver(url: str) -> str:
+    """What is to be installed before a database can be opened; empty if nothing is."""
+    if url.startswith("postgres") and importlib.util.find_spec("psycopg") is None:
+        return "PostgreSQL needs the driver psycopg: pip install 'job-supervisor[postgres]'"
+    return ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-DEFAULT = "sqlite:///./jobs.db"
+from supervisor.domain.url import SQLITE, why_unknown
+
+DEFAULT = SQLITE
 _SCHEME = "sqlite:///"
 
 
@@ -20,7 +22,7 @@ def absolute(url: str, folder: Path) -> str:
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
     if not url.startswith(_SCHEME):
-        raise ValueError(f"{_hidden(url)} is not an SQLite URL; write it like {_hint(url)}")
+        raise ValueError(why_unknown(url))
     path = url.removeprefix(_SCHEME)
     if "?" in path or "#" in path:
         raise ValueError("parameters after the file's name are not supported; leave out ? and #")
@@ -31,18 +33,5 @@ def absolute(url: str, folder: Path) -> str:
 
 def _of_server(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
-        raise ValueError(f"{_hidden(url)} is not a PostgreSQL URL; write it like postgresql://user@host/database")
+        raise ValueError(why_unknown(url))
     return url
-
-
-def _hint(url: str) -> str:
-    """A guess at what was meant: a bare path, or a missing slash."""
-    path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
-    return DEFAULT if ":" in path or not path.strip() else f"{_SCHEME}{path}"
-
-
-def _hidden(url: str) -> str:
-    """The URL without what may be a user name and password before an @."""
-    start, at, end = url.rpartition("@")
-    scheme, mark, _ = start.partition("://")
-    return repr(f"{scheme if mark else ''}{mark}…@{end}" if at else url)

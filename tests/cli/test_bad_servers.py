@@ -51,7 +51,15 @@ def test_a_server_that_cannot_be_used_gets_one_sentence(
         ("postgresql:/x", "is not a PostgreSQL URL", 2),
         (f"postgresql://{where}/x?nonsense=1", "nonsense", 3),
         ("postgresql://nobody.invalid/x", "nobody.invalid", 3),
-        (f"postgresql://{at.hostname}:1/x", "refused", 3),
+        (f"postgresql://{at.hostname}:1/x", f"postgresql://{at.hostname}:1/x: Connection refused\n", 3),
+        (f"postgresql://{at.hostname}:1,{at.hostname}:2/x", "2/x: Connection refused\n", 3),
+        ("postgresq://nobody:wrong@x/y", "is not a PostgreSQL URL; write it like postgresql://", 2),
+        ("postgresql+psycopg://nobody:wrong@x/y", "names a driver of SQLAlchemy; leave it out: postgresql://…", 2),
+        (
+            f"postgresql://{at.username}:{at.password}@{where}{at.path}?options=-csearch_path%3Dno_such",
+            "there is no schema no_such; create it with CREATE SCHEMA, or correct the search path",
+            3,
+        ),
         (f"postgresql://{at.username}:wrong@{where}{at.path}", "password authentication failed", 3),
         (f"postgresql://{at.username}:{at.password}@{where}/no_such", 'database "no_such" does not exist', 3),
     ):
@@ -107,3 +115,17 @@ def test_a_server_that_is_too_old_is_named(
     monkeypatch.setattr("supervisor.store.postgres.connection.MINIMUM_SERVER", 10**7)
     assert main(["--database", url, "migrate"]) == 3
     assert "the server is PostgreSQL" in capsys.readouterr().err
+
+
+def test_check_misses_the_driver_before_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.py").write_text("def greet(payload, ctx): ...\n")
+    Path("supervisor.toml").write_text(
+        'database = "postgresql://127.0.0.1:1/x"\n[pools.greet]\nhandler = "jobs:greet"\n'
+    )
+    assert main(["check"]) == 0
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["check"]) == 2
+    assert "supervisor.toml:1: database: PostgreSQL needs the driver psycopg" in capsys.readouterr().err

@@ -362,7 +362,7 @@ def test_mistakes_get_one_sentence(made: Made, tmp_path: Path, capsys: pytest.Ca
         ([source, f"{tmp_path}/other.db"], 2, "a move is from SQLite to PostgreSQL, or back; `supervisor backup`"),
         ([target, target], 2, "pg_dump and pg_restore"),
         ([target, f"{tmp_path}/other.db"], 3, "has no job tables yet"),
-        (["mysql://x", target], 2, "is not an SQLite URL"),
+        (["mysql://x", target], 2, "is not an SQLite or PostgreSQL URL"),
     ):
         assert main(["move", *arguments]) == code
         printed = capsys.readouterr()

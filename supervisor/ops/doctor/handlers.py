@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.duration import human
 from supervisor.domain.errors import ConfigError
+from supervisor.engine import missing_driver
 
 if TYPE_CHECKING:
     from supervisor.config.reader import Survey
@@ -35,6 +36,8 @@ def check_configuration(path: Path, database: str | None) -> Settings:
 
     found = survey(path, database)
     admin.report_uninstalled(found.settings, found.report)
+    if missing := missing_driver(found.settings.database):
+        found.report.add(("database",), missing)
     for key, problem in tokens.problems(found.settings).items():
         found.report.add(("admin", key), problem)
     _look_at_pools(found)

@@ -5,6 +5,8 @@ The SQLSTATE decides, never the words: those may be an application's own, from a
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
@@ -26,6 +28,11 @@ _HINTS = {
 }
 # For a hint alone: where a connection is refused, the driver tells no SQLSTATE.
 _REFUSALS = {"too many clients": "53300", "remaining connection slots": "53300", "too many connections": "53300"}
+# Where libpq has tried to connect: the URL says that.
+_TRIED = re.compile(
+    r"^(?:- host: .*?, hostaddr: \S+ )?(?:connection (?:failed|is bad): )?"
+    r'(?:connection to server at "[^"]*"(?: \([^)]*\))?, port \d+ failed: )?(?:FATAL: +)?'
+)
 
 
 def state(error: BaseException) -> str:
@@ -55,10 +62,17 @@ def sentence(error: BaseException) -> str:
     diagnosis = getattr(error, "diag", None)
     text = getattr(diagnosis, "message_primary", None)
     if text is None and isinstance(error, psycopg.OperationalError):  # while connecting, libpq gives words alone
-        text = str(error).removeprefix("connection failed: ").rpartition("FATAL:")[2]
+        text = _reasons(str(error))
     elif text is None:
         text = str(error).strip().partition("\n")[0]
     return " ".join(text.split())
+
+
+def _reasons(text: str) -> str:
+    """Of a refused connection, each once; what begins with a tab only asks whether the server is running."""
+    lines = [line for line in text.splitlines() if not line.startswith("\t")]
+    several = [line for line in lines if line.startswith("- host: ")]
+    return "; ".join(dict.fromkeys(_TRIED.sub("", line) for line in several or lines))
 
 
 def translated(error: BaseException, where: str) -> StoreError:

@@ -885,6 +885,10 @@ SELECT current_setting('transaction_read_only') = 'on';
 -- Those of ours that there are, in the first schema of the search path that has them.
 SELECT t.name FROM unnest(ARRAY['jobs', 'job_meta']) AS t (name) WHERE to_regclass(t.name) IS NOT NULL;
 
+-- name: search_path
+-- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.
+SELECT current_schema(), current_setting('search_path');
+
 -- name: migrating
 -- One program at a time, until its transaction ends.
 SELECT pg_advisory_xact_lock(7308604897285366885);

@@ -46,6 +46,8 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     if current >= plan[-1].version:
         _refuse_if_unusable(connection, current)
         return []
+    if not current:
+        _require_schema(connection)
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
         return bring_up_to_date(raw, plan)
@@ -78,9 +80,21 @@ def require_version(connection: Connection) -> int:
     """The schema's version. Raises StoreError for a database that is not ours, or older."""
     current, newest = version(connection), newest_version()
     if current < newest:
+        if not current:
+            _require_schema(connection)
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
     return current
+
+
+def _require_schema(connection: Connection) -> None:
+    """Raises StoreError if no schema of the search path exists: there is nowhere for tables."""
+    row = connection.row(QUERIES.search_path)
+    if row is not None and row[0] is None:
+        raise StoreError(
+            f"{connection.address.shown}: there is no schema {row[1]}; create it with CREATE SCHEMA, or correct the "
+            "search path, which options= of the URL may set"
+        )
 
 
 def _refuse_if_unusable(connection: Connection, current: int) -> None:

@@ -283,7 +283,7 @@ class Configuration(TransactionTestCase):
             ({"databse": "default"}, "'databse' is not an option; there are database, type, url"),
             ({"database": "nowhere"}, "DATABASES has no 'nowhere'"),
             ({"type": "a b"}, "'a b' is not a valid type"),
-            ({"url": "mysql://x"}, "url: .* is not an SQLite URL"),
+            ({"url": "mysql://x"}, "url: .* is not an SQLite or PostgreSQL URL"),
         ):
             [(number, message)] = self.problems(**options)
             self.assertEqual(number, "supervisor.E001")
