@@ -82,6 +82,7 @@ def enqueue(
         raise wrong_usage("--unique-key: many jobs cannot share one key")
     jobs = _jobs(type, payload, options)
     queue = _queue(target)
+    asked = queue.url
     try:
         if unique_key is None:
             ids, is_new = queue.insert(jobs) if jobs else [], True
@@ -93,6 +94,8 @@ def enqueue(
                 line(str(job_id))
             if not is_new:
                 note(f"note: job {ids[0]} has this key and has not finished; no other job was enqueued")
+        if queue.url != asked:  # the jobs were moved there
+            target = Target(target.config, queue.url)
         if ids:
             warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []

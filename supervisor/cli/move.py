@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from supervisor.cli import tables
 from supervisor.cli.errors import FAILED, wrong_usage
 from supervisor.cli.options import AsJson
 from supervisor.cli.output import note, result
@@ -25,7 +26,7 @@ _MOST_LISTED = 20
 
 def move(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file or a URL.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The same, of the other engine.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file or URL to move to, of the other engine.")],
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be moved and change nothing.")] = False,
     leave_columns: Annotated[
         bool, typer.Option("--leave-columns", help="Leave columns of your application's own behind.")
@@ -82,6 +83,9 @@ class _Progress:
 
 def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
     yield f"{'plan: ' if planned else ''}{report.source} to {report.target}"
+    if report.moved_at is not None:
+        when = f" at {tables.when(report.moved_at)}" if report.moved_at else ""
+        yield f"already moved{when}; nothing was compared or changed now, and these are the rows of that time:"
     width = max(map(len, report.rows))
     for table, rows in report.rows.items():
         if rows:
@@ -91,15 +95,19 @@ def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
     if report.left_columns:
         yield f"columns that stay behind: {', '.join(report.left_columns)}"
     if report.set_aside:
-        yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
-        for row in report.aside[:_MOST_LISTED]:
-            yield f"  {row.table} {', '.join(map(str, row.key))}: {': '.join(filter(None, (row.column, row.problem)))}"
-        if report.set_aside > _MOST_LISTED:
-            yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"
-    if planned:
-        for one in report.running:
-            yield f"supervisor {one} is running on the source: stop it before the move"
+        yield from _aside(report)
+    if planned and report.moved_at is None:
+        yield from (f"supervisor {one} is running on the source: stop it before the move" for one in report.running)
         yield "nothing was changed"
-    else:
+        return
+    if report.moved_at is None:
         yield "every row of the target was compared with the source, which takes no more jobs"
-        yield f"for supervisor.toml: database = {json.dumps(report.target)}"
+    yield f"for supervisor.toml: database = {json.dumps(report.target)}"
+
+
+def _aside(report: MoveReport) -> Iterator[str]:
+    yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
+    for row in report.aside[:_MOST_LISTED]:
+        yield f"  {row.table} {', '.join(map(str, row.key))}: {': '.join(filter(None, (row.column, row.problem)))}"
+    if report.set_aside > _MOST_LISTED:
+        yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"

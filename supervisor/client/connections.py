@@ -79,6 +79,8 @@ class Connections:
                 continue
             except StoreError as error:
                 raise StoreError(f"{where}: the jobs were moved to {url}, which cannot be used here: {error}") from None
+            if self.engine.url != url:  # other seats may follow later
+                _warn(where, url)
             seat.clear()
             self.engine, self.create, seat.producer = engine, False, producer
             return
@@ -93,6 +95,13 @@ class Connections:
         """Close them while nobody else can use them."""
         for seat in (self.writer, self.reader, self.lister):
             seat.clear()
+
+
+def _warn(old: str, new: str) -> None:
+    """Somebody should correct the configuration, before the old database is deleted."""
+    import logging  # only now: a queue loads little
+
+    logging.getLogger("supervisor").warning("%s: the jobs were moved to %s; this program should use that URL", old, new)
 
 
 class Seat:

@@ -7,6 +7,7 @@ How far it is stands in the target, written with each block, so that a move that
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +30,10 @@ Tell = Callable[[str, int], object]
 
 @dataclass
 class MoveReport:
-    """What was moved, or what would be. `digests` are of the rows in the target, by table: see `Digest`."""
+    """What was moved, or what would be. `digests` are of the rows in the target, by table: see `Digest`.
+
+    `moved_at` (Unix seconds) is set if the move was complete already: these are the rows of that time.
+    """
 
     source: str
     target: str
@@ -40,6 +44,7 @@ class MoveReport:
     left_columns: list[str] = field(default_factory=list)
     texts_as_times: int = 0
     running: list[str] = field(default_factory=list)
+    moved_at: float | None = None
 
     def set_aside_one(self, one: Aside) -> None:
         self.set_aside += 1
@@ -98,8 +103,13 @@ def _require_two_engines(source_url: str, target_url: str) -> None:
 
 
 def _refuse_running(where: str, running: Sequence[str]) -> None:
+    if len(running) > 1:
+        raise Conflict(
+            f"supervisors {', '.join(running)} are running on {where}; stop each of them first, with SIGTERM or Ctrl-C "
+            "on its host"
+        )
     if running:
-        raise Conflict(f"supervisor {', '.join(running)} is running on {where}; stop it first, with SIGTERM or Ctrl-C")
+        raise Conflict(f"supervisor {running[0]} is running on {where}; stop it first, with SIGTERM or Ctrl-C there")
 
 
 @dataclass
@@ -132,7 +142,9 @@ class _Move:
     # The plan
 
     def rehearse(self) -> MoveReport:
-        self._refuse_others()
+        done = self._refuse_others()
+        if done is not None and done.moved_at is not None:
+            return done
         report = self._report()
         report.running = self._source.running()
         report.rows = dict.fromkeys(KEYS, 0)
@@ -181,7 +193,7 @@ class _Move:
         self._list_aside(report)
         here = source.sequences()
         greatest = {table: max(value, here.get(table, 0)) for table, value in target.sequences().items()}
-        told = json.dumps({"epoch": self._state.epoch, "report": asdict(report)})
+        told = json.dumps({"epoch": self._state.epoch, "report": asdict(report), "at": time.time()})
         target.open(greatest, {ARRIVING: None, MOVED_FROM: told})
         failpoints.reach("move.opened")
         return self._finished(report)
@@ -205,7 +217,8 @@ class _Move:
             told = json.loads(theirs[MOVED_FROM])
             if told["epoch"] == self._state.epoch or not self._state.epoch:
                 listed = [Aside(table, tuple(key), *why) for table, key, *why in told["report"].pop("aside")]
-                return MoveReport(**told["report"], aside=listed)
+                at = told.get("at", 0.0) if MOVED_TO in ours else None
+                return MoveReport(**(told["report"] | {"moved_at": at}), aside=listed)
         if MOVED_TO in ours:
             raise StoreMoved(source.shown, ours[MOVED_TO])
         if gone not in (None, target.shown):

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -86,7 +87,10 @@ def test_all_rows_are_equal_after_a_move(made: Made, way: str) -> None:
     at = sorted_columns(source).index("id")
     highest = max(row[at] for row in before["jobs"])
     assert Queue(target).enqueue("tag") == highest + 1001  # a sequence never goes back
-    assert report == moved(source, target)  # there is nothing left to do
+    again = moved(source, target)  # there is nothing left to do
+    assert again.moved_at is not None
+    assert report == replace(again, moved_at=None)
+    assert moving.plan(source, target) == again
 
 
 def sorted_columns(url: str) -> list[str]:
@@ -130,6 +134,41 @@ def test_the_source_says_where_the_jobs_are_and_queues_follow(made: Made, way: s
     assert reader.job(first).priority == 7
     run_due(Queue(target), {"tag": lambda payload, ctx: payload})
     assert reader.job(first).result == {"n": 1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whoever_follows_is_told_to_correct_the_url(
+    made: Made, way: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = made(way)
+    Queue(source).enqueue("tag")
+    moved(source, target)
+    caplog.clear()
+    with Queue(source) as queue:
+        job = queue.enqueue("tag")
+        assert queue.job(job).status == "pending"
+    words = f"the jobs were moved to {without_password(target)}; this program should use that URL"
+    assert [record.getMessage() for record in caplog.records] == [f"{without_password(source)}: {words}"]
+    caplog.clear()
+    capsys.readouterr()
+    assert main(["--database", source, "enqueue", "tag", "--wait", "--timeout", "0s"]) == 1
+    assert capsys.readouterr().out == f"{job + 1}\n"
+    assert words in caplog.text
+
+
+def test_a_move_that_was_complete_says_so_and_compares_nothing(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = made("there")
+    Queue(source).enqueue("tag")
+    file = source.removeprefix("sqlite:///")
+    assert main(["move", file, target]) == 0
+    assert "every row of the target was compared" in capsys.readouterr().out
+    Queue(target).enqueue("tag")
+    for arguments in ([file, target], ["--plan", file, target]):
+        assert main(["move", *arguments]) == 0
+        printed = capsys.readouterr().out
+        assert re.search(r"already moved at \d{4}-\d\d-\d\d .*; nothing was compared or changed now", printed)
+        assert "was compared with the source" not in printed
+        assert re.search(r"jobs +1 row\n", printed)
 
 
 async def asynchronous(url: str, expected: int) -> None:
@@ -258,6 +297,13 @@ def test_running_supervisors_are_refused(made: Made, way: str, monkeypatch: pyte
     with pytest.raises(Conflict, match=f"supervisor {record.pid} on .* is running on .*; stop it first"):
         moved(source, target)
     assert moving.plan(source, target).running == [f"{record.pid} on {record.host}"]
+    store.registry.register(record._replace(id="alive too", host="beta"))
+    monkeypatch.setattr(lives, lambda self, owner: owner.id.startswith("alive"))
+    both = f"supervisors {record.pid} on .*, {record.pid} on beta are running on .*; stop each of them first"
+    with pytest.raises(Conflict, match=both):
+        moved(source, target)
+    store.registry.forget("alive too")
+    store.registry.register(record)  # again, so that it is this registry's own
     store.registry.forget("alive")
     store.close()
     moved(source, target)
