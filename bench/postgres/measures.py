@@ -14,7 +14,8 @@ from pathlib import Path
 import psycopg
 
 from bench import drain, processes, waiting
-from bench.postgres.contestants import Contestant, OpenQueue
+from bench.postgres import steady
+from bench.postgres.contestants import OURS, Contestant, OpenQueue
 from bench.probe import tally
 from bench.trial import Reading, Trial
 from tests.postgres_server import Server
@@ -29,6 +30,8 @@ UNITS = {
     "held back": "jobs/s",
     "held back, at the end": "jobs/s",
     "back after": "s",
+    "steady": "%",
+    "claims over 20 ms": "%",
 }
 WORKERS = (1, 2, 8)
 _FIRST = {
@@ -37,6 +40,7 @@ _FIRST = {
     "latency": "latency",
     "held": "held back",
     "restart": "back after",
+    "steady": "steady",
 }
 _IDLE = 2  # workers that wait for the job whose latency is measured
 _LONGEST = 4.0  # seconds of one run of throughput
@@ -75,7 +79,8 @@ def trials(course: Course, contestants: Sequence[Contestant], only: Sequence[str
     for name in only or MEASURES:
         for case, measure in MEASURES[name].items():
             figure = _FIRST[name]
-            found += [(figure, Trial(one.name, case, partial(measure, course, one))) for one in contestants]
+            some = [OURS] if name == "steady" else contestants
+            found += [(figure, Trial(one.name, case, partial(measure, course, one))) for one in some]
     return found
 
 
@@ -150,6 +155,11 @@ def _replenished(queue: OpenQueue, size: int) -> Iterator[None]:
         thread.join()
 
 
+def _steady(course: Course, contestant: Contestant) -> Reading:
+    with course.open(contestant) as queue:
+        return steady.measure(course.server, queue, course.held)
+
+
 def _restart(course: Course, contestant: Contestant) -> Reading:
     """Two workers at work when the server restarts: seconds from when it can be reached to the next job begun."""
     with course.open(contestant) as queue:
@@ -181,4 +191,5 @@ MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "latency": {str(_IDLE): _latency},
     "held": {"2": _held},
     "restart": {"2": _restart},
+    "steady": {"2": _steady},
 }
