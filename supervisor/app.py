@@ -40,6 +40,7 @@ def run(
     config: Path,
     *,
     database: str | None = None,
+    listen_database: str | None = None,
     pools: Iterable[str] = (),
     burst: bool = False,
     observer: Observer | None = None,
@@ -55,7 +56,8 @@ def run(
     """
 
     def read() -> Settings:
-        return load(config, database=database, to_run=tuple(pools))
+        found = load(config, database=database, to_run=tuple(pools))
+        return found if listen_database is None else found._replace(listen_database=listen_database)
 
     standard.make_safe()
     whole = read()
@@ -66,7 +68,9 @@ def run(
     configure(settings.log.format, settings.log.level)
     sources = _watch(settings) if watch else None
     _warn_about_schedules(whole)
-    engine = open_engine(settings.database)
+    engine = open_engine(settings.database, settings.listen_database)
+    if settings.listen_database is not None:
+        os.environ["SUPERVISOR_LISTEN_DATABASE"] = settings.listen_database  # for the queues of handlers
     _check_file_system(engine, network)
     if engine.database.exists() and not engine.database.check_integrity(CHECK_SECONDS):
         events(process="supervisor").info(

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from supervisor.store.sqlite import SqliteEngine
 
 
-def open_engine(url: str) -> Engine:
-    """Choose the engine for a URL; nothing is connected yet. Raises StoreError for an unknown scheme."""
-    return _engine(url)
+def open_engine(url: str, listening: str | None = None) -> Engine:
+    """Choose the engine for a URL; nothing is connected yet. Raises StoreError for an unknown scheme.
+
+    `listening` is a second URL of the same PostgreSQL database: see `listen_database` in docs/configuration.md.
+    """
+    return _engine(url, listening)
 
 
 def open_move_end(url: str, *, planned: bool = False) -> MoveEnd:
@@ -27,7 +30,7 @@ def open_move_end(url: str, *, planned: bool = False) -> MoveEnd:
     return _engine(url).move_end(planned=planned)
 
 
-def _engine(url: str) -> SqliteEngine | PostgresEngine:
+def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEngine:
     if not isinstance(url, str):
         raise TypeError(f"a database's URL must be a string, not {url!r}")
     scheme = url.partition(":")[0]
@@ -40,7 +43,7 @@ def _engine(url: str) -> SqliteEngine | PostgresEngine:
             raise StoreError(missing)
         from supervisor.store.postgres import PostgresEngine
 
-        return PostgresEngine(url)
+        return PostgresEngine(url, listening)
     raise StoreError(why_unknown(url))
 
 

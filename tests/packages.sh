@@ -18,6 +18,7 @@ need tmux tmux
 if [ ! -d /run/systemd/system ]; then # elsewhere their packages start a server each, which nobody asked for
     need caddy caddy
     need nginx nginx-light
+    need pgbouncer pgbouncer
     need promtool prometheus
 fi
 

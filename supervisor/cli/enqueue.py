@@ -142,7 +142,8 @@ def _queue(target: Target) -> Queue:
     from supervisor.client import Queue
 
     # A URL on the command line may be mistyped: only a configured database is created on first use.
-    return Queue(target.engine(create=True).url, create=target.database is None)
+    url = target.engine(create=True).url
+    return Queue(url, create=target.database is None, listen_database=target.listen_url())
 
 
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:

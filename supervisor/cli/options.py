@@ -105,6 +105,10 @@ class Target:
         except ValueError as error:
             raise wrong_usage(f"--database: {error}") from None
 
+    def listen_url(self) -> str | None:
+        """The configured one: a URL on the command line is that of another database."""
+        return None if self.database is not None else self.settings.listen_database
+
     def engine(self, *, create: bool = False) -> Engine:
         """The engine of an existing database; with `create`, a configured database need not exist yet.
 
@@ -113,7 +117,7 @@ class Target:
         """
         from supervisor.engine import open_engine
 
-        engine = open_engine(self.url())
+        engine = open_engine(self.url(), self.listen_url())
         try:
             exists = engine.database.exists()
         except OSError as error:

@@ -13,6 +13,16 @@ from supervisor.domain.text import counted
 if TYPE_CHECKING:
     from supervisor.supervision.burst import Progress
 
+
+def _server(url: str) -> str:
+    from supervisor.config.database import server
+
+    try:
+        return server(url)
+    except ValueError as error:
+        raise wrong_usage(f"--listen-database: {error}") from None
+
+
 _LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 
 
@@ -44,6 +54,15 @@ def run(
             "--drain-then-exit", help="Exit when `supervisor drain` has drained this host and its jobs have ended."
         ),
     ] = False,
+    listen_database: Annotated[
+        str | None,
+        typer.Option(
+            "--listen-database",
+            metavar="URL",
+            help="With a pooler as --database: the server itself, for notifications.",
+            show_default=False,
+        ),
+    ] = None,
     allow_network: Annotated[
         bool,
         typer.Option(
@@ -75,6 +94,7 @@ def run(
         code = app.run(
             target.config_path,
             database=target.database,
+            listen_database=None if listen_database is None else _server(listen_database),
             pools=pool or (),
             burst=burst,
             observer=observe if burst else None,

@@ -37,6 +37,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
     from supervisor.config.schedules import untaken
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
+    from supervisor.ops.doctor.place import pooler
 
     path = target.config_path
     try:
@@ -47,6 +48,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     warnings = [*untaken(settings).values(), *alerts.untaken(settings), *task_checks.untaken(settings)]
+    warnings += pooler(settings)
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))

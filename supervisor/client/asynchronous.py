@@ -97,8 +97,15 @@ class AsyncQueue:
     connection, or SQLAlchemy's AsyncSession or AsyncConnection.
     """
 
-    def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
-        self._queue = Queue(url, create=create, middleware=middleware)
+    def __init__(
+        self,
+        url: str,
+        *,
+        create: bool = True,
+        middleware: Iterable[object] | None = None,
+        listen_database: str | None = None,
+    ) -> None:
+        self._queue = Queue(url, create=create, middleware=middleware, listen_database=listen_database)
 
     @classmethod
     def of(cls, queue: Queue) -> AsyncQueue:

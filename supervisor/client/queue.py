@@ -35,11 +35,19 @@ class Queue(Administration):
     has replaced its file by a backup, the next use opens the new one; while it is missing, every use raises StoreError.
     Use neither mv nor cp for that while there is a -wal file: SQLite would replay the old log over the new file.
     `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
+    If `url` is that of a pooler before PostgreSQL, `listen_database` names the server itself, for whoever waits.
     `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
-    def __init__(self, url: str, *, create: bool = True, middleware: Iterable[object] | None = None) -> None:
-        engine = open_engine(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        create: bool = True,
+        middleware: Iterable[object] | None = None,
+        listen_database: str | None = None,
+    ) -> None:
+        engine = open_engine(url, listen_database)
         self._own_hooks = None if middleware is None else EnqueueHooks(load(middleware))
         self._connections = Connections(engine, create=create)
         self._watcher = Watcher(self._connections)

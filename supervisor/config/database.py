@@ -16,8 +16,8 @@ def absolute(url: str, folder: Path) -> str:
 
     The path is taken as written: nothing in it is decoded or expanded. Raises ValueError with one sentence.
     """
-    if url.partition(":")[0].lower() in ("postgresql", "postgres"):
-        return _of_server(url)
+    if of_server(url):
+        return server(url)
     # SQLite itself makes a private database of these; its rows would be lost with each connection.
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
@@ -31,7 +31,13 @@ def absolute(url: str, folder: Path) -> str:
     return f"{_SCHEME}{folder / path}"
 
 
-def _of_server(url: str) -> str:
+def of_server(url: object) -> bool:
+    """Whether it is meant as the URL of a server."""
+    return isinstance(url, str) and url.partition(":")[0].lower() in ("postgresql", "postgres")
+
+
+def server(url: str) -> str:
+    """The URL of a server. Raises ValueError with one sentence."""
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
         raise ValueError(why_unknown(url))
     return url

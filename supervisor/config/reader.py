@@ -70,7 +70,10 @@ def survey(path: Path, database: str | None) -> Survey:
     raised = alerts(raw.get("alerts", []), pools, planned, report)
     interface = admin.admin(raw.get("admin"), folder, report)
     partition = _on_partition(raw, report)
-    settings = Settings(path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition)
+    listening = _listen_database(raw, report) if database is None else None  # which is that of the file's database
+    settings = Settings(
+        path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition, listening
+    )
     return Survey(settings, report, str(path), text, override)
 
 
@@ -144,6 +147,21 @@ def _override(url: str, problems: list[str]) -> str:
     except ValueError as error:
         problems.append(f"--database: {error}")
         return ""
+
+
+def _listen_database(raw: dict[str, Any], report: Report) -> str | None:
+    url = raw.get("listen_database")
+    if url is None:
+        return None
+    try:
+        if not isinstance(url, str):
+            raise ValueError(f"must be text in quotes, like postgresql://user@host/database, not {shown(url)}")
+        if not addresses.of_server(raw.get("database")):
+            raise ValueError("is for a `database` on PostgreSQL; leave it out")
+        return addresses.server(url)
+    except ValueError as error:
+        report.add(("listen_database",), str(error))
+        return None
 
 
 def _database(raw: dict[str, Any], folder: Path, report: Report) -> str:

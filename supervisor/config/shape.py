@@ -379,7 +379,8 @@ class LogTable(Table):
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
-TOP = ("database", "on_partition", "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
+_ALONE = ("database", "listen_database", "on_partition")
+TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
@@ -392,6 +393,6 @@ HOMES = {
     **dict.fromkeys(RetentionTable.keys, "[retention]"),
     **dict.fromkeys(AdminTable.keys, "[admin]"),
     **dict.fromkeys(LogTable.keys, "[log]"),
-    **dict.fromkeys(("database", "on_partition"), "the file itself, above its first [table]"),
+    **dict.fromkeys(_ALONE, "the file itself, above its first [table]"),
 }
 """The table in which a key belongs, for keys found in another table."""

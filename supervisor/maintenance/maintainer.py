@@ -209,6 +209,7 @@ class Maintainer:
         self._hearing = False
         if self._feed.problem:
             self._log.warning("inotify_unavailable", error=self._feed.problem, poll_seconds=self._watch.every)
+        self._told_deaf = self._feed.problem
 
     def _wait(self, scheduler: Scheduler) -> None:
         """Wait until the next duty is due, a message or a hint of a commit arrives; take in these two."""
@@ -254,6 +255,10 @@ class Maintainer:
         if trouble != self._told_trouble:
             self._channel.send(trouble)
             self._told_trouble = trouble
+        if self._feed.problem != self._told_deaf:
+            self._told_deaf = self._feed.problem
+            if self._told_deaf:
+                self._log.warning("notifications_missing", error=self._told_deaf, poll_seconds=self._watch.every)
         failing = scheduler.failing
         if failing != self._told_failing:
             self._channel.send(failing_duties(failing))

@@ -316,7 +316,8 @@ class ServerState(NamedTuple):
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users.
 
     `oldest` is for how many seconds the oldest transaction has been open that keeps dead rows from being removed, 0 if
-    there is none, and `oldest_of` names it. Rows are those of the table of jobs, as far as the server knows.
+    there is none, and `oldest_of` names it. Rows are those of the table of jobs, as far as the server knows. `pooled`:
+    a pooler stands before it.
     """
 
     time: float
@@ -327,6 +328,7 @@ class ServerState(NamedTuple):
     oldest_of: str
     live_rows: int
     dead_rows: int
+    pooled: bool = False
 
 
 class Anomalies(NamedTuple):

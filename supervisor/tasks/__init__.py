@@ -36,6 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VARIABLE = "SUPERVISOR_DATABASE"
+LISTENING = "SUPERVISOR_LISTEN_DATABASE"
 _CONFIGURATION = "supervisor.toml"
 
 
@@ -273,8 +274,9 @@ def using(queue: Queue) -> Iterator[None]:
         _used = before
 
 
-def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
-    """Set the database into which tasks are enqueued, like "sqlite:///app.db", and the middleware of its queue.
+def configure(url: str, *, middleware: Iterable[object] | None = None, listen_database: str | None = None) -> None:
+    """Set the database into which tasks are enqueued, like "sqlite:///app.db", the middleware of its queue, and where
+    it listens, if `url` is that of a pooler before PostgreSQL.
 
     Without it that is $SUPERVISOR_DATABASE, which workers have in their environment, else the database of the nearest
     supervisor.toml, in the current folder or above it.
@@ -285,8 +287,8 @@ def configure(url: str, *, middleware: Iterable[object] | None = None) -> None:
     from supervisor.client import Queue
 
     with _guard:
-        if url not in _queues or middleware is not None:
-            _queues[url] = Queue(url, middleware=middleware)
+        if url not in _queues or middleware is not None or listen_database is not None:
+            _queues[url] = Queue(url, middleware=middleware, listen_database=listen_database)
         _url = url
 
 
@@ -297,13 +299,17 @@ def default_queue() -> Queue:
     if _used is not None:
         return _used
     with _guard:
-        url = _url or os.environ.get(VARIABLE) or _configured()
+        if _url is not None:
+            return _queues[_url]
+        url, listening = os.environ.get(VARIABLE), os.environ.get(LISTENING)
+        if not url:
+            url, listening = _configured()
         if url not in _queues:
-            _queues[url] = Queue(url)
+            _queues[url] = Queue(url, listen_database=listening or None)
         return _queues[url]
 
 
-def _configured() -> str:
+def _configured() -> tuple[str, str | None]:
     import tomllib
 
     from supervisor.config.database import DEFAULT, absolute
@@ -312,8 +318,8 @@ def _configured() -> str:
     for folder in (here, *here.parents):
         file = folder / _CONFIGURATION
         try:
-            found = tomllib.loads(file.read_text("utf-8-sig")).get("database", DEFAULT)
-            return absolute(found, folder)
+            found = tomllib.loads(file.read_text("utf-8-sig"))
+            return absolute(found.get("database", DEFAULT), folder), found.get("listen_database")
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError) as error:

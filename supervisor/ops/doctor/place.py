@@ -7,10 +7,13 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
+from supervisor.config.database import of_server
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human_size
+from supervisor.domain.errors import StoreError
 from supervisor.domain.url import without_password
 from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
@@ -32,13 +35,15 @@ _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
 
 def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     """Raises StoreError or OSError if not even the folder can be examined."""
-    engine = open_engine(url)
+    listening = settings.listen_database if settings is not None and settings.database == url else None
+    engine = open_engine(url, listening)
     database = engine.database.file
     if database is None:  # a server's
         engine.database.exists()
         from supervisor.ops.doctor import server  # `run` needs none of it
 
-        return [good("database", f"{without_password(url)} can be reached"), *server.examine(engine)]
+        reached = good("database", f"{without_password(url)} can be reached")
+        return [reached, *server.examine(engine, listening=listening is not None)]
     folder = database.parent
     if not folder.is_dir():
         return [fault("database", f"{folder}: no such folder", "create it, or correct the path")]
@@ -54,6 +59,21 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     if not any(finding.level == "fault" for finding in found):
         found += leftovers.inside(engine, settings)
     return found
+
+
+def pooler(settings: Settings) -> list[str]:
+    """What is to be done about a pooler before the database; nothing if that cannot be asked now."""
+    if not of_server(settings.database):
+        return []
+    from supervisor.ops.doctor import server
+
+    engine = open_engine(settings.database, settings.listen_database)
+    with suppress(StoreError), closing(engine.operations()) as operations:
+        state = operations.statistics.server()
+        if state is not None:
+            found = server.pooling(engine, state, listening=settings.listen_database is not None)
+            return [f"{one.fact}; {one.advice}" for one in found if one.advice]
+    return []
 
 
 def _held(engine: Engine) -> Iterator[Finding]:

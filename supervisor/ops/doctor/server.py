@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,10 +18,12 @@ _WRONG = 2.0  # seconds that a clock may differ
 _LONG = 60.0  # seconds: no transaction of ours takes so long
 _MANY = 50_000  # dead rows
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
+_HEARD = 3.0  # seconds for a notification
+_POOLER = "a pooler, such as PgBouncer in transaction mode, stands before the server"
 
 
-def examine(engine: Engine) -> Iterator[Finding]:
-    """Nothing for a database that has no tables yet."""
+def examine(engine: Engine, *, listening: bool = False) -> Iterator[Finding]:
+    """Nothing for a database that has no tables yet. `listening`: there is a `listen_database`."""
     try:
         operations = engine.operations()
     except StoreError as error:
@@ -33,11 +36,46 @@ def examine(engine: Engine) -> Iterator[Finding]:
             return
         if server.standby:
             yield fault("server", "it is a standby, or read-only", "name the primary in the URL")
+        yield from pooling(engine, server, listening=listening)
         found = list(seen(operations))
         yield from _clocks((began + time.time()) / 2 - server.time, found)
         yield from _leases(found)
         yield from _connections(server, found)
         yield from _rows(server)
+
+
+def pooling(engine: Engine, server: ServerState, *, listening: bool) -> Iterator[Finding]:
+    """Whether notifications are heard, where a pooler does not pass them on."""
+    if not server.pooled:
+        if listening:
+            yield note("pooler", "no pooler stands before the server", "leave out listen_database")
+        return
+    if not listening:
+        yield warning(
+            "pooler",
+            f"{_POOLER}: without a direct connection for notifications, a new job waits up to a second",
+            "set listen_database to the URL of the server itself",
+        )
+        return
+    deaf = _deaf(engine)
+    if deaf:
+        yield warning("pooler", f"{_POOLER}, and listen_database does not help: {deaf}", "name the server itself there")
+    else:
+        yield good("pooler", f"{_POOLER}; notifications come by the connection of listen_database")
+
+
+def _deaf(engine: Engine) -> str:
+    """Why a notification is not heard; empty if it is."""
+    with closing(engine.changes()) as feed, closing(engine.maintenance()) as store:
+        feed.version()
+        if feed.problem:
+            return feed.problem
+        feed.resume()
+        store.locks.writable()  # a transaction, which is announced
+        waiting = select.poll()
+        if (descriptor := feed.fileno()) is not None:
+            waiting.register(descriptor, select.POLLIN)
+        return "" if waiting.poll(_HEARD * 1000) and feed.drain() else "it leads to another database"
 
 
 def _clocks(here: float, found: list[Seen]) -> Iterator[Finding]:
@@ -71,7 +109,9 @@ def _connections(server: ServerState, found: list[Seen]) -> Iterator[Finding]:
     workers = sum(size for pool in pools if isinstance(size := pool.get("max_workers"), int))
     most = _OF_A_SUPERVISOR * len(found) + _OF_A_WORKER * workers
     fact = f"{server.connections} of {server.max_connections} in use; the running supervisors need {most} at most"
-    if max(most, server.connections) > server.max_connections * 0.9:
+    if server.pooled:
+        yield good("connections", f"{fact}, of the pooler")
+    elif max(most, server.connections) > server.max_connections * 0.9:
         yield warning("connections", fact, "raise max_connections of the server, or run fewer workers")
     else:
         yield good("connections", fact)

@@ -25,12 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresEngine"]
 
+_PATIENCE_TO_LISTEN = {"connect_timeout": 2}  # seconds: whoever listens does other things, too
+
 
 class PostgresEngine:
-    """Implements `store.base.Engine` for `postgresql://user@host/database`."""
+    """Implements `store.base.Engine` for `postgresql://user@host/database`.
 
-    def __init__(self, url: str) -> None:
+    `listening` is a URL of the same database that leads to the server itself, where `url` is a pooler's.
+    """
+
+    def __init__(self, url: str, listening: str | None = None) -> None:
         self._address = Address(url)
+        self._listening = None if listening is None else Address(listening, _PATIENCE_TO_LISTEN)
         self.url = url
         self.database = PostgresDatabase(self._address)
         self.ownership = ownership(self._address)
@@ -81,4 +87,5 @@ class PostgresEngine:
         return move_end(self._address, planned=planned)
 
     def changes(self, *, ends: bool = False) -> PostgresChanges:
-        return PostgresChanges(Connection(self._address), ends=ends)
+        listening = None if self._listening is None else Connection(self._listening)
+        return PostgresChanges(Connection(self._address), listening, ends=ends)

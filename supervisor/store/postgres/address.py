@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ _DEFAULTS: dict[str, Any] = {
 class Address:
     """Implements `store.owner_files.LockFolder`. `shown` is the URL without its password."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.url = url
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error as error:
             reason = " ".join(str(error).split())
             raise StoreError(f"the database's URL is not understood: {reason}") from None
-        self.options: dict[str, Any] = _DEFAULTS | given
+        self.options: dict[str, Any] = {**_DEFAULTS, **(defaults or {}), **given}
         self.shown = without_password(url)
         identity = "\0".join(str(given.get(key, "")) for key in ("host", "hostaddr", "port", "dbname", "options"))
         self.folder = _state() / f"postgresql-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

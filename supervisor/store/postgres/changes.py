@@ -1,7 +1,8 @@
 """Detects commits: a notification is the hint, the server's snapshot tells what has been committed.
 
 A notification comes after its commit, so it opens no window of checks. It is sent only while somebody sleeps: the
-sequence `job_sleepers` holds until when.
+sequence `job_sleepers` holds until when. A pooler does not pass notifications on: behind one, they are heard on a
+connection of their own, if the configuration names one that leads to the server; otherwise there are none.
 """
 
 from __future__ import annotations
@@ -23,19 +24,25 @@ from supervisor.store.sql.connection import Row
 WINDOW = (0.0, 0.01, 0.05)
 SLEEP = 10  # seconds for which notifications are wanted at once
 _RENEWAL = 5.0  # seconds
+_RETRY = 30.0  # seconds until a connection for notifications that could not be made is tried again
 
 
 class PostgresChanges:
-    """Implements `store.base.ChangeFeed`: with hints of what is settled if `ends`, otherwise of what is inserted."""
+    """Implements `store.base.ChangeFeed`: with hints of what is settled if `ends`, otherwise of what is inserted.
+
+    They are heard on the connection `listening`, if there is one.
+    """
 
     window: Sequence[float] = WINDOW
 
-    def __init__(self, connection: Connection, *, ends: bool = False) -> None:
+    def __init__(self, connection: Connection, listening: Connection | None = None, *, ends: bool = False) -> None:
         self._connection = connection
+        self._ears = listening or connection
         self._wish = QUERIES.watch if ends else QUERIES.sleep
         self.problem = ""
         self._hinted = False
         self._wanted_until = 0.0  # monotonic
+        self._deaf_until = 0.0  # monotonic
         self._listening: psycopg.Connection[Row] | None = None
         # Readable when the connection is: it stays the same descriptor, whatever becomes of that.
         self._readable = select.epoll()
@@ -43,18 +50,37 @@ class PostgresChanges:
     def fileno(self) -> int | None:
         return self._readable.fileno()
 
-    def _listener(self) -> psycopg.Connection[Row]:
-        raw = self._connection.raw
-        if raw is not self._listening:
-            try:
-                raw.add_notify_handler(self._heard)
-                raw.execute(QUERIES.listen)
-                self._readable.register(raw.fileno(), select.EPOLLIN)
-            except psycopg.Error as error:
-                self._connection.drop_if_lost(error)
-                raise translated(error, self._connection.address.shown) from None
-            self._listening = raw
-        return raw
+    def _listen(self) -> None:
+        """On a connection that notifications reach. Raises StoreError if it cannot be made."""
+        if time.monotonic() < self._deaf_until:
+            return
+        raw = self._ears.raw
+        if raw is self._listening:
+            return
+        if self._ears.pooled:
+            self.problem = f"{self._ears.address.shown}: a pooler passes no notifications on"
+            self._deaf_until = float("inf")
+            return
+        try:
+            raw.add_notify_handler(self._heard)
+            raw.execute(QUERIES.listen)
+            self._readable.register(raw.fileno(), select.EPOLLIN)
+        except psycopg.Error as error:
+            self._ears.drop_if_lost(error)
+            raise translated(error, self._ears.address.shown) from None
+        self._listening, self.problem = raw, ""
+
+    def _listen_elsewhere(self) -> None:
+        """Where notifications have a connection of their own, everything else goes on without it."""
+        before = self._listening
+        try:
+            if self._ears is not self._connection:
+                self._listen()
+        except StoreError as error:
+            self.problem = str(error)
+            self._deaf_until = time.monotonic() + _RETRY
+        if self._listening is not before:
+            self._wanted_until = 0.0  # what was committed meanwhile gave no hint
 
     def _heard(self, notification: psycopg.Notify) -> None:
         self._hinted = True
@@ -72,6 +98,10 @@ class PostgresChanges:
         return hinted
 
     def version(self) -> int:
+        self._listen_elsewhere()
+        if self._ears is not self._connection or self._connection.pooled:
+            [row] = self._connection.rows(QUERIES.version)
+            return _number(row)
         before = self._listening
         try:
             return self._look()
@@ -86,16 +116,16 @@ class PostgresChanges:
             raise translated(error, self._connection.address.shown) from None
 
     def _look(self) -> int:
-        raw = self._listener()
+        self._listen()
         while True:
             self._hinted = False
-            row = raw.execute(QUERIES.version).fetchone()
+            row = self._connection.raw.execute(QUERIES.version).fetchone()
             if not self._hinted:  # else the notice came with an answer that may be older
-                return zlib.crc32(str(row).encode())
+                return _number(row)
 
     def _lost(self, error: BaseException) -> None:
         """The next look connects again. A closed descriptor is no longer waited for."""
-        self._connection.drop_if_lost(error)
+        self._ears.drop_if_lost(error)
         if self._listening is not None and self._listening.closed:
             self._listening = None
             self._hinted = True  # what was committed meanwhile gave no hint
@@ -109,7 +139,10 @@ class PostgresChanges:
             return False
         paused = at >= self._wanted_until
         try:
-            self._listener().execute(self._wish, {"seconds": SLEEP})
+            self._listen()
+            if self._listening is None and self._wish == QUERIES.sleep:
+                return False  # nobody hears them
+            self._connection.raw.execute(self._wish, {"seconds": SLEEP})
         except (psycopg.Error, StoreError) as error:
             self._lost(error)
             return False  # tried again at the next check; until then polling finds everything
@@ -118,4 +151,9 @@ class PostgresChanges:
 
     def close(self) -> None:
         self._readable.close()
+        self._ears.close()
         self._connection.close()
+
+
+def _number(row: object) -> int:
+    return zlib.crc32(str(row).encode())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim
-from supervisor.store.postgres.connection import session_of
+from supervisor.domain.settlement import Settlement, released
+from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claim_locks import SqlClaimLocks
 
@@ -14,10 +16,34 @@ from supervisor.store.sql.claim_locks import SqlClaimLocks
 class PostgresClaimLocks(SqlClaimLocks):
     """Implements `store.base.ClaimLocks`."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._may_be_late: set[str] = set()  # dead workers, until none of their claims is on its way
+
     def held_by(self, owner: str) -> list[Claim]:
         """The sessions of the dead worker are ended first, since the server may yet carry out a claim of it."""
         self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
         return super().held_by(owner)
+
+    def settle_dead(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        supervisor: str = "",
+    ) -> int:
+        """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
+        if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
+            self._may_be_late.add(owner)
+        settled = super().settle_dead(owner, settlements, now, worker=worker, supervisor=supervisor)
+        if owner in self._may_be_late:
+            self._connection.rows(QUERIES.await_claims, {"owner": owner})
+            late = [released(claim) for claim in super().held_by(owner)]
+            super().settle_dead(owner, late, now, worker=worker)
+            self._may_be_late.discard(owner)
+        return settled
 
     def _require_dead(self, raw: Any, supervisor: str) -> None:
         row = raw.execute(QUERIES.lock_lease, {"id": supervisor}).fetchone()

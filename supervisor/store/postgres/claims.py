@@ -57,7 +57,14 @@ class PostgresClaims(SqlClaims):
         if not settlements and want < 1:
             return Exchange([], [])
         registered = owner if owner == self._registered else None
-        mark = {"owner": owner, "now": now, "expires_at": now + lock_time, "registered": registered}
+        mark = {
+            "owner": owner,
+            "now": now,
+            "expires_at": now + lock_time,
+            "registered": registered,
+            "keep": True,
+            "lock_timeout": None,
+        }
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
         stuck = want > 0 and bool(self._stuck)
@@ -104,7 +111,9 @@ class PostgresClaims(SqlClaims):
         """
         connection = self._connection
         try:
-            return connection.raw.execute(QUERIES.settle_and_claim, parameters, binary=True).fetchall()
+            raw = connection.raw
+            limit = {"lock_timeout": connection.lock_timeout}
+            return raw.execute(QUERIES.settle_and_claim, parameters | limit, binary=True).fetchall()
         except (psycopg.Error, UnicodeEncodeError) as error:
             connection.drop_if_lost(error)
             if may_be_a_rows_fault(error) and not is_lost(error):

@@ -4,9 +4,12 @@ has failed.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,8 +31,10 @@ MINIMUM_SERVER = 140000
 LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
 STATEMENT_TIMEOUT = 60.0  # seconds: none of ours takes so long
 _IDLE_TIMEOUT = 10.0  # seconds that a transaction of a stopped process may hold its rows
+# The server, too, must notice that we are gone. Seconds, and a number.
+_KEEPALIVES = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
-_OPENING = "SET client_encoding"
+_SEARCH_PATH = re.compile(r"search_path=(\S+)")
 
 Answer = TypeVar("Answer")
 
@@ -61,6 +66,7 @@ class _Session:
     def __init__(self) -> None:
         self.raw: psycopg.Connection[Row] | None = None
         self.generation = _generation
+        self.pooled = False  # whether a pooler stands before the server
         self._number = -1  # of its descriptor
         _living.add(self)
 
@@ -89,6 +95,9 @@ class Connection:
     `durable` is meant for enqueues, whose loss loses work; without it a crash of the server may undo the last moments
     of commits. With `announce`, each transaction tells those that sleep. `patience` is how many seconds a statement
     waits for others.
+
+    Behind a pooler each transaction may be carried out by another session, which others use before and after it. Then
+    settings are made in each transaction, nothing is prepared, and no session is named.
     """
 
     queries = QUERIES
@@ -98,9 +107,15 @@ class Connection:
     ) -> None:
         self.address = address
         self.inserter = Inserter(self)
-        self._durable = durable
         self._announce = announce
-        self._patience = patience
+        self._settings = {
+            # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
+            "jit": "off",
+            "lock_timeout": f"{patience * 1000:.0f}",
+            "statement_timeout": f"{STATEMENT_TIMEOUT * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{_IDLE_TIMEOUT * 1000:.0f}",
+            "synchronous_commit": "on" if durable else "off",
+        }
         self._name = ""
         self._session = _Session()
         weakref.finalize(self, self._session.close).atexit = False
@@ -117,11 +132,29 @@ class Connection:
         session.close()  # whoever used it was interrupted: what is asked for now would be part of that transaction
         return session.open(self._connect())
 
+    @property
+    def pooled(self) -> bool:
+        """Whether a pooler stands before the server. Connects if necessary. Raises StoreError."""
+        return self.raw is not None and self._session.pooled
+
+    @property
+    def lock_timeout(self) -> str | None:
+        """Milliseconds, for a statement behind a pooler that is its own transaction; otherwise the session has it."""
+        return self._settings["lock_timeout"] if self._session.pooled else None
+
+    @property
+    def begin(self) -> str:
+        """What begins a transaction."""
+        if not self._session.pooled:
+            return "BEGIN"
+        return "; ".join(["BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())])
+
     def _connect(self) -> psycopg.Connection[Row]:
         where = self.address.shown
         try:
             named = {"application_name": self._name} if self._name else {}
-            raw = _connection_type().connect("", autocommit=True, **self.address.options | named)
+            given = self.address.options | named | {"client_encoding": "UTF8"}
+            raw = _connection_type().connect("", autocommit=True, **given)
         except psycopg.Error as error:
             raise translated(error, where) from None
         try:
@@ -133,15 +166,7 @@ class Connection:
                 raise StoreError(f"{where}: the database's encoding is {encoding}; only UTF8 is supported")
             raw.adapters.register_dumper(str, _TextDumper)
             arrays.register(raw)
-            raw.execute(
-                # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
-                f"{_OPENING} = 'UTF8'; SET jit = off; SET lock_timeout = {self._patience * 1000:.0f};"
-                f" SET statement_timeout = {STATEMENT_TIMEOUT * 1000:.0f};"
-                f" SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT * 1000:.0f};"
-                # The server, too, must notice that we are gone.
-                " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
-                f" SET synchronous_commit = {'on' if self._durable else 'off'}"
-            )
+            self._set_up(raw)
         except BaseException as error:
             raw.close()
             if isinstance(error, psycopg.Error):
@@ -149,10 +174,27 @@ class Connection:
             raise
         return raw
 
+    def _set_up(self, raw: psycopg.Connection[Row]) -> None:
+        """A pooler welcomes its clients with a number of its own in place of the session's, which tells it."""
+        welcomed = raw.info.backend_pid
+        settings = json.dumps(self._settings | _KEEPALIVES)
+        row = raw.execute(QUERIES.open_session, {"backend": welcomed, "settings": settings}).fetchone()
+        assert row is not None
+        self._session.pooled = pooled = row[0] != welcomed
+        if pooled:
+            raw.prepare_threshold = None
+            wanted = _SEARCH_PATH.search(str(self.address.options.get("options", "")))
+            if wanted and wanted[1] != row[1].replace(" ", ""):
+                raise StoreError(
+                    f"{self.address.shown}: the pooler does not pass on the URL's options; leave them out, and set the "
+                    f"search path of the role: ALTER ROLE … SET search_path = {wanted[1]}"
+                )
+
     def belong_to(self, worker: str) -> None:
         """From now on its sessions can be found by the worker's name, see `session_of`."""
         self._name = session_of(worker)
-        self.rows(QUERIES.name_session, {"session": self._name})
+        if not self.pooled:
+            self.rows(QUERIES.name_session, {"session": self._name})
 
     def rows(self, sql: str, parameters: Any = ()) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it; once more on a fresh connection if the
@@ -160,16 +202,30 @@ class Connection:
         """
         fresh = self._session.raw is None
         try:
-            return self.raw.execute(sql, _named(parameters)).fetchall()
+            return self._fetched(sql, parameters)
         except psycopg.Error as error:
             self.drop_if_lost(error)
             if fresh or not is_lost(error):
                 raise translated(error, self.address.shown) from None
         try:
-            return self.raw.execute(sql, _named(parameters)).fetchall()
+            return self._fetched(sql, parameters)
         except psycopg.Error as error:
             self.drop_if_lost(error)
             raise translated(error, self.address.shown) from None
+
+    def _fetched(self, sql: str, parameters: Any) -> list[Row]:
+        raw = self.raw
+        if not self._session.pooled:
+            return raw.execute(sql, _named(parameters)).fetchall()
+        raw.execute(self.begin)
+        try:
+            found = raw.execute(sql, _named(parameters)).fetchall()
+        except psycopg.Error:
+            with suppress(psycopg.Error):
+                raw.execute("ROLLBACK")
+            raise
+        raw.execute("COMMIT")
+        return found
 
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
@@ -221,14 +277,14 @@ class Transaction:
         connection = self._connection
         self._raw = connection.raw
         try:
-            self._raw.execute("BEGIN")
+            self._raw.execute(connection.begin)
         except psycopg.Error as error:
             connection.drop_if_lost(error)
             if not is_lost(error):
                 raise translated(error, connection.address.shown) from None
             self._raw = connection.raw  # it was lost while nobody used it
             try:
-                self._raw.execute("BEGIN")
+                self._raw.execute(connection.begin)
             except psycopg.Error as again:
                 connection.close()
                 raise translated(again, connection.address.shown) from None
@@ -301,7 +357,7 @@ def _connection_type() -> type[psycopg.Connection[Any]]:
         return psycopg.Connection
     from supervisor.store.postgres.failing import connection_type
 
-    return connection_type(QUERIES.statements, _OPENING)
+    return connection_type(QUERIES.statements)
 
 
 def _named(parameters: Any) -> Any:

@@ -26,8 +26,13 @@ _HINTS = {
     "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }
+_OPTIONS = "a pooler? leave out options= of the URL, and set the search path of the role with ALTER ROLE"
 # For a hint alone: where a connection is refused, the driver tells no SQLSTATE.
-_REFUSALS = {"too many clients": "53300", "remaining connection slots": "53300", "too many connections": "53300"}
+_REFUSALS = {
+    **dict.fromkeys(("too many clients", "remaining connection slots", "too many connections"), _HINTS["53300"]),
+    "unsupported startup parameter: options": _OPTIONS,
+    "unsupported startup parameter in options": _OPTIONS,
+}
 # Where libpq has tried to connect: the URL says that.
 _TRIED = re.compile(
     r"^(?:- host: .*?, hostaddr: \S+ )?(?:connection (?:failed|is bad): )?"
@@ -80,7 +85,7 @@ def translated(error: BaseException, where: str) -> StoreError:
     code, text = state(error), sentence(error)
     if code in _BUSY:
         return StoreBusy(f"{where}: another transaction was in the way ({text})")
-    hint = _HINTS.get(code or next((_REFUSALS[words] for words in _REFUSALS if words in text), ""))
+    hint = _HINTS.get(code) or next((_REFUSALS[words] for words in _REFUSALS if words in text), None)
     unavailable = is_lost(error) or code[:2] in _UNAVAILABLE or code == "25006"
     kind = StoreUnavailable if unavailable else StoreError
     return kind(f"{where}: {text}; {hint}" if hint else f"{where}: {text}")

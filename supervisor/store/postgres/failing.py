@@ -19,7 +19,7 @@ from supervisor.system import failpoints
 
 # Statements that are not in queries.sql, by their text.
 OTHERS = {"BEGIN": "begin", "COMMIT": "commit"}
-OPENING = "open"  # the settings of a new connection
+OPENING = "open_session"  # the first statement of a new connection, whose place is `open`
 # SQLSTATEs. The first ones have the names that SQLite's kinds have.
 STATES = {
     "busy": "55P03",  # another transaction holds a lock
@@ -43,13 +43,12 @@ _TERMINATE = "SELECT pg_terminate_backend(pg_backend_pid())"
 _names: dict[str, str] = {}  # by the statement's text
 
 
-def connection_type(statements: Mapping[str, str], opening: str) -> type[psycopg.Connection[Any]]:
-    """The class to connect with; `opening` begins the text of a new connection's settings. Raises ConfigError if the
-    environment names an unknown place.
-    """
-    verify(places(statements, (*OTHERS.values(), OPENING)), KINDS)
-    _names.update({text: name for name, text in statements.items()})
-    _Cursor.opening = opening
+def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[Any]]:
+    """The class to connect with. Raises ConfigError if the environment names an unknown place."""
+    named = {name: text for name, text in statements.items() if name != OPENING}
+    OTHERS[statements[OPENING]] = "open"
+    verify(places(named, OTHERS.values()), KINDS)
+    _names.update({text: name for name, text in named.items()})
     return FailingConnection
 
 
@@ -61,7 +60,7 @@ class FailingConnection(psycopg.Connection[Any]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.cursor_factory = _Cursor
-        self.passages = Passages(_names, OTHERS | {OPENING: OPENING}, self._reach, self._in_transaction)
+        self.passages = Passages(_names, OTHERS, self._reach, self._in_transaction)
 
     def _in_transaction(self) -> bool:
         return self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
@@ -91,8 +90,6 @@ class FailingConnection(psycopg.Connection[Any]):
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    opening = ""
-
     def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
         self._around(query, lambda: super(_Cursor, self).execute(query, params, **options))
         return self
@@ -105,4 +102,4 @@ class _Cursor(psycopg.Cursor[Any]):
         if not isinstance(connection, FailingConnection) or not isinstance(query, str):
             execute()
             return
-        connection.passages.run(OPENING if query.startswith(self.opening) else query, execute)
+        connection.passages.run("BEGIN" if query.startswith("BEGIN;") else query, execute)  # with settings

@@ -80,15 +80,18 @@ SELECT status FROM jobs WHERE id = :id;
 -- Claiming and settling ----------------------------------------------------------------------------
 
 -- name: settle_and_claim
+-- Behind a pooler the time-out is that of this statement: the session has none of ours.
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, lost, requires, priority
-FROM supervisor_settle_and_claim_v2(
-  :owner, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[], :progresses::double precision[],
-  :starts::double precision[], :wanted::text[], :capabilities,
-  -- A worker that others have taken for dead claims nothing until it is registered again.
-  CASE WHEN :registered::text IS NULL OR EXISTS (SELECT FROM job_workers WHERE incarnation = :registered::text)
-       THEN :want::integer ELSE 0 END,
+FROM supervisor_settle_and_claim_v3(
+  CASE WHEN :lock_timeout::text IS NULL OR set_config('lock_timeout', :lock_timeout::text, true) <> '' THEN :owner END,
+  :registered::text, :keep, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[],
+  :progresses::double precision[], :starts::double precision[], :wanted::text[], :capabilities, :want::integer,
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
   :from_ids::bigint[], :most::bigint);
+
+-- name: await_claims
+-- Of a worker that has died: until none is on its way any more. Those that come later find it is not registered.
+SELECT pg_advisory_xact_lock(hashtextextended(:owner, 7308604897285366887));
 
 -- name: first_of_groups
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with its first row; with
@@ -874,6 +877,13 @@ LISTEN job_supervisor;
 
 
 -- The database itself ------------------------------------------------------------------------------
+
+-- name: open_session
+-- The number of the session, and its search path. Settings are made only in the session that has welcomed us: behind a
+-- pooler, the one that answers serves others too.
+SELECT pg_backend_pid(), current_setting('search_path'),
+       (SELECT count(set_config(s.key, s.value, false)) FROM json_each_text(:settings::json) AS s
+        WHERE pg_backend_pid() = :backend::bigint);
 
 -- name: name_session
 SELECT set_config('application_name', :session, false);

@@ -11,9 +11,11 @@ from supervisor.store.sql.statistics import SqlStatistics
 class PostgresStatistics(SqlStatistics):
     """Implements `store.base.Statistics`."""
 
+    _connection: Connection
+
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, lambda: 0)
 
     def server(self) -> ServerState | None:
         row = self._connection.row(QUERIES.server_state)
-        return None if row is None else ServerState(*row)
+        return None if row is None else ServerState(*row)._replace(pooled=self._connection.pooled)
