@@ -5,23 +5,43 @@ from __future__ import annotations
 import enum
 import time
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supervisor.cli.errors import Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobId, JobIds, OnlyType, Target, Yes, as_job_id, confirm, on_target
+from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target
 from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
 
+if TYPE_CHECKING:
+    from supervisor.ops.commands import Change
+    from supervisor.store.base import Operations
+
 
 class Unsuccessful(enum.StrEnum):
     """The states that `jobs retry --all` accepts."""
 
     FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+class Unfinished(enum.StrEnum):
+    """The states that `jobs cancel --all` accepts."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+
+
+class Finished(enum.StrEnum):
+    """The states that `jobs delete --all` and `purge` accept."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
     QUARANTINED = "quarantined"
 
 
@@ -116,7 +136,7 @@ def show(
 @on_target
 def retry(
     target: Target,
-    job_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)] = None,
+    job_ids: SomeJobIds = None,
     all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
     status: Annotated[
         Unsuccessful | None,
@@ -131,12 +151,11 @@ def retry(
     Returns failed, quarantined and cancelled jobs to the queue and resets their counters.
     """
     from supervisor.ops import commands
-    from supervisor.store.base import Filter
 
-    ids = _chosen(job_ids, all_, status, type)
+    ids = _chosen("retry", Unsuccessful, job_ids, all_, status, type)
     with target.operations() as operations:
-        if status is not None and not ids:
-            ids = operations.jobs.ids(Filter((Status(status),), (type,) if type else ()))
+        if all_:
+            ids = _all(operations, "retry", status, type)
             confirm("retry", len(ids), yes=yes)
             retried = operations.actions.retry(ids, time.time())
         else:
@@ -144,53 +163,109 @@ def retry(
             confirm("retry", len(ids), yes=yes)
             retried = commands.retry(operations, ids, time.time())
     skipped = len(ids) - retried
-    text = f"{counted(retried, 'job')} pending again" + (f", {skipped} skipped" if skipped else "")
+    text = f"{counted(retried, 'job')} pending again{_skipped(skipped)}"
     result({"retried": retried, "skipped": skipped}, text, as_json=as_json)
 
 
-def _chosen(job_ids: list[int] | None, all_: bool, status: object, type_: str | None) -> list[int]:
+def _chosen(
+    what: str, states: type[enum.StrEnum], job_ids: list[int] | None, all_: bool, status: object, type_: str | None
+) -> list[int]:
     """The given ids, or none with --all. Raises Stop if neither or both were given."""
     if all_ and job_ids:
         raise wrong_usage("give either ids or --all, not both")
-    if all_ and status is None:
-        raise wrong_usage("--all needs --status failed or --status quarantined")
+    if all_ and status is None and states is not Unfinished:  # to cancel all that is left is a plain wish
+        one, *others = (f"--status {state}" for state in reversed(states))
+        raise wrong_usage(f"--all needs {', '.join(reversed(others))} or {one}")
     if not all_ and (status is not None or type_ is not None):
         raise wrong_usage("--status and --type are only valid with --all")
     if not all_ and not job_ids:
-        raise wrong_usage("give the ids of the jobs, or --all", "supervisor jobs list --status failed")
+        first = next(iter(states))
+        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", f"supervisor jobs list --status {first}")
     return list(dict.fromkeys(job_ids or ()))
+
+
+def _all(operations: Operations, what: Change, status: enum.StrEnum | None, type_: str | None) -> list[int]:
+    """The ids of those that --all means."""
+    from supervisor.ops import commands
+    from supervisor.store.base import Filter
+
+    which = Filter(() if status is None else (Status(status),), (type_,) if type_ else ())
+    return operations.jobs.ids(commands.meant(what, which))
 
 
 @jobs.command(cls=Command)
 @on_target
-def cancel(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Cancel pending jobs, stop running ones."""
+def cancel(
+    target: Target,
+    job_ids: SomeJobIds = None,
+    all_: Annotated[bool, typer.Option("--all", help="Cancel all unfinished jobs, or those of --status.")] = False,
+    status: Annotated[
+        Unfinished | None,
+        typer.Option("--status", help="Only jobs in this state, with --all.", show_default=False),
+    ] = None,
+    type: OnlyType = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel pending jobs, stop running ones.
+
+    The handler of a running job has 5 seconds to stop; then it is interrupted.
+    """
     from supervisor.ops import commands
 
-    ids = list(dict.fromkeys(job_ids))
+    ids = _chosen("cancel", Unfinished, job_ids, all_, status, type)
     with target.operations() as operations:
+        if all_:
+            ids = _all(operations, "cancel", status, type)
+            confirm("cancel", len(ids), yes=yes)
+            changed = operations.actions.cancel_all(ids, time.time())
+            told: object = {"cancelled": changed, "skipped": len(ids) - changed}
+            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(len(ids) - changed)
+            result(told, text, as_json=as_json)
+            return
         commands.check(operations, "cancel", ids)
         confirm("cancel", len(ids), yes=yes)
         now = time.time()
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
-    texts = [
-        f"job {job_id} {'cancelled' if status.finished else 'is running and was asked to stop'}"
-        for job_id, status in statuses.items()
-    ]
+    asked = "is running and was asked to stop; it is interrupted if it has not done so after 5 seconds"
+    texts = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]
     result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)
 
 
 @jobs.command(cls=Command)
 @on_target
-def delete(target: Target, job_ids: JobIds, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete finished jobs."""
+def delete(
+    target: Target,
+    job_ids: SomeJobIds = None,
+    all_: Annotated[bool, typer.Option("--all", help="Delete all jobs in the state given by --status.")] = False,
+    status: Annotated[
+        Finished | None,
+        typer.Option("--status", help="The state of the jobs to delete, with --all.", show_default=False),
+    ] = None,
+    type: OnlyType = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete finished jobs.
+
+    `supervisor purge` deletes those that finished some time ago.
+    """
     from supervisor.ops import commands
 
-    ids = list(dict.fromkeys(job_ids))
+    ids = _chosen("delete", Finished, job_ids, all_, status, type)
     with target.operations() as operations:
-        commands.check(operations, "delete", ids)
+        if all_:
+            ids = _all(operations, "delete", status, type)
+        else:
+            commands.check(operations, "delete", ids)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
-    result({"deleted": deleted}, f"{counted(deleted, 'job')} deleted", as_json=as_json)
-    if deleted < len(ids):
-        raise Stop(f"{len(ids) - deleted} of {len(ids)} were not deleted: they were changed at the same time")
+    skipped = len(ids) - deleted
+    told = {"deleted": deleted} | ({"skipped": skipped} if all_ else {})
+    result(told, f"{counted(deleted, 'job')} deleted" + (_skipped(skipped) if all_ else ""), as_json=as_json)
+    if skipped and not all_:
+        raise Stop(f"{skipped} of {len(ids)} were not deleted: they were changed at the same time")
+
+
+def _skipped(number: int) -> str:
+    return f", {number} skipped" if number else ""

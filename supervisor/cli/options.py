@@ -50,7 +50,7 @@ def as_job_id(text: str) -> int:
 
 
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID…", parser=as_job_id)]
+SomeJobIds = Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)]
 JobType = Annotated[str, typer.Argument(metavar="TYPE")]
 OnlyType = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.errors import wrong_usage
+from supervisor.cli.jobs import Finished
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
 from supervisor.cli.output import result
 from supervisor.domain.duration import human_size
@@ -17,15 +17,6 @@ from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
 from supervisor.domain.url import without_password
-
-
-class Finished(enum.StrEnum):
-    """The states that `purge` accepts."""
-
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    QUARANTINED = "quarantined"
 
 
 @on_target

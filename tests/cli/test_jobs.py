@@ -306,10 +306,63 @@ def test_cancel_ends_pending_jobs_and_asks_running_ones_to_stop(
     assert row == ("running", 1)
 
 
+@pytest.mark.parametrize(
+    ("filters", "cancelled", "left"),
+    [
+        ([], 3, ["cancelled", "running", "failed", "cancelled"]),
+        (["--type", "greet"], 2, ["cancelled", "running", "failed", "pending"]),
+        (["--status", "pending"], 2, ["cancelled", "running", "failed", "cancelled"]),
+        (["--status", "running"], 1, ["pending", "running", "failed", "pending"]),
+    ],
+)
+def test_cancel_of_all_takes_unfinished_jobs_alone(
+    cli: Run,
+    with_status: Callable[..., list[int]],
+    database: Path,
+    filters: list[str],
+    cancelled: int,
+    left: list[str],
+) -> None:
+    with_status("pending", "running", "failed", "pending")
+    execute(database, "UPDATE jobs SET type = 'other' WHERE id = 4")
+
+    ran = cli("jobs", "cancel", "--all", *filters, "--yes", "--json")
+
+    assert ran.document == {"cancelled": cancelled, "skipped": 0}
+    assert statuses(database) == left
+    asked = execute(database, "SELECT cancel_requested_at IS NOT NULL FROM jobs WHERE status = 'running'")
+    assert asked == [(int("pending" not in filters),)]
+
+
+def test_delete_of_a_status_takes_its_jobs_alone(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("failed", "done", "failed", "pending", "cancelled")
+    execute(database, "UPDATE jobs SET type = 'other' WHERE id = 3")
+
+    ran = cli("jobs", "delete", "--all", "--status", "failed", "--type", "greet")
+
+    assert (ran.code, ran.out) == (0, "1 job deleted\n")
+    assert statuses(database) == ["done", "failed", "pending", "cancelled"]
+    for arguments, words in (
+        (["delete", "--all"], "--all needs --status done, --status failed, --status cancelled or --status quarantined"),
+        (["delete", "--all", "--status", "pending"], "pending"),
+        (["cancel", "--all", "--status", "done"], "done"),
+        (["cancel", "1", "--all"], "give either ids or --all, not both"),
+        (["cancel", "--type", "greet"], "--status and --type are only valid with --all"),
+        (["delete"], "give the ids of the jobs to delete, or --all"),
+    ):
+        ran = cli("jobs", *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert words in ran.errors()[0]
+    assert statuses(database) == ["done", "failed", "pending", "cancelled"]
+
+
 MANY = {
     "retry": ["jobs", "retry", "1", "2"],
     "retry all": ["jobs", "retry", "--all", "--status", "failed"],
     "delete": ["jobs", "delete", "1", "2"],
+    "delete all": ["jobs", "delete", "--all", "--status", "failed"],
     "purge": ["purge", "--older-than", "0s"],
 }
 
