@@ -17,7 +17,7 @@ import supervisor
 from supervisor.admin.numbers import Numbers
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
-from supervisor.ops.views import MOST_TYPES, Overview, TypeView
+from supervisor.ops.views import MOST_TYPES, Overview, ServerView, TypeView
 from supervisor.system.counters import BOUNDS, TypeCounters
 
 OTHERS = "(others)"
@@ -35,6 +35,7 @@ def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
     yield from _workers(overview, numbers)
     yield from _schedules(overview)
     yield from _store(numbers)
+    yield from _server(overview.server)
 
 
 def _labels(types: Iterable[TypeView], numbers: Numbers) -> dict[str, str]:
@@ -181,6 +182,30 @@ def _store(numbers: Numbers) -> Iterator[Metric]:
         "Length of the write-ahead log; it grows while a reader keeps a transaction open.",
         value=numbers.wal_bytes,
     )
+
+
+def _server(server: ServerView | None) -> Iterator[Metric]:
+    """Without a server the metrics have no values, or those of nothing."""
+    keepers = [] if server is None else server.keepers
+    of_slots = [one.transactions for one in keepers if one.kind == "replication slot"]
+    ages = [one.seconds or 0.0 for one in keepers if one.kind != "replication slot"]
+    yield GaugeMetricFamily(
+        "supervisor_oldest_transaction_seconds",
+        "Age of the oldest transaction that keeps dead rows from being removed; claims become slower meanwhile.",
+        value=max(ages, default=0.0),
+    )
+    yield GaugeMetricFamily(
+        "supervisor_replication_slot_transactions",
+        "How many transactions ago a replication slot keeps dead rows from being removed.",
+        value=max(of_slots, default=0),
+    )
+    yield GaugeMetricFamily(
+        "supervisor_notification_queue_ratio",
+        "The part of the server's queue of notifications that is in use.",
+        value=0.0 if server is None else server.notifications,
+    )
+    rows = {"jobs": 0} if server is None else {table.name.rpartition(".")[2]: table.dead for table in server.tables}
+    yield _by("supervisor_dead_rows", "Dead rows of our tables on a server; 0 where there is none.", "table", rows)
 
 
 def _by(

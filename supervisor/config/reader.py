@@ -71,8 +71,9 @@ def survey(path: Path, database: str | None) -> Survey:
     interface = admin.admin(raw.get("admin"), folder, report)
     partition = _on_partition(raw, report)
     listening = _listen_database(raw, report) if database is None else None  # which is that of the file's database
+    vacuum = _vacuum(raw, report)
     settings = Settings(
-        path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition, listening
+        path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition, listening, vacuum
     )
     return Survey(settings, report, str(path), text, override)
 
@@ -139,6 +140,14 @@ def _on_partition(raw: dict[str, Any], report: Report) -> Any:
     except ValueError as error:
         report.add(("on_partition",), str(error))
         return "finish"
+
+
+def _vacuum(raw: dict[str, Any], report: Report) -> bool:
+    value = raw.get("vacuum", True)
+    if isinstance(value, bool):
+        return value
+    report.add(("vacuum",), f"must be true or false, not {shown(value)}")
+    return True
 
 
 def _override(url: str, problems: list[str]) -> str:

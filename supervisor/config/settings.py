@@ -144,3 +144,4 @@ class Settings(NamedTuple):
     admin: AdminSettings | None = None  # None: no admin process
     on_partition: Literal["finish", "stop"] = "finish"  # what happens to running jobs when the lease cannot be renewed
     listen_database: str | None = None  # a URL of the same database without a pooler, for notifications
+    vacuum: bool = True  # of our tables on a server, where autovacuum comes too late

@@ -379,7 +379,7 @@ class LogTable(Table):
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
-_ALONE = ("database", "listen_database", "on_partition")
+_ALONE = ("database", "listen_database", "on_partition", "vacuum")
 TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
 """The keys of the file itself."""
 

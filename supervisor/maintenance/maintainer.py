@@ -72,6 +72,7 @@ class Orders(NamedTuple):
     schedules: tuple[Schedule, ...]
     alerts: tuple[Alert, ...]
     burst: bool
+    vacuum: bool
     since: float  # Unix seconds: when the supervisor started
 
 
@@ -118,7 +119,7 @@ class Maintainer:
         locks = {name: info.locks for name, info in pool_infos.items()}
         chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
 
-        of_engine = store.duties(self._log)
+        of_engine = store.duties(self._log, vacuum=orders.vacuum)
 
         yield from self._of_host
         yield self._deaths

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import supervisor
 from supervisor.domain.capability import covers
+from supervisor.domain.dead_rows import MANY_DEAD, Keeper
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.text import counted, text_of
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, SupervisorView
+    from supervisor.ops.views import Overview, ServerView, SupervisorView
 
 Level = Literal["ok", "note", "warning", "fault"]
 
 _LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
 _MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
 _MOST_NAMED = 20  # types in one finding
+_QUEUE_FULL = 0.25  # part of the queue of notifications
 _LATE = 60.0  # seconds after which a schedule counts as late
 
 
@@ -84,7 +86,7 @@ def unmet(required: Iterable[tuple[str, str]], takers: Iterable[Taker]) -> list[
 
 def diagnose(seen: Overview) -> list[Finding]:
     """Everything that is wrong or unusual at one moment, the most serious first."""
-    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_types(seen), *_of_schedules(seen)]
+    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_types(seen), *_of_schedules(seen), *_of_server(seen.server)]
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
@@ -209,6 +211,33 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
         elif seen.running and schedule.late > _LATE:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield Finding("warning", "schedules", fact, "no running supervisor has this schedule", "schedule_late")
+
+
+def _of_server(server: ServerView | None) -> Iterator[Finding]:
+    """What makes claims slower, with its cause."""
+    if server is None:
+        return
+    strong = [Keeper(one.kind, one.who, one.seconds, one.transactions) for one in server.keepers]
+    advice = {
+        "transaction": "end it, and set idle_in_transaction_session_timeout",
+        "prepared transaction": "commit it or roll it back: COMMIT PREPARED, ROLLBACK PREPARED",
+        "replication slot": "let its reader catch up, or drop the slot",
+    }
+    for one in strong:
+        if one.long:
+            age = f"{one.xids} transactions" if one.seconds is None else human(one.seconds)
+            fact = f"dead rows cannot be removed, and claims become slower: {one.kind} since {age}: {one.who}"
+            yield Finding("warning", "server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
+    for table in server.tables:
+        if table.dead > MANY_DEAD and table.dead > table.live:
+            fact = f"the table {table.name} has {table.dead} dead rows beside {table.live} live ones"
+            kept = "; they go when what keeps them has ended" if any(one.long for one in strong) else ""
+            yield Finding("warning", "server", fact, f"see whether autovacuum is on{kept}", "dead_rows")
+    if server.notifications > _QUEUE_FULL:
+        fact = (
+            f"the queue of notifications is {server.notifications:.0%} full: a session that listens is in a transaction"
+        )
+        yield Finding("warning", "server", fact, "end that transaction; when it is full, inserts fail", "notifications")
 
 
 def _jobs(count: int, one: str, more: str) -> str:

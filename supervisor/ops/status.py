@@ -38,8 +38,18 @@ from supervisor.ops.views import (
     largest,
     paused_on_hosts,
     schedules_of,
+    server_of,
 )
-from supervisor.store.base import ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord, TypeSpeed
+from supervisor.store.base import (
+    ControlState,
+    Depth,
+    Engine,
+    JobSelector,
+    Operations,
+    ServerState,
+    SupervisorRecord,
+    TypeSpeed,
+)
 from supervisor.system.kernel import memory_of
 from supervisor.system.slot import Snapshot
 
@@ -60,6 +70,7 @@ class Costs:
     closed: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(40))
     failures: CostCache[dict[str, int]] = field(default_factory=lambda: CostCache(200))
     speeds: CostCache[list[TypeSpeed]] = field(default_factory=lambda: CostCache(200))
+    server: CostCache[ServerState | None] = field(default_factory=lambda: CostCache(100))
 
 
 class Doing(NamedTuple):
@@ -158,6 +169,7 @@ def gather(
         jobs=totals,
         types=types,
         paused=sorted(kept)[:MOST_NAMED],
+        server=server_of(costs.server.answer(operations.statistics.server)),
         paused_on_hosts=dict(islice(on_hosts.items(), MOST_NAMED)),
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),

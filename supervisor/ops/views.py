@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.text import text_of
-from supervisor.store.base import ControlState, Planned
+from supervisor.store.base import ControlState, Planned, ServerState
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -199,6 +199,46 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table of ours on a server: its live and its dead rows, as far as the server knows."""
+
+    name: str
+    live: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperView:
+    """What keeps dead rows from being removed: `who` names it. `seconds` is its age, None if that is not known, and
+    `transactions` how many have begun since.
+    """
+
+    kind: str
+    who: str
+    seconds: float | None
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """A database server. `notifications` is the part of their queue that is in use, 1 being all."""
+
+    connections: int
+    max_connections: int
+    notifications: float
+    tables: list[TableView]
+    keepers: list[KeeperView]
+
+
+def server_of(state: ServerState | None) -> ServerView | None:
+    if state is None:
+        return None
+    tables = [TableView(text_of(table.name), table.live, table.dead) for table in state.tables]
+    keepers = [KeeperView(one.kind, text_of(one.who), finite(one.seconds), one.xids) for one in state.keepers]
+    return ServerView(state.connections, state.max_connections, state.notifications, tables, keepers)
+
+
 def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:
     """The types that are paused on some hosts, with the names of these."""
     names = sorted({one.name for one in controls.on_hosts if one.kind == "paused"})
@@ -212,7 +252,7 @@ class Overview:
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has;
-    `paused_on_hosts` are types with the hosts on which they are paused alone.
+    `paused_on_hosts` are types with the hosts on which they are paused alone; `server` is None for a file.
     """
 
     database: str
@@ -232,6 +272,7 @@ class Overview:
     other_types: TypeView | None = None
     unmet: list[str] = field(default_factory=list)
     paused_on_hosts: dict[str, list[str]] = field(default_factory=dict)
+    server: ServerView | None = None
 
     @property
     def running(self) -> bool:

@@ -202,8 +202,10 @@ class MaintenanceStore(Protocol):
     @property
     def schedules(self) -> Schedules: ...
 
-    def duties(self, log: EventLog) -> Sequence[Duty]:
-        """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
+    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
+        """The engine's own maintenance. A duty that needs nothing checks that the database is there. `vacuum`: whether
+        an engine on a server may make one.
+        """
 
     def flush(self) -> None:
         """Called before `close` when the supervisor ends: complete writes that are still deferred."""

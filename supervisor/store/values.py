@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.domain.dead_rows import Keeper, TableRows
 from supervisor.domain.job import Claim, Job, Run, Status
 
 TABLES = frozenset(
@@ -313,21 +314,18 @@ class AdoptReport:
 
 
 class ServerState(NamedTuple):
-    """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users.
-
-    `oldest` is for how many seconds the oldest transaction has been open that keeps dead rows from being removed, 0 if
-    there is none, and `oldest_of` names it. Rows are those of the table of jobs, as far as the server knows. `pooled`:
-    a pooler stands before it.
+    """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
+    `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows. `pooled`: a
+    pooler stands before it.
     """
 
     time: float
     standby: bool
     connections: int
     max_connections: int
-    oldest: float
-    oldest_of: str
-    live_rows: int
-    dead_rows: int
+    notifications: float
+    tables: tuple[TableRows, ...]
+    keepers: tuple[Keeper, ...]
     pooled: bool = False
 
 

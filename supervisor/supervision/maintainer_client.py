@@ -30,6 +30,7 @@ def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, bur
         schedules=settings.schedules,
         alerts=settings.alerts,
         burst=burst,
+        vacuum=settings.vacuum,
         since=record.started_at,
     )
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import supervisor as package
 from supervisor.ops.diagnosis import diagnose, unmet
-from supervisor.ops.views import AdminView, DutyView, ScheduleView
+from supervisor.ops.views import AdminView, DutyView, KeeperView, ScheduleView, ServerView, TableView
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 
 
 def supervisor(pid: int = 7, **given: Any) -> Any:
     return some_supervisor(pid, **{"version": package.__version__} | given)
+
+
+def server(*keepers: KeeperView, tables: Sequence[TableView] = (), notifications: float = 0.0) -> ServerView:
+    return ServerView(1, 100, notifications, list(tables), list(keepers))
+
+
+def test_on_a_sound_server_nothing_is_found() -> None:
+    seen = server(KeeperView("transaction", "pid 7", 5.0, 10**6), tables=[TableView("jobs", 9, 50_000)])
+    assert names(server=seen) == []
 
 
 def names(**given: Any) -> list[str]:
@@ -54,6 +64,11 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
     ("paused", "note", False, {"paused": ["mail"]}),
     ("paused_on_host", "note", False, {"paused_on_hosts": {"mail": ["gpu-*", "web-1"]}}),
+    ("transaction", "warning", False, {"server": server(KeeperView("transaction", "pid 7, psql", 90.0, 4))}),
+    ("prepared_transaction", "warning", False, {"server": server(KeeperView("prepared transaction", "x", 90.0, 4))}),
+    ("replication_slot", "warning", False, {"server": server(KeeperView("replication slot", "slot a", None, 10**6))}),
+    ("dead_rows", "warning", False, {"server": server(tables=[TableView("jobs", 60_000, 60_001)])}),
+    ("notifications", "warning", False, {"server": server(notifications=0.3)}),
     ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
     ("schedule_paused", "note", False, {"schedules": [ScheduleView("nightly", -61.0, None, None, 900.0)]}),
 ]

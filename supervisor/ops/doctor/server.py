@@ -1,4 +1,4 @@
-"""A database server and the hosts that use it: clocks, leases, connections, and what keeps dead rows."""
+"""A database server and the hosts that use it: clocks, leases, connections, rights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from supervisor.ops.posted import Seen, seen
 from supervisor.store.base import Engine, ServerState
 
 _WRONG = 2.0  # seconds that a clock may differ
-_LONG = 60.0  # seconds: no transaction of ours takes so long
-_MANY = 50_000  # dead rows
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
 _HEARD = 3.0  # seconds for a notification
 _POOLER = "a pooler, such as PgBouncer in transaction mode, stands before the server"
@@ -41,7 +39,7 @@ def examine(engine: Engine, *, listening: bool = False) -> Iterator[Finding]:
         yield from _clocks((began + time.time()) / 2 - server.time, found)
         yield from _leases(found)
         yield from _connections(server, found)
-        yield from _rows(server)
+        yield from _rights(server)
 
 
 def pooling(engine: Engine, server: ServerState, *, listening: bool) -> Iterator[Finding]:
@@ -117,14 +115,9 @@ def _connections(server: ServerState, found: list[Seen]) -> Iterator[Finding]:
         yield good("connections", fact)
 
 
-def _rows(server: ServerState) -> Iterator[Finding]:
-    if server.oldest > _LONG:
-        yield warning(
-            "transactions",
-            f"one has been open for {server.oldest:.0f} s, and claims become slower until it ends: "
-            f"{text_of(server.oldest_of)}",
-            "end it, and set idle_in_transaction_session_timeout",
-        )
-    if server.dead_rows > max(_MANY, server.live_rows):
-        fact = f"the table jobs has {server.dead_rows} dead rows beside {server.live_rows} live ones"
-        yield warning("dead rows", fact, "look for an old transaction, a replication slot, or autovacuum that is off")
+def _rights(server: ServerState) -> Iterator[Finding]:
+    """What has become of dead rows is told with everything that is wrong with the running system."""
+    foreign = [table.name for table in server.tables if not table.may]
+    if foreign:
+        fact = f"this user does not own {text_of(foreign[0])} and {len(foreign) - 1} more: VACUUM is left to autovacuum"
+        yield note("vacuum", fact, "no action needed, as long as autovacuum is on")

@@ -70,7 +70,7 @@ class PostgresEngine:
         return PostgresClaims(connection)
 
     def maintenance(self) -> PostgresMaintenance:
-        return PostgresMaintenance(self._address)
+        return PostgresMaintenance(self._address, self._listening or self._address)
 
     def operations(self) -> SqlOperations:
         connection = Connection(self._address, announce=True)

@@ -13,6 +13,7 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.duties import ServerCheck
 from supervisor.store.postgres.registry import PostgresRegistry
 from supervisor.store.postgres.slow_queries import PostgresControls
+from supervisor.store.postgres.vacuum import Vacuum
 from supervisor.store.sql.finished_jobs import SqlFinishedJobs
 from supervisor.store.sql.history import SqlHistory
 from supervisor.store.sql.schedules import SqlSchedules
@@ -23,7 +24,9 @@ _PATIENCE = 0.5  # seconds that it waits for a row: as long, nobody is woken
 class PostgresMaintenance:
     """Implements `store.base.MaintenanceStore`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, direct: Address) -> None:
+        """`direct` leads to the server itself, if that is known."""
+        self._direct = direct
         self._connection = connection = Connection(address, announce=True, patience=_PATIENCE)
         self.registry = PostgresRegistry(connection)
         self.locks = PostgresClaimLocks(connection)
@@ -32,13 +35,19 @@ class PostgresMaintenance:
         self.history = SqlHistory(connection)
         self.finished = SqlFinishedJobs(connection)
         self.schedules = SqlSchedules(lambda: connection)
+        self._vacuum: Vacuum | None = None
 
-    def duties(self, log: EventLog) -> Sequence[Duty]:
-        return (ServerCheck(self._connection),)
+    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
+        if not vacuum:
+            return (ServerCheck(self._connection),)
+        self._vacuum = Vacuum(self._connection, Connection(self._direct, patience=_PATIENCE), log)
+        return ServerCheck(self._connection), self._vacuum
 
     def flush(self) -> None:
         """Every commit has been written by the server."""
 
     def close(self) -> None:
+        if self._vacuum is not None:
+            self._vacuum.close()
         self.backlog.close()
         self._connection.close()

@@ -450,21 +450,77 @@ UNION ALL
 SELECT j.type, j.requires, j.priority, NULL FROM jobs j WHERE j.status = 'running' GROUP BY 1, 2, 3;
 
 -- name: server_state
--- The server's clock, sessions, the oldest transaction that keeps dead rows, and the rows of jobs, for the doctor.
+-- The server's clock, whether it is a standby or read-only, its sessions, and which part of the queue of notifications
+-- is in use.
 SELECT extract(epoch FROM clock_timestamp())::double precision,
        pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
-       coalesce(old.age, 0), coalesce(old.who, ''), coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0)
-FROM (SELECT) AS one
-LEFT JOIN (
-  SELECT extract(epoch FROM clock_timestamp() - xact_start)::double precision AS age,
-         format('pid %s, %s, user %s, %s', pid, coalesce(nullif(application_name, ''), 'unnamed'), usename, state) AS who
+       pg_notification_queue_usage();
+
+-- name: table_rows
+-- Our tables: live and dead rows, when the last VACUUM ended, whether we may make one, and whether one is being made.
+-- From version 17 on that is a privilege of its own.
+SELECT format('%I.%I', n.nspname, c.relname), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::double precision,
+       CASE WHEN current_setting('server_version_num')::integer >= 170000 THEN has_table_privilege(c.oid, 'MAINTAIN')
+            ELSE pg_has_role(c.relowner, 'USAGE') END,
+       EXISTS (SELECT 1 FROM pg_stat_progress_vacuum p WHERE p.relid = c.oid)
+FROM pg_class ours JOIN pg_class c ON c.relnamespace = ours.relnamespace AND c.relkind = 'r'
+JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
+WHERE ours.oid = to_regclass('jobs')
+  AND c.relname IN ('jobs', 'job_batch_limits', 'job_controls', 'job_errors', 'job_history', 'job_meta', 'job_runs',
+                    'job_schedules', 'job_second_chances', 'job_supervisors', 'job_workers')
+ORDER BY c.relname;
+
+-- name: keepers
+-- What keeps dead rows of this database from being removed: its kind, its name, its age in seconds if that is known, and
+-- in transactions. Of each kind the one that keeps the most.
+SELECT DISTINCT ON (kind) kind, who, seconds::double precision, xids FROM (
+  SELECT 'transaction' AS kind,
+         format('pid %s, %s, user %s, %s', pid, coalesce(nullif(application_name, ''), 'unnamed'), usename,
+                coalesce(state, 'state unknown')) AS who,
+         extract(epoch FROM clock_timestamp() - xact_start) AS seconds,
+         greatest(age(backend_xmin), age(backend_xid))::bigint AS xids
   FROM pg_stat_activity
-  WHERE xact_start IS NOT NULL AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-  ORDER BY xact_start LIMIT 1) AS old ON true
-LEFT JOIN pg_stat_user_tables t ON t.relid = to_regclass('jobs');
+  WHERE pid <> pg_backend_pid() AND coalesce(backend_xmin, backend_xid) IS NOT NULL
+    AND (datname = current_database() OR backend_type = 'walsender')
+    AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_vacuum p WHERE p.pid = pg_stat_activity.pid)
+  UNION ALL
+  SELECT 'prepared transaction', format('prepared transaction %s of user %s', gid, owner),
+         extract(epoch FROM clock_timestamp() - prepared), age(transaction)::bigint
+  FROM pg_prepared_xacts WHERE database = current_database()
+  UNION ALL
+  SELECT 'replication slot', format('replication slot %s, %s', slot_name, CASE WHEN active THEN 'in use' ELSE 'not in use' END),
+         NULL, age(xmin)::bigint
+  FROM pg_replication_slots WHERE xmin IS NOT NULL
+) AS found
+ORDER BY kind, xids DESC, seconds DESC NULLS LAST;
+
+-- name: vacuum_settings
+-- As slow as autovacuum; and the server ends it soon after whoever has begun it is gone.
+SET statement_timeout = '600s'; SET vacuum_cost_delay = '2ms'; SET client_connection_check_interval = '2s';
+SET application_name = 'job-supervisor vacuum';
+
+-- name: vacuum_lock
+-- Until the session ends: one at a time for these tables.
+SELECT pg_try_advisory_lock(730860489, to_regclass('jobs')::oid::integer);
+
+-- name: vacuum_turn
+-- Whether it is time; then the next one is not before this one must have ended.
+INSERT INTO job_meta (key, value)
+VALUES ('vacuum', (extract(epoch FROM clock_timestamp()) + :seconds::double precision)::text)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+WHERE CASE WHEN job_meta.value ~ '^[0-9.]{1,30}$' THEN job_meta.value::double precision ELSE 0 END
+      <= extract(epoch FROM clock_timestamp());
+
+-- name: vacuum_rest
+UPDATE job_meta SET value = (extract(epoch FROM clock_timestamp()) + :seconds::double precision)::text
+WHERE key = 'vacuum';
+
+-- name: vacuum
+-- It waits for no lock, and takes none that keeps others out: what is free at the end of the table stays there.
+VACUUM (SKIP_LOCKED, TRUNCATE false, ANALYZE) :table;
 
 -- name: crowded
 -- Whether a scan of the whole index costs less than a few seeks per group. The planner decides that here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.store.base import ServerState
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.postgres.vacuum import keepers_of, tables_of
 from supervisor.store.sql.statistics import SqlStatistics
 
 
@@ -17,5 +18,7 @@ class PostgresStatistics(SqlStatistics):
         super().__init__(connection, lambda: 0)
 
     def server(self) -> ServerState | None:
-        row = self._connection.row(QUERIES.server_state)
-        return None if row is None else ServerState(*row)._replace(pooled=self._connection.pooled)
+        """Raises StoreError."""
+        [row] = self._connection.rows(QUERIES.server_state)
+        rows, keepers = tables_of(self._connection), keepers_of(self._connection)
+        return ServerState._make((*row, tuple(rows), tuple(keepers), self._connection.pooled))

@@ -31,7 +31,7 @@ class SqliteMaintenance:
         self.finished = SqlFinishedJobs(connection)
         self.schedules = SqlSchedules(lambda: Connection(place, synchronous="FULL"))
 
-    def duties(self, log: EventLog) -> Sequence[Duty]:
+    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         connection = self._connection
         return FileCheck(connection), ForeignWriterMonitor(connection), Checkpointer(connection, log)
 
