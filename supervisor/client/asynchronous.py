@@ -90,7 +90,8 @@ class AsyncQueue:
     The methods have the parameters and raise the errors of those of `Queue`. Calls that write are made one after the
     other, in the order of their awaits; jobs that are enqueued meanwhile share one transaction. If the task that awaits
     a call is cancelled, a call that has not begun is not made; one that has begun is completed, unseen: whether a job
-    was enqueued is then unknown, and a `unique_key` makes trying again safe.
+    was enqueued is then unknown, and a `unique_key` makes trying again safe. With `connection`, nothing is sent on it
+    after a cancellation, so that rolling back leaves no job.
 
     It may be used by several event loops, also at the same time, and in a child after a fork. `close` it, or use it in
     an `async with` statement. `connection` may be an aiosqlite.Connection, a psycopg.AsyncConnection, asyncpg's

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,50 @@ def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:
                 await noted.options(queue=queue, connection=closed).aenqueue("a")
 
     asyncio.run(use())
+
+
+class Held:
+    """Middleware that waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.there, self.go = threading.Event(), threading.Event()
+
+    def on_enqueue(self, job: object) -> None:
+        self.there.set()
+        assert self.go.wait(20)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_after_a_cancellation_nothing_more_happens_on_a_connection_of_aiosqlite(
+    queue: Queue, url: str, path: Path, begun: bool
+) -> None:
+    """A call that has not begun is not made; one that has is over when the cancellation arrives."""
+    aiosqlite = pytest.importorskip("aiosqlite")
+
+    async def use() -> None:
+        held, busy = Held(), threading.Event()
+        async with AsyncQueue(url, middleware=[held]) as many, aiosqlite.connect(path) as own:
+            earlier = asyncio.create_task(own._execute(busy.wait))
+            request = asyncio.create_task(many.enqueue("tag", connection=own))
+            if begun:
+                busy.set()
+                assert await asyncio.to_thread(held.there.wait, 20)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            request.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not request.done()
+            held.go.set()
+            busy.set()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            await earlier
+            assert own.in_transaction == begun
+            await (own.rollback() if begun else own.commit())
+
+    asyncio.run(use())
+    assert queue.count() == 0
 
 
 @pytest.mark.parametrize("proxy", [False, True])

@@ -7,7 +7,8 @@ import contextlib
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,116 @@ def test_the_event_loop_goes_on_meanwhile(queue: Queue, url: str) -> None:
 
     asyncio.run(use())
     assert queue.count() == 1
+
+
+KINDS = ["psycopg", "asyncpg", "sqlalchemy+psycopg", "sqlalchemy+asyncpg"]
+
+
+@contextlib.asynccontextmanager
+async def connected(kind: str, url: str) -> AsyncIterator[tuple[Any, Any, Any]]:
+    """A connection in a transaction; how to roll that back; and how its next user runs a statement and commits."""
+    if kind == "psycopg":
+        async with await psycopg.AsyncConnection.connect(url) as own:
+            await own.execute("INSERT INTO orders DEFAULT VALUES")
+
+            async def commit() -> None:
+                await own.execute("INSERT INTO orders DEFAULT VALUES")
+                await own.commit()
+
+            yield own, own.rollback, commit
+    elif kind == "asyncpg":
+        raw = await pytest.importorskip("asyncpg").connect(url)
+        transaction = raw.transaction()
+        await transaction.start()
+        await raw.execute("INSERT INTO orders DEFAULT VALUES")
+        yield raw, transaction.rollback, lambda: raw.execute("INSERT INTO orders DEFAULT VALUES")
+        await raw.close()
+    else:
+        pytest.importorskip("sqlalchemy")
+        pytest.importorskip(kind.partition("+")[2])
+        from sqlalchemy import text
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(url.replace("postgresql:", f"postgresql+{kind.partition('+')[2]}:"))
+        async with engine.connect() as connection:
+            await connection.execute(text("INSERT INTO orders DEFAULT VALUES"))
+
+            async def use() -> None:
+                await connection.execute(text("INSERT INTO orders DEFAULT VALUES"))
+                await connection.commit()
+
+            yield connection, connection.rollback, use
+        await engine.dispose()
+
+
+def their_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "supervisor_caller"]
+
+
+async def gone(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_cancellation_nothing_more_is_sent_on_the_connection(queue: Queue, url: str, kind: str) -> None:
+    """While the first of two statements waits; the transaction is rolled back, and the connection goes on to be used."""
+
+    async def use() -> None:
+        other = await psycopg.AsyncConnection.connect(url)
+        async with other, AsyncQueue(url) as many, connected(kind, url) as (own, rollback, next_use):
+            await other.execute("LOCK TABLE jobs")
+            request = asyncio.create_task(many.enqueue("tag", unique_key="k", connection=own))
+            while not await blocked(url):
+                await asyncio.sleep(0.01)
+            threads = their_threads()
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            ending = asyncio.create_task(rollback())
+            await other.rollback()
+            await ending
+            await gone(threads)
+            await next_use()
+
+    asyncio.run(use())
+    assert queue.count() == 0
+    with psycopg.connect(url) as look:
+        assert look.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+
+
+class Held:
+    """Middleware that waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.there, self.go = threading.Event(), threading.Event()
+
+    def on_enqueue(self, job: Any) -> Any:
+        self.there.set()
+        assert self.go.wait(20)
+        return job
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "asyncpg"])
+def test_a_call_that_is_cancelled_between_its_statements_sends_no_other(queue: Queue, url: str, kind: str) -> None:
+    held = Held()
+
+    async def use() -> None:
+        async with AsyncQueue(url, middleware=[held]) as many, connected(kind, url) as (own, rollback, next_use):
+            request = asyncio.create_task(many.enqueue("tag", connection=own))
+            assert await asyncio.to_thread(held.there.wait, 20)
+            threads = their_threads()
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            await rollback()
+            held.go.set()
+            await gone(threads)
+            await next_use()
+
+    asyncio.run(use())
+    assert queue.count() == 0
 
 
 async def blocked(url: str) -> bool:

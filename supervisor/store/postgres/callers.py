@@ -1,16 +1,18 @@
 """Enqueueing in a transaction of the caller's: on connections of psycopg, of asyncpg, and of what uses them.
 
 Our statements are written once, for a connection that answers. In front of one that is awaited stands a `_Awaited`,
-which runs a coroutine for each statement: in SQLAlchemy's greenlet, or from a thread, in the event loop of the caller.
+which runs a coroutine for each statement in the task of the caller: from SQLAlchemy's greenlet, or for a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,29 +73,76 @@ class PostgresTransactionalInsert:
 
 
 async def _in_thread(connection: Any, call: Callable[[object], Answer]) -> Answer:
-    """Run `call` in a thread, and its statements in this event loop."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Answer] = loop.create_future()
-    bridge = _Awaited(connection, lambda statement: asyncio.run_coroutine_threadsafe(statement, loop).result())
+    """Run `call` in a thread, and its statements here, in the task of the caller.
 
-    def tell(answer: Answer | None, error: BaseException | None) -> None:
-        if ended.cancelled():
-            return
-        if error is None:
-            ended.set_result(answer)  # type: ignore[arg-type]  # the answer may be None itself
-        else:
-            ended.set_exception(holdable(error))
+    So the driver is told of a cancellation as in any statement of the caller's, and none is sent after it.
+    """
+    statements = _Statements()
+    ended: Future[Answer] = Future()
 
     def run() -> None:
-        answer, error = None, None
         try:
-            answer = call(bridge)
+            ended.set_result(call(_Awaited(connection, statements.run)))
         except BaseException as raised:
-            error = raised
-        loop.call_soon_threadsafe(tell, answer, error)
+            ended.set_exception(holdable(raised))
+        statements.end()
 
     threading.Thread(target=run, name="supervisor_caller", daemon=True).start()
-    return await ended
+    await statements.serve()
+    return ended.result()
+
+
+class _Statements:
+    """Passes coroutines from a thread to the task that made this. Once that task is cancelled, it takes no more."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._asked: asyncio.Queue[tuple[Coroutine[Any, Any, Any], Future[Any]] | None] = asyncio.Queue()
+        self._closed: BaseException | None = None
+
+    def run(self, statement: Coroutine[Any, Any, Any]) -> Any:
+        """In the thread: what the coroutine returns or raises."""
+        answer: Future[Any] = Future()
+        try:
+            self._loop.call_soon_threadsafe(self._ask, statement, answer)
+        except BaseException:  # the loop is closed
+            statement.close()
+            raise
+        return answer.result()
+
+    def _ask(self, statement: Coroutine[Any, Any, Any], answer: Future[Any]) -> None:
+        if self._closed is None:
+            self._asked.put_nowait((statement, answer))
+        else:
+            statement.close()
+            answer.set_exception(self._closed)
+
+    def end(self) -> None:
+        """In the thread: it asks for no more."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._asked.put_nowait, None)
+
+    async def serve(self) -> None:
+        """In the task: run what the thread asks for, until it ends."""
+        try:
+            while (asked := await self._asked.get()) is not None:
+                await self._answer(*asked)
+        except BaseException as error:
+            self._closed = error
+            while not self._asked.empty():
+                if (asked := self._asked.get_nowait()) is not None:
+                    self._ask(*asked)
+            raise
+
+    async def _answer(self, statement: Coroutine[Any, Any, Any], answer: Future[Any]) -> None:
+        try:
+            found = await statement
+        except BaseException as error:
+            answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            answer.set_result(found)
 
 
 def _of_caller(connection: Any) -> Any:

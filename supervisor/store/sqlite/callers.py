@@ -5,6 +5,7 @@ Frameworks are recognised by the names of the object's classes, so that none is 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -62,13 +63,30 @@ async def awaited(connection: Any, call: Callable[[object], Answer]) -> Answer:
 
 
 async def _in_thread(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-    """In the thread that alone may use the driver's connection of an aiosqlite.Connection."""
+    """In the thread that alone may use the driver's connection of an aiosqlite.Connection.
 
-    def call() -> Answer:
+    Once the caller is cancelled, a call that has not begun is not made, and one that has begun is waited for: nothing
+    of it happens on the connection later.
+    """
+    import asyncio  # only programs with an event loop pay for it
+
+    cancelled = False
+
+    def call() -> Answer | None:
+        if cancelled:
+            return None
         try:
             return work(connection._conn)
         except StopIteration as error:
             raise holdable(error) from error
 
-    answer: Answer = await connection._execute(call)
+    making = asyncio.ensure_future(connection._execute(call))
+    try:
+        answer: Answer = await asyncio.shield(making)
+    except asyncio.CancelledError:
+        cancelled = True
+        while not making.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([making])
+        raise
     return answer
