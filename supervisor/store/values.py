@@ -40,12 +40,14 @@ class JobSelector(NamedTuple):
 class Exchange(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost.
 
-    `refused` are (job, why) of rows that the database would not have changed: they are quarantined.
+    `refused` are (job, why) of rows that the database would not have changed: they are quarantined. A worker that is
+    not `registered` any more is given no claims.
     """
 
     claims: list[Claim]
     lost: list[int]
     refused: Sequence[tuple[int, str]] = ()
+    registered: bool = True
 
 
 class Depth(NamedTuple):

@@ -71,9 +71,15 @@ class ClaimStore:
         elif want and (generation := self.gate.generation) != self._generation:
             self._store.register(self.record)  # another host may have taken this one for dead
             self._generation = generation
-        return self._store.settle_and_claim(
-            self.record.incarnation, settlements, wanted, want, self.lock_time, now, posted=posted
-        )
+        owner, store = self.record.incarnation, self._store
+        exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
+        if exchange.registered:
+            return exchange
+        # A crash of the server has undone it, or somebody has deleted the row.
+        self.log.warning("registered_again")
+        store.register(self.record)
+        again = store.settle_and_claim(owner, [], wanted, want, self.lock_time, now, posted=posted)
+        return again._replace(lost=[*exchange.lost, *again.lost], refused=[*exchange.refused, *again.refused])
 
     def held(self) -> list[Claim]:
         """What the table has for this worker. Raises StoreError."""

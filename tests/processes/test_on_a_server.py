@@ -64,6 +64,18 @@ def test_a_burst_ends_when_nothing_is_left(on_a_server: Callable[..., Site]) -> 
     site.verdict()
 
 
+def test_workers_whose_registration_is_gone_register_again(on_a_server: Callable[..., Site]) -> None:
+    """A crash of the server undoes it, as does who empties the table."""
+    site = on_a_server()
+    site.start()
+    site.done(site.queue.enqueue("work"))
+    with psycopg.connect(site.url) as somebody:
+        somebody.execute("DELETE FROM job_workers")
+    site.queue.enqueue_many("work", [{} for _ in range(20)])
+    wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE status = 'done'") == [(21,)])
+    site.verdict()
+
+
 def test_a_killed_workers_job_runs_again_at_once(on_a_server: Callable[..., Site]) -> None:
     site = on_a_server()
     job = site.queue.enqueue("work", {"seconds": 60})

@@ -97,7 +97,7 @@ class PostgresClaims(SqlClaims):
                 if not settle(QUERIES, self._connection.inserter.insert, raw, mark["owner"], s, now, self._worker):
                     lost.append(s.job_id)
             rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if want > 0 else []
-        return Exchange(_noted(shared, marks, rows).claims, lost)
+        return _noted(shared, marks, rows)._replace(lost=lost)
 
     def _marks_of(self, wanted: JobSelector) -> SharedMarks:
         if wanted not in self._marks:
@@ -175,15 +175,17 @@ def _floats(values: list[float | None]) -> Sequence[float | None] | None:
 
 
 def _answer(rows: list[Row]) -> Exchange:
-    """What the function returns: first the lost claims, then the new ones."""
-    return Exchange([Claim._make(row[:8]) for row in rows if row[8] is False], [row[0] for row in rows if row[8]])
+    """What the function returns: first the lost claims, then the new ones; or last, that there is no such worker."""
+    claims = [Claim._make(row[:8]) for row in rows if row[8] is False]
+    unregistered = bool(rows) and rows[-1][8] is None and rows[-1][0] is None
+    return Exchange(claims, [row[0] for row in rows if row[8]], registered=not unregistered)
 
 
 def _noted(shared: SharedMarks, marks: Marks | None, rows: list[Row]) -> Exchange:
     """The same, with what it means for the marks."""
     if marks is not None:
         shared.raise_to(marks, (((row[2], row[9], row[10]), (row[7], row[0])) for row in rows if row[8] is False))
-    elif rows and rows[-1][8] is None:
+    elif rows and rows[-1][8] is None and rows[-1][0] is not None:
         shared.note(rows[-1][0])
     return _answer(rows)
 

@@ -86,7 +86,8 @@ def test_a_worker_whose_row_is_gone_claims_nothing_until_it_is_registered_again(
     desk: Desk, record: SupervisorRecord, foreign: psycopg.Connection
 ) -> None:
     foreign.execute("DELETE FROM job_workers")
-    assert desk.claim() == []
+    exchange = desk.claims.settle_and_claim("w1", [], JobSelector(("tag",)), 1, 60.0, NOW)
+    assert exchange.claims == [] and not exchange.registered
     desk.claims.register(worker_record("w1", "far"))
     assert len(desk.claim()) == 1
 
