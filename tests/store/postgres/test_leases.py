@@ -11,7 +11,7 @@ from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
-from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
@@ -87,7 +87,8 @@ def test_a_worker_whose_row_is_gone_claims_nothing_until_it_is_registered_again(
 ) -> None:
     foreign.execute("DELETE FROM job_workers")
     exchange = desk.claims.settle_and_claim("w1", [], JobSelector(("tag",)), 1, 60.0, NOW)
-    assert exchange.claims == [] and not exchange.registered
+    assert exchange.claims == []
+    assert not exchange.registered
     desk.claims.register(worker_record("w1", "far"))
     assert len(desk.claim()) == 1
 

@@ -1,6 +1,8 @@
 -- As the second version. A worker that is registered claims only while it is, which is decided here, after a lock: behind
 -- a pooler, a claim of a dead worker may come late, and its session cannot be found and ended. Without `keep`, jobs that
--- have succeeded are deleted at once, unless somebody waits for the end of a job.
+-- have succeeded are deleted at once, unless somebody waits for the end of a job. The ids are given in ascending order:
+-- width_bucket finds the place of one in a few steps. Of a worker that is not registered the last row says so, in which
+-- both `id` and `lost` are NULL.
 CREATE FUNCTION supervisor_settle_and_claim_v3(
   by_owner text, registered text, keep boolean, at double precision, until double precision,
   ids bigint[], tokens bigint[], results text[], progresses double precision[], starts double precision[],
@@ -34,19 +36,19 @@ BEGIN
     IF keep OR watched THEN
       WITH ended AS (
         UPDATE jobs SET
-          status = 'done', result = results[array_position(ids, jobs.id)],
-          progress = progresses[array_position(ids, jobs.id)], progress_text = NULL,
-          started_at = starts[array_position(ids, jobs.id)], completed_at = at, updated_at = at,
+          status = 'done', result = results[width_bucket(jobs.id, ids)],
+          progress = progresses[width_bucket(jobs.id, ids)], progress_text = NULL,
+          started_at = starts[width_bucket(jobs.id, ids)], completed_at = at, updated_at = at,
           locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
-          AND jobs.claim_token = tokens[array_position(ids, jobs.id)]
+          AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
         RETURNING jobs.id)
       SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
     ELSE
       WITH ended AS (
         DELETE FROM jobs
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
-          AND jobs.claim_token = tokens[array_position(ids, jobs.id)]
+          AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
         RETURNING jobs.id)
       SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
     END IF;
@@ -60,7 +62,9 @@ BEGIN
     -- Whoever settles what a dead worker held waits for this lock, so that no claim of it is still on its way.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended(registered, 7308604897285366887));
     IF NOT EXISTS (SELECT 1 FROM job_workers w WHERE w.incarnation = registered) THEN
-      want := 0; -- others have taken it for dead: it claims nothing until it is registered again
+      want := 0; -- a crash of the server has undone it, or others have taken the worker for dead
+      RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
+                          NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
     END IF;
   END IF;
   IF want > 0 THEN
