@@ -243,7 +243,9 @@ def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Pa
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
     job = queue.enqueue("report")
     [block] = [
-        b for b in blocks("sql", document=ROOT / "docs/sharing-the-table.md") if "RETURNING id, payload" in b.text
+        b
+        for b in blocks("sql", document=ROOT / "docs/sharing-the-table.md")
+        if "RETURNING id, payload" in b.text and b.runs
     ]
     perform(block, tmp_path)
     claimed = queue.job(job)
@@ -301,7 +303,9 @@ def test_shell_commands_parse(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("sql"), ids=str)
 def test_every_sql_block_is_run(block: Block) -> None:
-    assert block.runs or block.mark == "run: postgres"  # by test_several_machines.py
+    assert (
+        block.runs or block.mark == "run: postgres"
+    )  # by test_several_machines.py, and by test_foreign_programs.py on PostgreSQL
 
 
 def test_the_faults_shown_are_those_that_are_reported(tmp_path: Path) -> None:

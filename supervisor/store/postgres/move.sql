@@ -49,8 +49,11 @@ SELECT setval(pg_get_serial_sequence(:table, :column), :value);
 -- name: shut
 -- It waits for transactions that have written, so that their rows are found; it holds up nobody who reads.
 CREATE OR REPLACE FUNCTION supervisor_closed_v1() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  moving boolean;
 BEGIN
-  IF NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer') THEN
+  EXECUTE format('SELECT EXISTS (SELECT FROM %I.job_meta WHERE key = ''move_writer'')', TG_TABLE_SCHEMA) INTO moving;
+  IF NOT moving THEN
     RAISE EXCEPTION USING MESSAGE = TG_ARGV[0];
   END IF;
   RETURN NULL;

@@ -948,8 +948,11 @@ SELECT set_config('application_name', :session, false);
 SELECT current_setting('transaction_read_only') = 'on';
 
 -- name: tables
--- Those of ours that there are, in the first schema of the search path that has them.
-SELECT t.name FROM unnest(ARRAY['jobs', 'job_meta']) AS t (name) WHERE to_regclass(t.name) IS NOT NULL;
+-- `jobs`, as the search path finds it, and `job_meta` if both are in one schema: then they are ours.
+SELECT 'jobs' WHERE to_regclass('jobs') IS NOT NULL
+UNION ALL
+SELECT 'job_meta' FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
+WHERE j.oid = to_regclass('jobs') AND m.oid = to_regclass('job_meta');
 
 -- name: search_path
 -- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.

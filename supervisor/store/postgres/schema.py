@@ -10,6 +10,7 @@ from supervisor.store.migrate import Migration, marks_of, refuse_if_unusable, sh
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 
+_PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"
 _ALL_CONTRACT = 3  # up to this version: the first that was released
 
 
@@ -55,7 +56,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
 
 def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
-    tables = {row[0] for row in raw.execute(QUERIES.tables).fetchall()}  # again, now that nobody else can migrate
+    tables = _tables(raw)  # again, now that nobody else can migrate
     current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
     applied = []
     for migration in plan:
@@ -106,13 +107,26 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     """For a caller's connection, which may be in a transaction. Returns whether the tables exist even if that
     transaction is rolled back.
     """
-    tables = {row[0] for row in raw.execute(QUERIES.tables).fetchall()}
+    tables = _tables(raw)
+    if tables == {"jobs"}:
+        raise StoreError(
+            f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
+        )
     current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
     if current >= newest_version():
         refuse_if_unusable(dict(raw.execute(QUERIES.marks).fetchall()), current, newest_version(), where)
         return True
     if current or not create:
         problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
-        raise StoreError(f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`")
+        hint = "" if current else ", or put their schema into this connection's search_path"
+        raise StoreError(
+            f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`{hint}"
+        )
     migrate()
+    if not _tables(raw):
+        raise StoreError(f"this connection's search_path does not lead to the job tables; {_PATH.format(where)}")
     return True
+
+
+def _tables(raw: Any) -> set[str]:
+    return {row[0] for row in raw.execute(QUERIES.tables).fetchall()}
