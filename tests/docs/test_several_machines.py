@@ -36,7 +36,7 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     url = own_postgres().fresh_database()
-    create, grant = (block.text for block in blocks("sql", document=PAGE) if block.mark == "run: postgres")
+    create, grant, paths, restored = (block.text for block in blocks("sql", document=PAGE) if block.mark == "run: postgres")
     passwords = dict(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD '([^']+)'", create))
     roles = {role: _as(url, role, password) for role, password in passwords.items()}
     assert len(roles) == 4
@@ -48,9 +48,13 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
     assert _supervisor(tmp_path, "migrate", "--database", roles["jobs_owner"]).returncode == 0
     with psycopg.connect(roles["jobs_owner"], autocommit=True) as connection:
         connection.execute(grant)
+        connection.execute(restored)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(paths)
 
     with Queue(roles["jobs_enqueuer"], create=False) as queue:
         job = queue.enqueue("greet", {"name": "Ada"})
+        assert job > 100_000_000  # as after a restore
         with pytest.raises(StoreError, match="lacks a right"):
             queue.cancel(job)
         ran = _supervisor(tmp_path, "run", "--burst", "--database", roles["jobs_worker"])
