@@ -102,7 +102,7 @@ _GRAPHILE = ["node", str(PROGRAMS / "graphile_app.mjs")]
 OURS = Contestant(
     "ours",
     "job-supervisor",
-    40_000,
+    100_000,
     "stays in the table",
     "id, state, owner and token of the claim",
     (),
@@ -116,7 +116,7 @@ PEERS = {
         Contestant(
             "graphile",
             "graphile-worker, local queue of 500",
-            30_000,
+            60_000,
             "is deleted",
             "the id",
             (NODE,),
