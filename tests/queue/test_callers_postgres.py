@@ -284,7 +284,7 @@ async def gone(threads: list[threading.Thread]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_cancellation_nothing_more_is_sent_on_the_connection(queue: Queue, url: str, kind: str) -> None:
-    """While the first of two statements waits; the transaction is rolled back, and the connection goes on to be used."""
+    """While the first of two statements waits. The transaction is rolled back, and the connection is used again."""
 
     async def use() -> None:
         other = await psycopg.AsyncConnection.connect(url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -183,3 +184,15 @@ def until(condition: Callable[[], object], patience: float = 20.0) -> None:
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
+
+
+def execute(engine: Engine, statement: str) -> None:
+    """One statement of another program's, on its own connection."""
+    if engine.url.startswith("sqlite:"):
+        with contextlib.closing(sqlite3.connect(engine.url.partition(":///")[2], isolation_level=None)) as connection:
+            connection.execute(statement)
+    else:
+        import psycopg
+
+        with psycopg.connect(engine.url, autocommit=True) as server:
+            server.execute(statement.encode())

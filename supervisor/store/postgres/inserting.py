@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.connection import RowRefused
 
 if TYPE_CHECKING:
     from supervisor.store.postgres.connection import Connection
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+_MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
 _MOST = 1000  # rows in one statement; so many are copied
 
 # What COPY reads: NULL, and what texts must not hold. A text of the server holds no NUL at all.
@@ -43,7 +45,10 @@ class Inserter:
 
 
 def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
-    """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key."""
+    """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
+
+    Raises RowRefused if anything else keeps it out. Ids that others have given by hand are passed over.
+    """
     values = {
         "type": job.type,
         "payload": job.payload,
@@ -55,7 +60,19 @@ def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
         "meta": job.meta,
         "now": now,
     }
-    return _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
+    free = False
+    for tried in range(_MOST_SKIPS):
+        job_id = _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
+        if job_id is not None:
+            return job_id
+        if job.unique_key is not None and raw.execute(QUERIES.find_unique, values).fetchone():
+            return None
+        if free:
+            break
+        # A block of taken ids is passed in steps that double, so that its length hardly matters.
+        found = raw.execute(QUERIES.skip_ids, {"count": min(1 << tried, _MOST_SKIPPED)}).fetchone()
+        free = not found[0]
+    raise RowRefused(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
 
 
 def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
@@ -82,11 +99,14 @@ def insert_or_find(raw: Transaction, job: NewJob, now: float | None) -> tuple[in
         # Looked for first: an INSERT of a duplicate uses up an id.
         if job.unique_key is not None and (row := raw.execute(QUERIES.find_unique, key).fetchone()):
             return int(row[0]), False
-        job_id = insert_new(raw, job, now)
+        try:
+            job_id = insert_new(raw, job, now)
+        except RowRefused as error:
+            raise Conflict(str(error)) from None
         if job_id is not None:
             return job_id, True
         time.sleep(0.001)
-    raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table")
+    raise Conflict(f"jobs of type {job.type!r} with the same unique key come and go too quickly")
 
 
 def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) -> list[int]:

@@ -15,6 +15,12 @@ VALUES (:type, :payload, :priority, :requires, coalesce(:due::double precision, 
 ON CONFLICT DO NOTHING
 RETURNING id, pg_current_xact_id()::text;
 
+-- name: skip_ids
+-- Pass over this many ids. Returns how many of them are taken: rows came with ids of their own, as from a restored copy.
+SELECT count(*) FROM jobs
+WHERE id = ANY (ARRAY(SELECT nextval((SELECT pg_get_serial_sequence('jobs', 'id'))::regclass)
+                      FROM generate_series(1, :count)));
+
 -- name: insert_many
 -- Jobs without keys, in the order given: ids are taken after the sort.
 INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at, meta)

@@ -47,7 +47,10 @@ class Inserter(Protocol):
         """Run `work`, which inserts jobs, in a write transaction; perhaps once more, after ids have run out."""
 
     def insert(self, raw: Any, job: NewJob, now: float) -> int | None:
-        """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key."""
+        """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
+
+        Raises RowRefused if anything else keeps it out: nothing that was to be inserted is left out in silence.
+        """
 
     def has_run_out(self) -> bool:
         """Whether there are no more ids for jobs or for their failed attempts."""

@@ -48,9 +48,9 @@ class SqlSchedules:
             ids = []
             for job in jobs:
                 job_id = connection.inserter.insert(raw, job, now)
-                if job_id is None and job.unique_key is not None:
+                if job_id is None:
                     continue  # the job of an earlier time is unfinished
-                ids.append(job_id or 0)
+                ids.append(job_id)
                 fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": ids[-1]}
                 raw.execute(connection.queries.note_fired, fired)
             return ids
@@ -70,8 +70,8 @@ class SqlSchedules:
         job = NewJob(planned.type, planned.payload, scheduled_at=now)
         connection = self._connection
 
-        def insert(raw: Transaction) -> int:
-            job_id = connection.inserter.insert(raw, job, now) or 0
+        def insert(raw: Transaction) -> int | None:
+            job_id = connection.inserter.insert(raw, job, now)
             raw.execute(connection.queries.note_fired, {"name": name, "last_at": now, "last_job": job_id})
             return job_id
 

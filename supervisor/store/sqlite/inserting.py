@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
+from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.statements import QUERIES
 
@@ -43,9 +44,14 @@ class Inserter:
 
 
 def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
-    """Returns its id; None for a duplicate of a unique key."""
+    """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""
     cursor = raw.cursor()
-    return cursor.lastrowid if insert_job(cursor, job, now) else None
+    if insert_job(cursor, job, now):
+        return cursor.lastrowid
+    key = {"type": job.type, "unique_key": job.unique_key}
+    if job.unique_key is not None and cursor.execute(QUERIES.find_unique, key).fetchone():
+        return None
+    raise RowRefused(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
 
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
