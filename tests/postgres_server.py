@@ -112,19 +112,19 @@ class Server(Databases):
     def __init__(self, folder: Path, programs: Path, password: str, settings: Mapping[str, object]) -> None:
         super().__init__("")  # known when there is a port
         self.folder = folder
-        self._programs = programs
-        self._password = password
+        self.programs = programs
+        self.password = password
         self._settings = {**SETTINGS, **settings}
 
     def start(self) -> None:
         """Returns when it accepts connections, which may need a recovery first."""
         data, log = self.folder / "data", self.folder / "log"
-        _run(self._programs / "pg_ctl", "--wait", f"--pgdata={data}", f"--log={log}", "start", folder=self.folder)
+        _run(self.programs / "pg_ctl", "--wait", f"--pgdata={data}", f"--log={log}", "start", folder=self.folder)
 
     def stop(self, mode: str = "fast") -> None:
         """`fast` ends all sessions; `immediate` is a crash; `smart` waits for them."""
         data = self.folder / "data"
-        _run(self._programs / "pg_ctl", "--wait", f"--pgdata={data}", f"--mode={mode}", "stop", folder=self.folder)
+        _run(self.programs / "pg_ctl", "--wait", f"--pgdata={data}", f"--mode={mode}", "stop", folder=self.folder)
 
     def restart(self, mode: str = "fast") -> None:
         self.stop(mode)
@@ -144,7 +144,7 @@ class Server(Databases):
         for attempt in itertools.count(1):
             port = _free_port()
             self._write_settings(port)
-            self.dsn = f"postgresql://postgres:{self._password}@127.0.0.1:{port}/postgres"
+            self.dsn = f"postgresql://postgres:{self.password}@127.0.0.1:{port}/postgres"
             try:
                 self.start()
                 break
@@ -199,6 +199,18 @@ class Home:
             programs, template = self._programs(), self._template()
         subprocess.run(["cp", "--archive", template, folder / "data"], check=True, timeout=_PATIENCE)
         made = Server(folder, programs, (self.folder / "password").read_text(), settings or {})
+        made.first_start()
+        return made
+
+    def standby(self, primary: Server) -> Server:
+        """A new server that receives what this one commits, a moment later."""
+        folder = self.folder / f"{os.getpid()}-{next(_numbers)}"
+        folder.mkdir(mode=0o700)
+        _give(folder)
+        data = folder / "data"
+        _run(primary.programs / "pg_basebackup", f"--pgdata={data}", f"--dbname={primary.dsn}", "--no-sync",
+             "--checkpoint=fast", "--write-recovery-conf", folder=folder)  # fmt: skip
+        made = Server(folder, primary.programs, primary.password, {"primary_conninfo": primary.dsn})
         made.first_start()
         return made
 

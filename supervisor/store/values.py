@@ -41,13 +41,15 @@ class Exchange(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost.
 
     `refused` are (job, why) of rows that the database would not have changed: they are quarantined. A worker that is
-    not `registered` any more is given no claims.
+    not `registered` any more is given no claims. `doubtful`: the session is not that of the exchange
+    before, or a claim was lost: the server may have undone what it had committed last.
     """
 
     claims: list[Claim]
     lost: list[int]
     refused: Sequence[tuple[int, str]] = ()
     registered: bool = True
+    doubtful: bool = False
 
 
 class Depth(NamedTuple):

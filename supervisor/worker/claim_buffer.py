@@ -45,6 +45,10 @@ class ClaimBuffer:
         self._finished.extend(settlements[:runs])
         self._returned.extend(settlements[runs:])
 
+    def give_back(self, claims: Iterable[Claim]) -> None:
+        """They are not run: settlements that return them to the queue."""
+        self._returned.extend(map(released, claims))
+
     def release(self) -> None:
         """Turn the claims that were not started into settlements that return them to the queue."""
         while (claim := self.next()) is not None:

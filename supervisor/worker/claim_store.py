@@ -79,7 +79,11 @@ class ClaimStore:
         self.log.warning("registered_again")
         store.register(self.record)
         again = store.settle_and_claim(owner, [], wanted, want, self.lock_time, now, posted=posted)
-        return again._replace(lost=[*exchange.lost, *again.lost], refused=[*exchange.refused, *again.refused])
+        return again._replace(
+            lost=[*exchange.lost, *again.lost],
+            refused=[*exchange.refused, *again.refused],
+            doubtful=exchange.doubtful or again.doubtful,
+        )
 
     def held(self) -> list[Claim]:
         """What the table has for this worker. Raises StoreError."""

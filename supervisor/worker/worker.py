@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Callable
@@ -88,7 +89,7 @@ class Worker:
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
         self._concurrent = self.pool.concurrency > 1 and not self.cautious
         self._side_by_side: ConcurrentLoop | None = None
-        self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
+        self._unsure = False  # we may hold claims that we do not know of
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -218,25 +219,25 @@ class Worker:
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
         self._tell(settlements, exchange)
         claims = exchange.claims
-        if self._unsure and want and not gathered:  # otherwise nobody would run them
-            claims = self._held(claims)
+        self._unsure = self._unsure or exchange.doubtful
+        if self._unsure and want and not gathered:
+            self._give_back_others(claims)
         self.slot.work.hold(len(claims))
         return claims
 
-    def _held(self, claims: list[Claim]) -> list[Claim]:
-        """Add other claims that the table has for us: an earlier claim was committed, but its answer was lost.
+    def _give_back_others(self, claims: list[Claim]) -> None:
+        """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
 
-        No other worker would ever run them, since their locks are renewed as long as this worker lives.
+        No other worker would ever run them, since their locks are renewed as long as this worker lives. Under another
+        token, since they may have run.
         """
         if self._hand_back.active or self._buffer:
-            return claims
-        try:
+            return
+        with contextlib.suppress(StoreError):
             held = self._store.held()
-        except StoreError:
-            return claims
-        self._unsure = False
-        known = {claim.job_id for claim in claims}
-        return claims + [claim for claim in held if claim.job_id not in known]
+            self._unsure = False
+            known = {claim.job_id for claim in claims}
+            self._buffer.give_back(claim for claim in held if claim.job_id not in known)
 
     def _execute(self, claims: list[Claim]) -> None:
         limits = self._store.limits(claims) if self.pool.batch_size > 1 else {}

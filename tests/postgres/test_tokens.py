@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import released
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine, JobSelector
-from tests.postgres_server import Server
+from tests.postgres_server import Databases, Server
 
 WANTED = JobSelector(("tag",))
 
@@ -49,3 +50,23 @@ def test_after_a_crash_tokens_are_higher_than_before(
     assert tokens[:2] == [1, 3]
     assert tokens == sorted(set(tokens))
     assert tokens[2] > 1 << 32
+
+
+def test_a_standby_that_lacks_the_latest_floor_gives_no_token_twice(
+    postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    url = postgres.fresh_database()
+    engine = open_engine(url)
+    producer = engine.producer()
+    producer.enqueue([NewJob("tag", "{}")])
+    producer.close()
+    tokens = []
+    with psycopg.connect(url, autocommit=True) as raw:
+        for _ in range(2):  # a crash, and a failover to what does not know of it
+            raw.execute("DELETE FROM job_since_crash; SELECT setval('job_token_floor', 0)")
+            raw.execute("UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = 0")
+            claimed = claim(engine)
+            assert claimed is not None
+            tokens.append(claimed.token)
+    assert tokens[0] < tokens[1] < 2**53

@@ -31,6 +31,7 @@ class PostgresClaims(SqlClaims):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._registered: str | None = None
+        self._exchanged_in = 0  # which of the connection's sessions; none yet
         self._marks: dict[JobSelector, SharedMarks] = {}
 
     def register(self, worker: WorkerRecord) -> None:
@@ -70,10 +71,16 @@ class PostgresClaims(SqlClaims):
         stuck = want > 0 and bool(self._stuck)
         try:
             if not stuck:
-                return self._exchange(settlements, wanted, want, mark)
+                return self._in_session(self._exchange(settlements, wanted, want, mark))
         except RowRefused:
             pass
-        return self._exchange_singly(settlements, wanted, want, mark)
+        return self._in_session(self._exchange_singly(settlements, wanted, want, mark))
+
+    def _in_session(self, exchange: Exchange) -> Exchange:
+        """A pooler may hide that the session is another one: what was undone with it shows as lost."""
+        before, self._exchanged_in = self._exchanged_in, self._connection.sessions
+        doubtful = bool(exchange.lost) or before not in (0, self._exchanged_in)
+        return exchange._replace(doubtful=True) if doubtful else exchange
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]

@@ -118,6 +118,7 @@ class Connection:
         }
         self._name = ""
         self._session = _Session()
+        self.sessions = 0  # that were opened so far
         weakref.finalize(self, self._session.close).atexit = False
 
     @property
@@ -130,6 +131,7 @@ class Connection:
         if opened is not None and not opened.closed and opened.pgconn.transaction_status == TransactionStatus.IDLE:
             return opened
         session.close()  # whoever used it was interrupted: what is asked for now would be part of that transaction
+        self.sessions += 1
         return session.open(self._connect())
 
     @property

@@ -28,7 +28,7 @@ class PostgresMaintenance:
         """`direct` leads to the server itself, if that is known."""
         self._direct = direct
         self._connection = connection = Connection(address, announce=True, patience=_PATIENCE)
-        self.registry = PostgresRegistry(connection)
+        self.registry = PostgresRegistry(connection, patient=True)
         self.locks = PostgresClaimLocks(connection)
         self.backlog = PostgresBacklog(connection)
         self.controls = PostgresControls(connection)

@@ -9,6 +9,9 @@ from supervisor.store.owner_files import FileOwnership
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.system.claim_gate import boot_time
+
+_INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
 
 
 class NoWriters:
@@ -35,11 +38,16 @@ class Leases:
     """Implements `store.sql.registry.Owners`. What this machine cannot tell, the lease in the supervisor's row does.
 
     Only the same boot is the same machine: cloned machines share what identifies their installation.
+
+    Whoever judges again and again is `patient`: if it could not ask for a while, others could perhaps not renew their
+    leases either, which then count as if they had been renewed when the server was back.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, patient: bool = False) -> None:
         self._connection = connection
         self._here = ownership(connection.address)
+        self._patient = patient
+        self._asked = self._patient_until = 0.0
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         verdict = self._seen_here(owner)
@@ -47,7 +55,11 @@ class Leases:
             return verdict
         # Neither its lock file nor its process is to be seen from another machine.
         row = self._connection.row(QUERIES.lease_holds, {"id": owner.id})
-        return None if row is None else bool(row[0])
+        now = boot_time()
+        if self._patient and self._asked and now - self._asked > _INTERRUPTION:
+            self._patient_until = now + self._here.lease_time
+        self._asked = now
+        return None if row is None else bool(row[0]) or now < self._patient_until
 
     def declare_dead(self, owner: SupervisorRecord) -> None:
         if self._seen_here(owner) is False:

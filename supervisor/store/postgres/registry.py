@@ -14,8 +14,8 @@ from supervisor.store.sql.registry import SqlRegistry
 class PostgresRegistry(SqlRegistry):
     """Implements `store.base.Registry`."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, Leases(connection))
+    def __init__(self, connection: Connection, *, patient: bool = False) -> None:
+        super().__init__(connection, Leases(connection, patient=patient))
 
     def renew(self, supervisor: str, posted: str | None) -> float | None:
         row = self._connection.row(QUERIES.renew_lease, {"id": supervisor, "posted": posted})

@@ -66,7 +66,7 @@ class ConcurrentLoop:
         self._limits: dict[int, int] = {}
         self._room = 0  # with that many running a claim did not fit: none is claimed until there are fewer
         self.done = self._settled = 0
-        self._unsure = False  # a claim failed, or only its answer was lost: we may hold claims that we do not know of
+        self._unsure = False  # we may hold claims that we do not know of
         self._awake = True
 
     def run(self) -> None:
@@ -222,17 +222,20 @@ class ConcurrentLoop:
         if settlements:
             self.counter.settled(settlements, exchange.lost, now)
         self.tell(settlements, exchange)
-        return self._held(exchange.claims) if self._unsure and want else exchange.claims
+        self._unsure = self._unsure or exchange.doubtful
+        if self._unsure and want:
+            self._give_back_others(exchange.claims)
+        return exchange.claims
 
-    def _held(self, claims: list[Claim]) -> list[Claim]:
-        """Add other claims that the table has for us: an earlier claim was committed, but its answer was lost."""
-        try:
+    def _give_back_others(self, claims: list[Claim]) -> None:
+        """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
+        Under another token, since they may have run.
+        """
+        with suppress(StoreError):
             held = self.store.held()
-        except StoreError:
-            return claims
-        self._unsure = False
-        known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
-        return claims + [claim for claim in held if (claim.job_id, claim.token) not in known]
+            self._unsure = False
+            known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
+            self.buffer.give_back(claim for claim in held if (claim.job_id, claim.token) not in known)
 
     def _rest(self) -> None:
         """Until a run has ended, a job has arrived that there is room for, or a signal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from urllib.parse import urlsplit
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.engine import open_engine
-from supervisor.store.base import Engine
+from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import shipped
 from supervisor.store.postgres import connection as connections
 from tests.postgres_server import Databases
@@ -103,6 +104,21 @@ def test_two_programs_migrate_at_the_same_time(engine: Engine) -> None:
         other.execute("CREATE TABLE beside (x integer)")
         assert engine.database.migrate() == [one.version for one in shipped("supervisor.store.postgres")]
     assert engine.database.migrate() == []
+
+
+def test_the_first_exchange_of_another_session_is_doubtful(engine: Engine, postgres: Databases) -> None:
+    """The server may have undone the last one: which holds also where nobody has seen an error."""
+    engine.database.migrate()
+    claims = engine.claims()
+
+    def exchange() -> bool:
+        return claims.settle_and_claim("w1", [], JobSelector(("tag",)), 1, 60.0, time.time()).doubtful
+
+    assert [exchange(), exchange()] == [False, False]
+    postgres.kill_backends(engine.url)
+    claims.limits([1])
+    assert [exchange(), exchange()] == [True, False]
+    claims.close()
 
 
 def test_a_lost_connection_is_unavailability_not_a_bug(engine: Engine, postgres: Databases) -> None:

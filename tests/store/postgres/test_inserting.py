@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 
 import psycopg
@@ -72,3 +73,29 @@ def test_copied_jobs_wake_whoever_sleeps(desk: Desk, engine: Engine) -> None:
     assert readable
     assert feed.drain()
     feed.close()
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_after_a_promotion_ids_go_on_far_above_those_that_the_old_primary_may_have_given(
+    desk: Desk, foreign: psycopg.Connection, count: int
+) -> None:
+    before = desk.put()
+    foreign.execute("SELECT setval('job_timeline', 77)")
+    ids = desk.producer.enqueue(several(count))
+    assert ids[0] > before + 10_000_000
+    assert desk.put() == ids[-1] + 1  # once
+
+
+def test_whoever_may_only_enqueue_can_do_so_after_a_promotion(desk: Desk, foreign: psycopg.Connection) -> None:
+    role = f"enqueuer_{os.getpid()}"
+    foreign.execute(
+        f"CREATE ROLE {role}; GRANT INSERT, SELECT ON jobs TO {role}; GRANT USAGE, SELECT ON jobs_id_seq TO {role};"
+        f" GRANT SELECT ON job_sleepers TO {role}"  # what was needed before there were promotions
+    )
+    try:
+        foreign.execute(f"SELECT setval('job_timeline', 77); SET ROLE {role}")
+        row = foreign.execute("INSERT INTO jobs (type) VALUES ('tag') RETURNING id").fetchone()
+    finally:
+        foreign.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+    assert row is not None
+    assert row[0] > 10_000_000

@@ -12,6 +12,7 @@ from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
+from supervisor.store.postgres.ownership import Leases
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
@@ -60,6 +61,20 @@ def test_the_jobs_of_a_lease_that_holds_are_not_taken(
     assert desk.maintenance.registry.supervisors() == []
     assert desk.claims.held_by("w1") == []  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
+
+
+def test_leases_that_ended_while_nobody_could_reach_the_server_are_waited_for(
+    desk: Desk, record: SupervisorRecord, foreign: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.one()
+    recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
+    times = iter([100.0, 104.0, 124.0, 128.0, 132.0, 136.0, 140.0])
+    monkeypatch.setitem(Leases.lives.__globals__, "boot_time", lambda: next(times))
+    assert recovery.run(NOW) == recovery.run(NOW) == Recovered()
+    foreign.execute(END)
+    for _ in range(4):  # from when it could ask again, as long as a lease
+        assert recovery.run(NOW) == Recovered()
+    assert recovery.run(NOW) == Recovered(1, 1)
 
 
 def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
