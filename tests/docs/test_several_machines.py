@@ -36,7 +36,8 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     url = own_postgres().fresh_database()
-    create, grant, paths, restored = (block.text for block in blocks("sql", document=PAGE) if block.mark == "run: postgres")
+    sql = [block.text for block in blocks("sql", document=PAGE) if block.mark == "run: postgres"]
+    create, grant, paths, restored = sql
     passwords = dict(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD '([^']+)'", create))
     roles = {role: _as(url, role, password) for role, password in passwords.items()}
     assert len(roles) == 4
