@@ -17,6 +17,7 @@ from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import SqlClaims
 from supervisor.store.sql.connection import Row, RowRefused
+from supervisor.store.sql.refused_rows import lock_jobs
 from supervisor.store.sql.rows import selected
 from supervisor.store.sql.settling import record_run, settle
 
@@ -95,6 +96,8 @@ class PostgresClaims(SqlClaims):
             return _noted(shared, marks, self._at_once(_arrays(plain) | claim))
         now = mark["now"]
         with self._connection.write() as raw:
+            if plain and others:
+                lock_jobs(QUERIES, raw, [s.job_id for s in settlements])
             first = _arrays(plain) | claim | {"want": 0}
             lost = _answer(raw.execute(QUERIES.settle_and_claim, first).fetchall()).lost if plain else []
             for s in runs:

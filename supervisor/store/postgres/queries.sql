@@ -624,6 +624,11 @@ GROUP BY 1, 2 ORDER BY 1, 2 LIMIT nullif(:limit::bigint, -1);
 SELECT minute FROM job_history
 WHERE minute < :before AND minute <> floor(minute / 3600.0) * 3600.0 ORDER BY minute LIMIT 1;
 
+-- name: lock_minutes
+-- Of two that roll up the same hour, the other one finds nothing any more.
+SELECT FROM job_history WHERE minute > :hour::double precision AND minute < :hour::double precision + 3600
+ORDER BY minute, type FOR UPDATE;
+
 -- name: add_hour
 -- The minutes of an hour are added to its first one, which then stands for the hour. The busiest types keep their names.
 INSERT INTO job_history AS h (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
@@ -763,17 +768,27 @@ WHERE r.number > :after ORDER BY r.number DESC LIMIT :limit;
 -- name: latest_run
 SELECT max(number) FROM job_runs;
 
+-- name: lock_jobs
+-- What is seen of them afterwards stays so until the transaction ends. In the order of ids, as everywhere: nobody waits
+-- for somebody who waits.
+SELECT id FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+ORDER BY id FOR NO KEY UPDATE;
+
 -- name: retry
--- Back to pending with its counters reset, unless its unique key is taken by now.
+-- Back to pending with their counters reset, but those whose unique key is taken by now. If two of them have the same
+-- one, all are refused.
 UPDATE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
-WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled')
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND status IN ('failed', 'quarantined', 'cancelled')
   AND NOT EXISTS (SELECT 1 FROM jobs twin
                   WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
-                    AND twin.status IN ('pending', 'running'));
+                    AND twin.status IN ('pending', 'running'))
+RETURNING id;
 
 -- name: rerun
 -- A retry of one job by hand: with another payload, or although it has succeeded.
@@ -782,23 +797,30 @@ UPDATE jobs SET
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
-WHERE id = :id AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done::boolean AND status = 'done'))
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done::boolean AND status = 'done'))
   AND NOT EXISTS (SELECT 1 FROM jobs twin
                   WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
-                    AND twin.status IN ('pending', 'running'));
+                    AND twin.status IN ('pending', 'running'))
+RETURNING id;
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now, cancel_requested_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
-WHERE id = :id AND status = 'pending';
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) AND status = 'pending'
+RETURNING id;
 
 -- name: request_cancel
 -- A running job keeps its status until it has really stopped.
 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :now)
-WHERE id = :id AND status = 'running';
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) AND status = 'running'
+RETURNING id;
 
 -- name: delete_finished
-DELETE FROM jobs WHERE id = :id AND status NOT IN ('pending', 'running');
+DELETE FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND status NOT IN ('pending', 'running')
+RETURNING id;
 
 -- name: prune
 -- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
@@ -842,12 +864,12 @@ WHERE j.status = 'failed' AND (j.completed_at, j.id) > (:failed_at::double preci
 ORDER BY j.completed_at, j.id LIMIT :limit;
 
 -- name: note_second_chance
-INSERT INTO job_second_chances (job_id, used) VALUES (:id, 1)
+INSERT INTO job_second_chances (job_id, used) SELECT value::bigint, 1 FROM json_array_elements_text(:ids::json)
 ON CONFLICT (job_id) DO UPDATE SET used = job_second_chances.used + 1;
 
 -- name: forget_second_chances
--- A job that is retried by hand starts again.
-DELETE FROM job_second_chances WHERE job_id = :id;
+-- Jobs that are retried by hand start again.
+DELETE FROM job_second_chances WHERE job_id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
 -- name: set_control
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)

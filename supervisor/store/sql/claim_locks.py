@@ -43,8 +43,11 @@ class SqlClaimLocks:
             with self._connection.write() as raw:
                 if supervisor:
                     self._require_dead(raw, supervisor)
-                written = [settle(self._queries, self._insert, raw, owner, s, now, worker) for s in settlements]
-                lost = [s.job_id for s, settled in zip(settlements, written, strict=True) if not settled]
+                lost = [
+                    s.job_id
+                    for s in sorted(settlements, key=lambda s: s.job_id)  # the order in which rows are locked
+                    if not settle(self._queries, self._insert, raw, owner, s, now, worker)
+                ]
                 raw.execute(self._queries.forget_worker, {"incarnation": owner})
         except StoreError as error:
             if not (isinstance(error, RowRefused) or self._connection.inserter.has_run_out()):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from supervisor.store.base import Cursor, JobSelector
 from supervisor.store.queries import Queries
 from supervisor.store.sql.alerts import SqlAlerts
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sql.refused_rows import one_by_one
+from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
 from supervisor.store.sql.rows import selected
 
 
@@ -34,7 +35,9 @@ class SqlFinishedJobs:
                 _prune_others(self._queries, raw, bounds)
             jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]
             delete = self._queries.delete_finished
-            deleted, _ = one_by_one(self._connection, jobs, lambda raw, job: raw.execute(delete, {"id": job}).rowcount)
+            deleted, _ = one_by_one(
+                self._connection, jobs, lambda raw, job: len(raw.execute(delete, {"ids": json.dumps([job])}).fetchall())
+            )
         return deleted, row[0]
 
     def redrive(
@@ -44,19 +47,27 @@ class SqlFinishedJobs:
         rows = self._connection.rows(self._queries.failed_after, which | selected(wanted))
         if not rows:
             return [], after
+        found = [row[1] for row in rows if row[2]]
         redriven: list[int] = []
-
-        def retry(raw: Transaction, job_id: int) -> int:
-            changed = raw.execute(self._queries.retry, {"id": job_id, "now": now}).rowcount
-            if changed:
-                raw.execute(self._queries.note_second_chance, {"id": job_id})
-            return changed
-
-        # They are few, and a constraint of the application's may refuse one of them.
-        for job_id in (row[1] for row in rows if row[2]):
-            if one_by_one(self._connection, [job_id], retry)[0]:
-                redriven.append(job_id)
+        try:
+            if found:
+                with self._connection.write() as raw:
+                    redriven = self._redrive(raw, found, now)
+        except RowRefused:  # a constraint of the application's refuses one of them
+            redriven = [
+                job
+                for job in found
+                if one_by_one(self._connection, [job], lambda raw, job: len(self._redrive(raw, [job], now)))[0]
+            ]
         return redriven, Cursor(rows[-1][0], rows[-1][1])
+
+    def _redrive(self, raw: Transaction, jobs: list[int], now: float) -> list[int]:
+        lock_jobs(self._queries, raw, jobs)
+        changed = raw.execute(self._queries.retry, {"ids": json.dumps(jobs), "now": now}).fetchall()
+        redriven = [job for (job,) in changed]
+        if redriven:
+            raw.execute(self._queries.note_second_chance, {"ids": json.dumps(redriven)})
+        return redriven
 
 
 def _prune_others(queries: Queries, raw: Transaction, bounds: dict[str, Any]) -> None:

@@ -40,7 +40,10 @@ class SqlHistory:
         if first is None:
             return 0
         known = {"hour": hour_of(first[0]), "types": MOST_TYPES}
+        lock = self._queries.statements.get("lock_minutes")  # where there may be several writers at a time
         with self._connection.write() as raw:
+            if lock is not None:
+                raw.execute(lock, known)
             raw.execute(self._queries.add_hour, known)
             return int(raw.execute(self._queries.forget_minutes, known).rowcount)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sql.refused_rows import one_by_one
+from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
 
 _BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
 
@@ -30,10 +31,12 @@ class SqlJobActions:
         )
 
     def cancel(self, job_id: int, now: float) -> Status:
+        which = {"ids": json.dumps([job_id]), "now": now}
         with self._connection.write() as raw:
-            if raw.execute(self._queries.cancel_pending, {"id": job_id, "now": now}).rowcount:
+            lock_jobs(self._queries, raw, [job_id])
+            if raw.execute(self._queries.cancel_pending, which).fetchall():
                 return Status.CANCELLED
-            if raw.execute(self._queries.request_cancel, {"id": job_id, "now": now}).rowcount:
+            if raw.execute(self._queries.request_cancel, which).fetchall():
                 return Status.RUNNING
             row = raw.execute(self._queries.job_status, {"id": job_id}).fetchone()
         if row is None:
@@ -54,24 +57,24 @@ class SqlJobActions:
         then: str = "",
         more: Mapping[str, object] = MappingProxyType({}),
     ) -> int:
-        """For each job run the queries until one changes it, then `then` if one did. Returns how many were changed."""
+        """Change each job by the first of the queries that does, then run `then` for those. Returns how many."""
         pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
 
-        def change(raw: Transaction, job_id: int) -> int:
-            parameters = {"id": job_id, "now": now, **more}
-            if not any(raw.execute(query, parameters).rowcount for query in queries):
-                return 0
-            if then:
-                raw.execute(then, parameters)
-            return 1
+        def change(raw: Transaction, batch: Sequence[int]) -> int:
+            lock_jobs(self._queries, raw, batch)
+            which = {"ids": json.dumps(batch), "now": now, **more}
+            found = [row[0] for query in queries for row in raw.execute(query, which).fetchall()]
+            if then and found:
+                raw.execute(then, {"ids": json.dumps(found)})
+            return len(found)
 
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             try:
                 with self._connection.write() as raw:
-                    changed += sum([change(raw, job_id) for job_id in batch])
+                    changed += change(raw, batch)
             except RowRefused:
-                some, others = one_by_one(self._connection, batch, change)
+                some, others = one_by_one(self._connection, batch, lambda raw, job_id: change(raw, [job_id]))
                 changed, refused = changed + some, refused + others
         for job_id, why in refused:
             raise StoreError(

@@ -7,15 +7,26 @@ transaction for each row, since a trigger may undo or ignore all of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from supervisor.domain.settlement import MAX_MESSAGE, clipped
+from supervisor.store.queries import Queries
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 
 Item = TypeVar("Item")
 
 IGNORED = "a trigger ignores the change"
+
+
+def lock_jobs(queries: Queries, raw: Transaction, ids: Sequence[int]) -> None:
+    """Lock these rows, where there may be several writers at a time: a first statement that leaves a job alone
+    and a second one that does not know its new state would both miss it.
+    """
+    query = queries.statements.get("lock_jobs")
+    if query is not None:
+        raw.execute(query, {"ids": json.dumps(ids)})
 
 
 def one_by_one(

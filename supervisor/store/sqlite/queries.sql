@@ -644,13 +644,14 @@ WHERE r.rowid > :after ORDER BY r.rowid DESC LIMIT :limit;
 SELECT max(rowid) FROM job_runs;
 
 -- name: retry
--- Back to pending with its counters reset. OR IGNORE: a unique key may be taken by now.
+-- Back to pending with their counters reset. OR IGNORE: a unique key may be taken by now.
 UPDATE OR IGNORE jobs SET
   status = 'pending', attempts = 0, crashes = 0, scheduled_at = :now,
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
-WHERE id = :id AND status IN ('failed', 'quarantined', 'cancelled');
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('failed', 'quarantined', 'cancelled')
+RETURNING id;
 
 -- name: rerun
 -- A retry of one job by hand: with another payload, or although it has succeeded.
@@ -659,21 +660,26 @@ UPDATE OR IGNORE jobs SET
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END,
   completed_at = NULL, cancel_requested_at = NULL, progress = NULL, progress_text = NULL, result = NULL,
   updated_at = :now
-WHERE id = :id AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done AND status = 'done'));
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done AND status = 'done'))
+RETURNING id;
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
   cancel_requested_at = :now,
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END
-WHERE id = :id AND status = 'pending';
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending'
+RETURNING id;
 
 -- name: request_cancel
 -- A running job keeps its status until it has really stopped.
 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :now)
-WHERE id = :id AND status = 'running';
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'running'
+RETURNING id;
 
 -- name: delete_finished
-DELETE FROM jobs WHERE id = :id AND status NOT IN ('pending', 'running');
+DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
+RETURNING id;
 
 -- name: prune
 -- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
@@ -724,12 +730,12 @@ WHERE j.status = 'failed' AND j.status IN ('failed', 'quarantined') AND (j.compl
 ORDER BY j.completed_at, j.id LIMIT :limit;
 
 -- name: note_second_chance
-INSERT INTO job_second_chances (job_id, used) VALUES (:id, 1)
+INSERT INTO job_second_chances (job_id, used) SELECT value, 1 FROM json_each(:ids) WHERE true
 ON CONFLICT (job_id) DO UPDATE SET used = used + 1;
 
 -- name: forget_second_chances
--- A job that is retried by hand starts again.
-DELETE FROM job_second_chances WHERE job_id = :id;
+-- Jobs that are retried by hand start again.
+DELETE FROM job_second_chances WHERE job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: set_control
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)

@@ -1,0 +1,192 @@
+"""Two who change the same rows at the same moment: each sees what the other has done, and they lock in one order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.domain.settlement import done, released
+from supervisor.store.base import Cursor, Engine, JobSelector
+from supervisor.store.postgres.connection import Transaction
+from supervisor.store.sql.job_actions import _BATCH
+from tests.store.kit import NOW, Desk, until
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+FREE = "SELECT id FROM jobs WHERE id = %s FOR UPDATE NOWAIT"
+
+
+class Meanwhile:
+    """A call in a thread, which waits for a row that another transaction has locked."""
+
+    def __init__(self, watch: psycopg.Connection, call: Callable[[], Any], waiting: int = 1) -> None:
+        self._answer: list[Any] = []
+        self._thread = threading.Thread(target=lambda: self._answer.append(call()))
+        self._thread.start()
+        until(lambda: watch.execute(WAITING).fetchone() == (waiting,))
+
+    def result(self) -> Any:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self._answer[0]
+
+
+@pytest.fixture
+def held(engine: Engine, desk: Desk) -> Iterator[psycopg.Connection]:
+    """A transaction that stays open until a test commits it."""
+    with closing(psycopg.connect(engine.url)) as connection:
+        yield connection
+
+
+def give_back(held: psycopg.Connection, job: int) -> None:
+    held.execute(
+        "UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = claim_token + 1 WHERE id = %s", (job,)
+    )
+
+
+def take(held: psycopg.Connection, job: int) -> None:
+    held.execute(
+        "UPDATE jobs SET status = 'running', locked_by = 'w2', claim_token = claim_token + 1 WHERE id = %s", (job,)
+    )
+
+
+class TestCancelling:
+    def test_a_job_that_is_just_being_given_back_is_cancelled(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
+    ) -> None:
+        job = desk.put()
+        desk.one()
+        give_back(held, job)
+        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel(job, NOW))
+        held.commit()
+        assert cancel.result() is Status.CANCELLED
+        assert desk.status(job) is Status.CANCELLED
+
+    def test_a_job_that_is_just_being_claimed_is_asked_to_stop(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
+    ) -> None:
+        job = desk.put()
+        take(held, job)
+        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel(job, NOW))
+        held.commit()
+        assert cancel.result() is Status.RUNNING
+        assert desk.job(job).cancel_requested_at == NOW
+
+    @pytest.mark.parametrize("change", [give_back, take])
+    def test_a_bulk_cancel_leaves_none_of_them_out(
+        self,
+        change: Callable[[psycopg.Connection, int], None],
+        desk: Desk,
+        foreign: psycopg.Connection,
+        held: psycopg.Connection,
+    ) -> None:
+        jobs = [desk.put() for _ in range(3)]
+        if change is give_back:
+            desk.claim(want=3)
+        change(held, jobs[1])
+        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel_all(jobs, NOW))
+        held.commit()
+        assert cancel.result() == 3
+        assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
+
+
+class TestTheOrderOfLocks:
+    """A row of a lower id is waited for before one of a higher id is locked, whoever asks."""
+
+    @pytest.fixture
+    def jobs(self, desk: Desk, held: psycopg.Connection) -> tuple[int, int]:
+        low, high = desk.put(), desk.put()
+        return low, high
+
+    def _waits(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, low: int, high: int, call: Any
+    ) -> Any:
+        held.execute(FREE, (low,))
+        waiting = Meanwhile(foreign, call)
+        assert foreign.execute(FREE, (high,)).fetchone() == (high,)
+        held.commit()
+        return waiting.result()
+
+    def test_of_a_bulk_cancel_in_any_order(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
+    ) -> None:
+        low, high = jobs
+        assert (
+            self._waits(desk, foreign, held, low, high, lambda: desk.operations.actions.cancel_all([high, low], NOW))
+            == 2
+        )
+
+    def test_of_a_worker_that_settles_successes_and_others(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
+    ) -> None:
+        low, high = jobs
+        first, second = desk.claim(want=2)
+        exchange = lambda: desk.settle(done(second, None), released(first))  # noqa: E731
+        assert self._waits(desk, foreign, held, low, high, exchange) == []
+
+    def test_of_whoever_settles_a_death(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
+    ) -> None:
+        low, high = jobs
+        ends = [released(claim) for claim in reversed(desk.claim(want=2))]
+        assert (
+            self._waits(desk, foreign, held, low, high, lambda: desk.maintenance.locks.settle_dead("w1", ends, NOW))
+            == 2
+        )
+
+
+@pytest.mark.parametrize("action", ["retry", "cancel", "delete", "redrive"])
+def test_many_jobs_are_changed_by_few_statements(
+    action: str, desk: Desk, foreign: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * _BATCH
+    status = "pending" if action == "cancel" else "failed"
+    foreign.execute(
+        "INSERT INTO jobs (type, status, completed_at) SELECT 'tag', %s, %s FROM generate_series(1, %s)",
+        (status, NOW - 1, count),
+    )
+    executed: list[str] = []
+    original = Transaction.execute
+
+    def counted(self: Transaction, sql: str, parameters: Any = (), /) -> psycopg.Cursor[Any]:
+        executed.append(sql)
+        return original(self, sql, parameters)
+
+    monkeypatch.setattr(Transaction, "execute", counted)
+    ids, actions, finished = list(range(1, count + 1)), desk.operations.actions, desk.maintenance.finished
+    changed = {
+        "retry": lambda: actions.retry(ids, NOW),
+        "cancel": lambda: actions.cancel_all(ids, NOW),
+        "delete": lambda: actions.delete(ids),
+        "redrive": lambda: len(finished.redrive(JobSelector(("tag",)), 1, Cursor(0.0, 0), NOW, count, NOW)[0]),
+    }[action]()
+    assert changed == count
+    assert len(executed) <= 10
+
+
+def test_of_those_with_one_key_the_first_is_retried(desk: Desk, foreign: psycopg.Connection) -> None:
+    foreign.execute(
+        "INSERT INTO jobs (type, status, unique_key) SELECT 'tag', 'failed', 'k' FROM generate_series(1, 3)"
+    )
+    other = desk.put()
+    desk.finish(other, Status.FAILED)
+    assert desk.operations.actions.retry([1, 2, 3, other], NOW) == 2
+    assert [desk.status(job).value for job in (1, 2, 3, other)] == ["pending", "failed", "failed", "pending"]
+
+
+def test_two_hosts_that_roll_up_one_hour_count_it_once(
+    desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection
+) -> None:
+    foreign.execute("INSERT INTO job_history VALUES (7200, 'tag', 1, 0, 0, 0, 1, 1), (7260, 'tag', 1, 0, 0, 0, 1, 1)")
+    held.execute("SELECT FROM job_history FOR UPDATE")
+    with closing(engine.maintenance()) as other:
+        one = Meanwhile(foreign, lambda: desk.maintenance.history.roll_up(1e6))
+        two = Meanwhile(foreign, lambda: other.history.roll_up(1e6), waiting=2)
+        held.commit()
+        assert sorted((one.result(), two.result())) == [0, 1]
+    assert foreign.execute("SELECT minute, done FROM job_history").fetchall() == [(7200.0, 2)]
