@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from supervisor import Status
 from tests.site_under_test import Site, wait_for
+from tests.store.kit import execute
 
 MakeSite = Callable[..., Site]
 POOL = """
@@ -569,3 +571,26 @@ async def on_loop(payload, ctx):
     site.verdict()
     assert site.told("worker_left", pool="many")
     assert not site.event("worker_died")
+
+
+@pytest.mark.each_engine
+@pytest.mark.parametrize("how", ["on_loop", "in_threads"])
+def test_a_job_with_the_id_of_a_deleted_one_gets_its_own_result(make_site: MakeSite, how: str, tmp_path: Path) -> None:
+    """Tokens begin anew with the row: the claim of the new job looks like that of the run of the deleted one."""
+    site = make_site(POOL.replace("NAME", how), HANDLERS)
+    old, new = tmp_path / "old", tmp_path / "new"
+    job = site.queue.enqueue("many", {"do": "wait", "until": str(old)})
+    site.start()
+    wait_for(lambda: site.runs("start", job))
+    payload = json.dumps({"do": "wait", "until": str(new)})
+    execute(site.queue.url, f"DELETE FROM jobs WHERE id = {job}")
+    execute(site.queue.url, f"INSERT INTO jobs (id, type, payload) VALUES ({job}, 'many', '{payload}')")
+    wait_for(lambda: len(site.runs("start", job)) == 2)
+    old.touch()
+    site.event("claim_lost", job=job)
+    site.done(site.queue.enqueue("many", {"do": "nothing"}))
+    assert site.job(job).status == Status.RUNNING
+    new.touch()
+    assert site.done(job).attempts == 1
+    tokens, pids = {run[0] for run in site.runs("end", job)}, {run[1] for run in site.runs("start", job)}
+    assert (len(tokens), len(pids)) == (2, 1)

@@ -186,13 +186,13 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def execute(engine: Engine, statement: str) -> None:
+def execute(url: str, statement: str) -> None:
     """One statement of another program's, on its own connection."""
-    if engine.url.startswith("sqlite:"):
-        with contextlib.closing(sqlite3.connect(engine.url.partition(":///")[2], isolation_level=None)) as connection:
+    if url.startswith("sqlite:"):
+        with contextlib.closing(sqlite3.connect(url.partition(":///")[2], isolation_level=None)) as connection:
             connection.execute(statement)
     else:
         import psycopg
 
-        with psycopg.connect(engine.url, autocommit=True) as server:
+        with psycopg.connect(url, autocommit=True) as server:
             server.execute(statement.encode())

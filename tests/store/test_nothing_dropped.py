@@ -23,7 +23,7 @@ def test_ids_that_others_have_taken_are_passed_over(desk: Desk, taken: int) -> N
     def take() -> int:
         latest = desk.put()
         numbers = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {taken}) "
-        execute(desk.engine, f"{numbers} INSERT INTO jobs (id, type) SELECT {latest} + i, 'copied' FROM n")
+        execute(desk.engine.url, f"{numbers} INSERT INTO jobs (id, type) SELECT {latest} + i, 'copied' FROM n")
         return latest + taken
 
     desk.put()
@@ -55,8 +55,8 @@ def test_ids_that_others_have_taken_are_passed_over(desk: Desk, taken: int) -> N
 @pytest.fixture
 def only_one(desk: Desk) -> Iterator[Callable[[], None]]:
     """An index of the application's, by which a type has one job at most."""
-    yield lambda: execute(desk.engine, "CREATE UNIQUE INDEX only_one ON jobs (type)")
-    execute(desk.engine, "DROP INDEX only_one")  # the database may be kept for the next test
+    yield lambda: execute(desk.engine.url, "CREATE UNIQUE INDEX only_one ON jobs (type)")
+    execute(desk.engine.url, "DROP INDEX only_one")  # the database may be kept for the next test
 
 
 def test_a_child_that_an_index_of_the_applications_refuses_fails_its_job(

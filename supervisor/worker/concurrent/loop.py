@@ -64,6 +64,7 @@ class ConcurrentLoop:
         self._most = self.pool.concurrency
         self._growth = MemoryWatch(self.pool.max_memory)
         self._limits: dict[int, int] = {}
+        self._void: set[tuple[int, int]] = set()  # (job, token) of runs whose job was deleted
         self._room = 0  # with that many running a claim did not fit: none is claimed until there are fewer
         self.done = self._settled = 0
         self._unsure = False  # we may hold claims that we do not know of
@@ -131,7 +132,7 @@ class ConcurrentLoop:
         """Settle what has ended, claim what there is room for, begin it. Whether there was anything."""
         self._awake = True
         ended = self._collect()
-        claims = self._exchange(self._want())
+        claims = self._distinct(self._exchange(self._want()))
         if claims:
             self._limits |= self.store.limits(claims)
             self.buffer.take(claims)
@@ -185,14 +186,32 @@ class ConcurrentLoop:
         while self.runner.finished and children < _MANY_CHILDREN:
             run = self.runner.finished.popleft()
             claim = run.claim
-            self.buffer.finish(run.settlement)
-            children += len(run.settlement.children)
+            if (claim.job_id, claim.token) in self._void:
+                self._void.discard((claim.job_id, claim.token))
+                self._settled += 1
+                self.log.warning("claim_lost", job=claim.job_id, result="discarded")
+            else:
+                self.buffer.finish(run.settlement)
+                children += len(run.settlement.children)
             ended += 1
             self.done += 1
             del self.runner.runs[claim.job_id, claim.token]
             self._limits.pop(claim.job_id, None)
             self.slot.work.end(self.done, (claim.job_id, claim.token), len(self.runner.runs))
         return ended
+
+    def _distinct(self, claims: list[Claim]) -> list[Claim]:
+        """Without those whose id and token a run of ours has: its job was deleted, and another was given its id, whose
+        tokens began anew. That one goes back, for a claim with another token, and nothing is settled for the run.
+        """
+        runs = self.runner.runs
+        void = [claim for claim in claims if (claim.job_id, claim.token) in runs]
+        if not void:
+            return claims
+        for claim in void:
+            self._void.add((claim.job_id, claim.token))
+            self.buffer.refuse(claim)
+        return [claim for claim in claims if claim not in void]
 
     def _exchange(self, want: int) -> list[Claim]:
         """Settle what has ended and claim more. Waits while the database fails, or until something happens."""
