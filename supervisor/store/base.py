@@ -387,8 +387,8 @@ class Engine(Protocol):
     def producer(self, *, create: bool = True) -> Producer:
         """With `create`, a missing database is made."""
 
-    def claims(self, patience: float | None = None) -> Claims:
-        """`patience` is how many seconds to wait for other writers, if not the default."""
+    def claims(self, patience: float | None = None, *, keep_done: bool = True) -> Claims:
+        """`patience`: seconds to wait for other writers. Without `keep_done`, jobs may be deleted with success."""
 
     def maintenance(self) -> MaintenanceStore: ...
 

@@ -65,6 +65,7 @@ class Templates:
             wakes={name: p.wake for name, p in pools.items()},
             news=self._news,
             log=settings.log,
+            keep_done=settings.retention.done != 0,
         )
         template = TemplateProcess(spec, self._engine, self._board, alone=isolated)
         self._reactor.watch(template.fileno())

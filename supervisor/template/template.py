@@ -66,6 +66,7 @@ class TemplateSpec(NamedTuple):
     wakes: Mapping[str, int]
     news: int
     log: LogSettings
+    keep_done: bool
 
     @property
     def any_pool(self) -> PoolSettings:
@@ -268,6 +269,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler=handler,
         device=spec.device,
         cautious=spec.cautious,
+        keep_done=template.keep_done,
         on_beat=ration.tell_dropped,
     )
     code = worker.run()

@@ -35,6 +35,7 @@ class ClaimStore:
     counter: Counter
     wakeups: Wakeups
     log: Any
+    keep_done: bool = True
 
     def __post_init__(self) -> None:
         self._pause = 0.0
@@ -47,7 +48,7 @@ class ClaimStore:
         self._store = self._persist(self._registered)
 
     def _registered(self) -> Claims:
-        store = self.engine.claims()
+        store = self.engine.claims(keep_done=self.keep_done)
         try:
             store.register(self.record)
         except StoreError:

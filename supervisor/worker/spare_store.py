@@ -15,10 +15,13 @@ class SpareStore:
     process must not use a store any more, because a handler has closed its files.
     """
 
-    def __init__(self, engine: Engine, owner: str, patience: float, closed: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, owner: str, patience: float, closed: Callable[[], bool], *, keep_done: bool = True
+    ) -> None:
         self._engine = engine
         self._owner = owner
         self._patience = patience
+        self._keep_done = keep_done
         self._closed = closed
         self._claims: Claims | None = None
 
@@ -40,5 +43,5 @@ class SpareStore:
         if self._closed():
             return None
         if self._claims is None:
-            self._claims = self._engine.claims(self._patience)
+            self._claims = self._engine.claims(self._patience, keep_done=self._keep_done)
         return self._claims

@@ -59,7 +59,8 @@ class Worker:
     `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
     has changed. It claims while the `gate` is open. `recorder` keeps what runs use and print, `row` counts them.
     A `cautious` one claims one job at a time, checks its process and commits before the next, so that a death shows
-    which job caused it. `on_beat` is called with every heartbeat, by another thread.
+    which job caused it. Without `keep_done`, jobs may be deleted when they have succeeded. `on_beat` is called with
+    every heartbeat, by another thread.
     """
 
     pool: PoolSettings
@@ -75,6 +76,7 @@ class Worker:
     handler: AnyHandler | None = None
     device: str | None = None
     cautious: bool = False
+    keep_done: bool = True
     on_beat: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -108,13 +110,20 @@ class Worker:
             self._counter,
             self._wakeups,
             self._log,
+            self.keep_done,
         )
         forks = forked.Forks(self._wakeups.handlers, FOREIGN)
         os.register_at_fork(
             before=forks.before, after_in_parent=forks.after_in_parent, after_in_child=partial(self._detach, forks)
         )
         beat_every = min(self.pool.heartbeat_timeout / 4, 5.0)
-        spare = SpareStore(self.engine, self.record.incarnation, min(0.5, beat_every), lambda: self._fitness.closed())
+        spare = SpareStore(
+            self.engine,
+            self.record.incarnation,
+            min(0.5, beat_every),
+            lambda: self._fitness.closed(),
+            keep_done=self.keep_done,
+        )
         self._hand_back = HandBack(
             spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log, self.gate.now
         )

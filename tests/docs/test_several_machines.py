@@ -65,6 +65,9 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
     assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_reader"]).returncode != 0
     assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_worker"]).returncode == 0
 
+    with Queue(roles["jobs_enqueuer"].partition("?")[0], create=False) as queue:  # as through a pooler
+        assert queue.enqueue("greet", {"name": "Bob"}) > job
+
 
 def _as(url: str, role: str, password: str) -> str:
     parts = urlsplit(url)

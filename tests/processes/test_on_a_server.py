@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from supervisor import Status
 from tests.postgres_server import Databases, Server
 from tests.site_under_test import Site, kill, wait_for
 
@@ -170,3 +171,17 @@ def test_sessions_that_are_ended_again_and_again_stop_nobody(
     # Nobody takes a worker's own new connection for a descriptor that a handler has replaced.
     assert not site.event("worker_died")
     assert site.rows("SELECT sum(crashes) FROM jobs") == [(0,)]
+
+
+def test_jobs_that_have_succeeded_are_deleted_if_none_are_kept(
+    on_a_server: Callable[..., Site],
+) -> None:
+    site = on_a_server(POOL + '[retention]\ndone = "0s"\n')
+    jobs = site.queue.enqueue_many("work", [{} for _ in range(50)])
+    supervisor = site.start()
+    wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE type = 'work'") == [(0,)], "an empty table")
+    assert all(site.runs("end", job) for job in jobs)
+    awaited = site.queue.enqueue("work", {"seconds": 1})
+    assert site.queue.wait(awaited, timeout=20).status is Status.DONE
+    assert site.stop(supervisor) == 0
+    assert site.rows("SELECT sum(done)::int FROM job_history WHERE type = 'work'") == [(51,)]

@@ -59,7 +59,7 @@ class PostgresEngine:
             raise
         return PostgresProducer(connection)
 
-    def claims(self, patience: float | None = None) -> PostgresClaims:
+    def claims(self, patience: float | None = None, *, keep_done: bool = True) -> PostgresClaims:
         connection = Connection(
             self._address,
             durable=False,
@@ -67,7 +67,7 @@ class PostgresEngine:
             patience=LOCK_TIMEOUT if patience is None else max(patience, 0.001),
         )
         connection.check()
-        return PostgresClaims(connection)
+        return PostgresClaims(connection, keep_done=keep_done)
 
     def maintenance(self) -> PostgresMaintenance:
         return PostgresMaintenance(self._address, self._listening or self._address)

@@ -29,8 +29,9 @@ class PostgresClaims(SqlClaims):
 
     _connection: Connection
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, keep_done: bool = True) -> None:
         super().__init__(connection)
+        self._keep_done = keep_done
         self._registered: str | None = None
         self._exchanged_in = 0  # which of the connection's sessions; none yet
         self._marks: dict[JobSelector, SharedMarks] = {}
@@ -64,7 +65,7 @@ class PostgresClaims(SqlClaims):
             "now": now,
             "expires_at": now + lock_time,
             "registered": registered,
-            "keep": True,
+            "keep": self._keep_done,
             "lock_timeout": None,
         }
         if self._marks_of(wanted).used:
@@ -92,6 +93,8 @@ class PostgresClaims(SqlClaims):
         claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
         claim |= shared.parameters(marks, want)
         plain, runs, others = _sorted(settlements)
+        if not self._keep_done:
+            runs = []  # they would be deleted with their jobs
         if not (runs or others):
             return _noted(shared, marks, self._at_once(_arrays(plain) | claim))
         now = mark["now"]
@@ -106,6 +109,8 @@ class PostgresClaims(SqlClaims):
             for s in others:
                 if not settle(QUERIES, self._connection.inserter.insert, raw, mark["owner"], s, now, self._worker):
                     lost.append(s.job_id)
+                elif s.status is Status.DONE and not self._keep_done:
+                    raw.execute(QUERIES.delete_done, {"id": s.job_id})
             rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if want > 0 else []
         return _noted(shared, marks, rows)._replace(lost=lost)
 

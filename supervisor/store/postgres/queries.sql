@@ -95,6 +95,12 @@ FROM supervisor_settle_and_claim_v3(
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
   :from_ids::bigint[], :most::bigint);
 
+-- name: delete_done
+-- At once, unless somebody waits for the end of a job: then it is pruned later.
+DELETE FROM jobs
+WHERE id = :id AND status = 'done'
+  AND (SELECT last_value FROM job_watchers) <= extract(epoch FROM clock_timestamp());
+
 -- name: await_claims
 -- Of a worker that has died: until none is on its way any more. Those that come later find it is not registered.
 SELECT pg_advisory_xact_lock(hashtextextended(:owner, 7308604897285366887));
