@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def drain(
     host = host or own_host(target.url())
     with target.operations() as operations:
         try:
-            changed = draining.drain(operations, host, time.time(), force=force)
+            changed = draining.drain(operations, host, operations.statistics.now(), force=force)
         except UnknownHost as error:
             raise wrong_usage(error.problems[0], "--force drains it anyway") from None
         if wait:

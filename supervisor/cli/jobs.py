@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,13 +81,14 @@ def list_jobs(
 
     with target.operations() as operations:
         found = operations.jobs.latest(status=status, type=type, before=before, limit=limit, tags=tuple(tag or ()))
+        now = operations.statistics.now()
     if as_json:
         document([job.as_json() for job in found])
         return
     if not found:
         line("no jobs")
         return
-    tables.jobs(found, time.time())
+    tables.jobs(found, now)
     if len(found) == limit and found[-1].id > 1:
         line(f"older jobs: --before {found[-1].id}")
 
@@ -113,7 +113,8 @@ def show(
 
     with target.operations() as operations:
         job, attempts, runs, worker, doing = everything(operations, job_id)
-        waits = why_waiting(operations, job, time.time())
+        now = operations.statistics.now()
+        waits = why_waiting(operations, job, now)
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
     try:
@@ -126,7 +127,7 @@ def show(
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
     held = tables.Held(worker, waits, limits)
-    tables.job(job, time.time(), trials(runs, attempts), held)
+    tables.job(job, now, trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)
@@ -157,11 +158,11 @@ def retry(
         if all_:
             ids = _all(operations, "retry", status, type)
             confirm("retry", len(ids), yes=yes)
-            retried = operations.actions.retry(ids, time.time())
+            retried = operations.actions.retry(ids, operations.statistics.now())
         else:
             commands.check(operations, "retry", ids)
             confirm("retry", len(ids), yes=yes)
-            retried = commands.retry(operations, ids, time.time())
+            retried = commands.retry(operations, ids, operations.statistics.now())
     skipped = len(ids) - retried
     text = f"{counted(retried, 'job')} pending again{_skipped(skipped)}"
     result({"retried": retried, "skipped": skipped}, text, as_json=as_json)
@@ -218,14 +219,14 @@ def cancel(
         if all_:
             ids = _all(operations, "cancel", status, type)
             confirm("cancel", len(ids), yes=yes)
-            changed = operations.actions.cancel_all(ids, time.time())
+            changed = operations.actions.cancel_all(ids, operations.statistics.now())
             told: object = {"cancelled": changed, "skipped": len(ids) - changed}
             text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(len(ids) - changed)
             result(told, text, as_json=as_json)
             return
         commands.check(operations, "cancel", ids)
         confirm("cancel", len(ids), yes=yes)
-        now = time.time()
+        now = operations.statistics.now()
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
     asked = "is running and was asked to stop; it is interrupted if it has not done so after 5 seconds"
     texts = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]

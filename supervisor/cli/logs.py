@@ -87,7 +87,7 @@ def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: J
     while job is None or not job.status.finished:
         if time.monotonic() >= next_note:
             next_note = time.monotonic() + _NOTES_EVERY
-            why = "" if job is None else why_waiting(operations, job, time.time())
+            why = "" if job is None else why_waiting(operations, job, operations.statistics.now())
             news = {
                 "too much was printed at once; some runs are left out" if reader.skipped else "",
                 _UNSEEN if reader.unseen else "",

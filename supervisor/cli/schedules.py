@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -30,8 +29,8 @@ def list_schedules(target: Target, as_json: AsJson = False) -> None:
     from supervisor.cli.columns import table
     from supervisor.ops.views import schedules_of
 
-    now = time.time()
     with target.operations() as operations:
+        now = operations.statistics.now()
         views = schedules_of(operations.schedules.planned(), now)
     if as_json:
         document(views)
@@ -62,7 +61,7 @@ def _set(target: Target, name: str, *, paused: bool, as_json: bool) -> None:
     from supervisor.ops import commands
 
     with target.operations() as operations:
-        changed = commands.pause_schedule(operations, name, paused, time.time())
+        changed = commands.pause_schedule(operations, name, paused, operations.statistics.now())
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
     text = f"the schedule {name} {done if changed else unchanged}"
     result({"name": name, "paused": paused, "changed": changed}, text, as_json=as_json)
@@ -78,5 +77,5 @@ def run(target: Target, name: Name, as_json: AsJson = False) -> None:
     from supervisor.ops import commands
 
     with target.operations() as operations:
-        job_id = commands.run_schedule(operations, name, time.time())
+        job_id = commands.run_schedule(operations, name, operations.statistics.now())
     result({"id": job_id}, str(job_id), as_json=as_json)

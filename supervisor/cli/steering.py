@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +57,7 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host:
     with target.operations() as operations:
         try:
             changed = commands.pause(
-                operations, type_, paused, time.time(), configured=configured, force=force, host=host
+                operations, type_, paused, operations.statistics.now(), configured=configured, force=force, host=host
             )
         except (commands.UnknownType, UnknownHost) as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
@@ -105,7 +104,7 @@ def scale(
     with target.operations() as operations:
         configured = () if settings is None else settings.pools
         before = operations.controls.current()
-        commands.scale(operations, pool, workers, configured, time.time(), host=host)
+        commands.scale(operations, pool, workers, configured, operations.statistics.now(), host=host)
     holds = before.sizes.get(pool) if workers is None and host else workers
     text = f"pool {pool} " + ("scales automatically" if holds is None else f"now has {counted(holds, 'worker')}")
     if host:
@@ -140,7 +139,7 @@ def reload(
     from supervisor.ops import commands
 
     with target.operations() as operations:
-        asked = commands.reload(operations, time.time())
+        asked = commands.reload(operations, operations.statistics.now())
         outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
     told = {str(pid): outcome for pid, outcome in outcomes.items()}
     lines = [f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}" for record in asked]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +41,9 @@ def purge(
     from supervisor.ops import commands
 
     statuses = [Status(state) for state in status or ()]
-    which = commands.purgeable(older_than, statuses, type, time.time())
+    commands.purgeable(older_than, statuses, type, 0.0)  # a mistake is told before the database is opened
     with target.operations() as operations:
+        which = commands.purgeable(older_than, statuses, type, operations.statistics.now())
         ids = operations.jobs.ids(which)
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
@@ -98,7 +97,7 @@ class Administration:
         Returns its new status. Raises JobNotFound, and Conflict if it has finished.
         """
         job_id = job_id_of(job_id)
-        return self._changed(lambda operations: operations.actions.cancel(job_id, time.time()))
+        return self._changed(lambda operations: operations.actions.cancel(job_id, operations.statistics.now()))
 
     def retry(self, job_id: int) -> None:
         """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset.
@@ -111,7 +110,7 @@ class Administration:
 
         def retry(operations: Operations) -> None:
             commands.check(operations, "retry", [job_id])
-            commands.retry(operations, [job_id], time.time())
+            commands.retry(operations, [job_id], operations.statistics.now())
 
         self._changed(retry)
 
@@ -147,7 +146,9 @@ class Administration:
         from supervisor.ops import commands
 
         return self._changed(
-            lambda operations: commands.pause(operations, type_, paused, time.time(), force=force, host=host)
+            lambda operations: commands.pause(
+                operations, type_, paused, operations.statistics.now(), force=force, host=host
+            )
         )
 
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:

@@ -118,7 +118,7 @@ def gather(
 
     `configured` are the pools that count as those that take jobs if those of running supervisors are not known.
     """
-    now = time.time() if now is None else now
+    now = operations.statistics.now() if now is None else now
     costs = costs or Costs()
     controls = operations.controls.current()
     paused = controls.paused

@@ -351,6 +351,11 @@ class Statistics(Protocol):
     def anomalies(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
         """Rows that should not be there; may take seconds on a large table."""
 
+    def now(self) -> float:
+        """Unix seconds by the clock that decides when jobs are due: a server's, otherwise this machine's. A command
+        writes this time, and compares it with those of jobs: the clock of an operator's machine may be wrong.
+        """
+
     def server(self) -> ServerState | None:
         """None for an engine without a server."""
 

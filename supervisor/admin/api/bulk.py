@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from functools import partial
 
@@ -77,7 +76,7 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
 
 
 def _change_part(operations: Operations, what: commands.Change, ids: list[int]) -> int:
-    return commands.change(operations, what, ids, time.time())
+    return commands.change(operations, what, ids, operations.statistics.now())
 
 
 async def _confirm(

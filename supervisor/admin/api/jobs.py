@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Query
@@ -142,7 +141,7 @@ async def retry(state: TheState, job_id: JobId, body: Annotated[models.Retry | N
     payload = payload_of(wanted.payload) if "payload" in wanted.model_fields_set else None
 
     def act(operations: Operations) -> None:
-        commands.rerun(operations, job_id, time.time(), payload=payload, done=wanted.done)
+        commands.rerun(operations, job_id, operations.statistics.now(), payload=payload, done=wanted.done)
 
     await state.executor.ask(act)
     return answer({"id": job_id, "status": "pending"})
@@ -154,6 +153,6 @@ async def cancel(state: TheState, job_id: JobId, body: NoBody = None) -> JSONRes
 
     def act(operations: Operations) -> Any:
         commands.check(operations, "cancel", [job_id])
-        return operations.actions.cancel(job_id, time.time())
+        return operations.actions.cancel(job_id, operations.statistics.now())
 
     return answer({"id": job_id, "status": await state.executor.ask(act)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -49,7 +48,7 @@ async def change_pool(
     """
 
     def act(operations: Operations) -> dict[str, Any]:
-        now = time.time()
+        now = operations.statistics.now()
         given = change.model_fields_set
         if "paused" in given:
             commands.check_scale(operations, name, change.workers, state.pools)
@@ -83,7 +82,9 @@ async def change_type(
     """Pause or resume a type. Takes effect immediately, on one host within a second."""
 
     def act(operations: Operations) -> bool:
-        return commands.pause(operations, type, change.paused, time.time(), force=change.force, host=change.host)
+        return commands.pause(
+            operations, type, change.paused, operations.statistics.now(), force=change.force, host=change.host
+        )
 
     changed = await state.executor.ask(act)
     return answer({"type": type, "paused": change.paused, "changed": changed} | _where(change.host))

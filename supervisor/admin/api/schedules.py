@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path
@@ -35,7 +34,7 @@ async def list_schedules(state: TheState) -> JSONResponse:
 async def change_schedule(state: TheState, name: Name, change: models.ScheduleChange) -> JSONResponse:
     """Pause or resume a schedule. Missed times of a resumed one are handled according to its `misfire`."""
     changed = await state.executor.ask(
-        lambda operations: commands.pause_schedule(operations, name, change.paused, time.time())
+        lambda operations: commands.pause_schedule(operations, name, change.paused, operations.statistics.now())
     )
     return answer({"name": name, "paused": change.paused, "changed": changed})
 
@@ -45,5 +44,7 @@ async def run_schedule(
     state: TheState, name: Name, body: Annotated[models.Empty | None, Body()] = None
 ) -> JSONResponse:
     """Enqueue the schedule's job now, also while it is paused. Its next time stays."""
-    job_id = await state.executor.ask(lambda operations: commands.run_schedule(operations, name, time.time()))
+    job_id = await state.executor.ask(
+        lambda operations: commands.run_schedule(operations, name, operations.statistics.now())
+    )
     return answer({"id": job_id, "duplicate": False}, 201, {"Location": f"/api/admin/jobs/{job_id}"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from math import ceil, inf
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from starlette.responses import JSONResponse
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.models import Moment
 from supervisor.admin.api.problems import each_once, reading
-from supervisor.admin.state import TheState
+from supervisor.admin.state import AppState, TheState
 from supervisor.domain.history import HOUR, Minute, hour_of
 from supervisor.ops.views import TypeView, largest
 from supervisor.store.base import ErrorGroup
@@ -104,7 +103,7 @@ async def stats(state: TheState) -> JSONResponse:
 @router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
 async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
-    since = time.time() - DAY if query.since is None else float(query.since)
+    since = float(query.since) if query.since is not None else await _now(state) - DAY
     groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
     return answer({"since": since, "groups": groups})
 
@@ -112,7 +111,7 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
 @router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
-    since = time.time() - HOUR if query.since is None else float(query.since)
+    since = float(query.since) if query.since is not None else await _now(state) - HOUR
     until = inf if query.until is None else float(query.until)
     found = await state.executor.ask(lambda operations: operations.history.minutes(since, until, MOST_ROWS + 1))
     minutes, following = bounded(found)
@@ -122,11 +121,15 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
 @router.get("/history/hours", response_model=HistoryHours, responses=reading(422), dependencies=[each_once()])
 async def hours(state: TheState, query: Annotated[HoursQuery, Query()]) -> JSONResponse:
     """The same by the hour; the current hour is included as far as it has come."""
-    since = hour_of(time.time() - DAY if query.since is None else float(query.since))
+    since = hour_of(float(query.since) if query.since is not None else await _now(state) - DAY)
     until = inf if query.until is None else HOUR * ceil(float(query.until) / HOUR)
     found = await state.executor.ask(lambda operations: operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
     rows, following = bounded(found)
     return answer({"since": since, "hours": rows, "next": following})
+
+
+async def _now(state: AppState) -> float:
+    return await state.executor.ask(lambda operations: operations.statistics.now())
 
 
 def bounded(rows: list[Minute]) -> tuple[list[Minute], float | None]:

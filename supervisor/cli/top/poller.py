@@ -117,7 +117,8 @@ class Poller:
 
     def _perform(self, action: Action) -> None:
         try:
-            answer = action.perform(self._open(), time.time())
+            operations = self._open()
+            answer = action.perform(operations, operations.statistics.now())
         except (QueueError, OSError) as error:
             if isinstance(error, (StoreError, OSError)):
                 self._failed(error)

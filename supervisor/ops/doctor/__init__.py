@@ -23,9 +23,7 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     from supervisor.config.reader import survey
     from supervisor.ops.doctor import clock, environment, place
 
-    found = [environment.interpreter(), environment.sqlite_library(), environment.names(), clock.shown()]
-    if (other := environment.other_sqlite()) is not None:
-        found.append(other)
+    found = [environment.interpreter(), environment.names(), clock.shown()]
     url, settings, problems = database, None, list[str]()
     try:
         read = survey(locate(config), database)
@@ -39,6 +37,8 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     if config is not None or database is None:  # otherwise the database alone is meant
         advice = "fix it; `supervisor check` also checks the handlers"
         found += [fault("configuration", problem, advice) for problem in problems]
+    if not (url or "").startswith(("postgresql:", "postgres:")):
+        found[1:1] = filter(None, (environment.sqlite_library(), environment.other_sqlite()))
     if url:
         try:
             found += place.examine(url, settings)

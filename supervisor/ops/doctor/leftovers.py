@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -62,7 +61,7 @@ def _strays(engine: Engine, supervisors: list[SupervisorRecord]) -> Iterator[Fin
 
 
 def _rows(operations: Operations, settings: Settings | None, living: set[str]) -> Iterator[Finding]:
-    now = time.time()
+    now = operations.statistics.now()
     found = operations.statistics.anomalies(now, _LATE, *_retention(settings, now))
     abandoned = sum(count for owner, count in found.held.items() if owner not in living)
     start = "" if living else "start a supervisor: "

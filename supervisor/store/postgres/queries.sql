@@ -461,6 +461,10 @@ FROM groups g WHERE g.priority IS NOT NULL
 UNION ALL
 SELECT j.type, j.requires, j.priority, NULL FROM jobs j WHERE j.status = 'running' GROUP BY 1, 2, 3;
 
+-- name: clock
+-- By which jobs are due, whatever the clock of the machine shows that asks.
+SELECT extract(epoch FROM clock_timestamp())::double precision;
+
 -- name: server_state
 -- The server's clock, whether it is a standby or read-only, its sessions, and which part of the queue of notifications
 -- is in use.

@@ -17,6 +17,10 @@ class PostgresStatistics(SqlStatistics):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, lambda: 0)
 
+    def now(self) -> float:
+        [(now,)] = self._connection.rows(QUERIES.clock)
+        return float(now)
+
     def server(self) -> ServerState | None:
         """Raises StoreError."""
         [row] = self._connection.rows(QUERIES.server_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -65,6 +66,9 @@ class SqlStatistics:
             overdue=counted(self._queries.count_overdue),
             future=counted(self._queries.count_future),
         )
+
+    def now(self) -> float:
+        return time.time()
 
     def server(self) -> ServerState | None:
         return None

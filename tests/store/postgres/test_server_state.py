@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
-from supervisor.ops.doctor import place
+from supervisor.ops.doctor import examine, place
 from supervisor.store.base import Engine
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
@@ -64,6 +65,11 @@ def test_a_user_who_does_not_own_the_tables_is_told_that_autovacuum_has_to_do(
 def test_the_doctor_finds_nothing_wrong_with_a_sound_server(desk: Desk, engine: Engine) -> None:
     assert "this host's agrees with the server's" in facts(engine, "ok")
     assert "the running supervisors need 0 at most" in facts(engine, "ok")
+
+
+def test_the_doctor_says_nothing_of_sqlite_on_a_server(desk: Desk, engine: Engine, tmp_path: Path) -> None:
+    assert not [finding for finding in examine(None, engine.url) if "sqlite" in f"{finding}".lower()]
+    assert [finding for finding in examine(None, f"sqlite:///{tmp_path}/jobs.db") if finding.about == "sqlite"]
 
 
 def test_the_doctor_names_a_lease_that_has_ended(desk: Desk, engine: Engine, foreign: psycopg.Connection) -> None:
