@@ -8,6 +8,7 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.base import FinishedJobs
 
 _ROWS = 2000  # per run
+_REST = 0.2  # seconds between two runs while there is something to delete: others write, too
 _NEVER = 0.0
 
 
@@ -29,6 +30,10 @@ class Pruner(Duty):
         self._done = done
         self._failed = failed
         self._reached = 0
+        self._again: float | None = None
+
+    def next_at(self, now: float) -> float | None:
+        return self._again
 
     def run(self, now: float) -> Pruned:
         """`now` is Unix seconds."""
@@ -40,4 +45,5 @@ class Pruner(Duty):
             _NEVER if self._done is None else now - self._done,
             _NEVER if self._failed is None else now - self._failed,
         )
+        self._again = now + _REST if deleted else None
         return Pruned(deleted, self._reached)
