@@ -22,7 +22,7 @@ from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres import arrays
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
-from supervisor.store.postgres.inserting import Inserter
+from supervisor.store.postgres.inserting import Inserted, Inserter
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.system import released
@@ -109,6 +109,12 @@ class Connection:
         self.inserter = Inserter(self)
         self._announce = announce
         self._settings = {
+            # What a role or a database may have set otherwise, and our statements rely on: each sees what has been
+            # committed; times are equal to what they were; texts and lists mean what they say.
+            "default_transaction_isolation": "read committed",
+            "extra_float_digits": "1",
+            "array_nulls": "on",
+            "standard_conforming_strings": "on",
             # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
             "jit": "off",
             "lock_timeout": f"{patience * 1000:.0f}",
@@ -149,7 +155,12 @@ class Connection:
         """What begins a transaction."""
         if not self._session.pooled:
             return "BEGIN"
-        return "; ".join(["BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())])
+        return "; ".join(
+            [
+                "BEGIN",
+                *(f"SET LOCAL {name.removeprefix('default_')} = '{value}'" for name, value in self._settings.items()),
+            ]
+        )
 
     def _connect(self) -> psycopg.Connection[Row]:
         where = self.address.shown
@@ -185,6 +196,11 @@ class Connection:
         self._session.pooled = pooled = row[0] != welcomed
         if pooled:
             raw.prepare_threshold = None
+            if row[2] != self._settings["default_transaction_isolation"]:
+                raise StoreError(
+                    f"{self.address.shown}: behind a pooler, transactions must be read committed by default: "
+                    "ALTER ROLE … SET default_transaction_isolation = 'read committed'"
+                )
             wanted = _SEARCH_PATH.search(str(self.address.options.get("options", "")))
             if wanted and wanted[1] != row[1].replace(" ", ""):
                 raise StoreError(
@@ -273,7 +289,7 @@ class Transaction:
     def __init__(self, connection: Connection, *, announce: bool) -> None:
         self._connection = connection
         self._announce = announce
-        self.number = ""  # the server's, as told by an INSERT
+        self.inserted: Inserted | None = None  # as told by an INSERT
 
     def __enter__(self) -> Transaction:
         connection = self._connection
@@ -337,7 +353,7 @@ class Transaction:
         """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
         from supervisor.store.postgres.doubt import resolve  # rarely needed
 
-        resolve(self._connection, self.number, error)
+        resolve(self._connection, self.inserted, error)
 
     def _undo(self, error: BaseException) -> None:
         try:

@@ -1,4 +1,6 @@
-"""A commit whose answer was lost: the server knows what became of the transaction, by its number."""
+"""A commit whose answer was lost: the server knows what became of the transaction, by its number.
+
+After a crash or a failover another transaction may have that number, so a job that was inserted must be there, too."""
 
 from __future__ import annotations
 
@@ -10,29 +12,32 @@ from supervisor.store.postgres.driver_errors import translated
 
 if TYPE_CHECKING:
     from supervisor.store.postgres.connection import Connection
+    from supervisor.store.postgres.inserting import Inserted
 
 _PATIENCE = 5.0  # seconds until the server can be asked
 
 
-def resolve(connection: Connection, number: str, error: BaseException) -> None:
+def resolve(connection: Connection, inserted: Inserted | None, error: BaseException) -> None:
     """Returns if the transaction has committed.
 
     Raises StoreError if it has not, or if it inserted nothing that must not be inserted twice; EnqueueUncertain if
     nobody can tell.
     """
     failed = translated(error, connection.address.shown)
-    if not number:
+    if inserted is None:
         raise failed from None
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         try:
-            row = connection.row(connection.queries.transaction_status, {"transaction": number})
+            row = connection.row(connection.queries.transaction_status, inserted._asdict())
         except StoreError:
             time.sleep(0.1)
             continue
         status = row[0] if row else None
-        if status == "committed":
-            return
+        if row and status == "committed":
+            if row[1]:
+                return
+            break
         if status == "aborted":
             raise failed from None
         if status is None:

@@ -12,17 +12,18 @@ import psycopg
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 
 # Another transaction is in the way, or was; trying again is right.
-_BUSY = {"40001", "40P01", "55P03", "57014"}
+_BUSY = {"40001", "40P01", "55P03"}
 # By class: connection lost, no resources, the operator intervenes.
 _UNAVAILABLE = {"08", "53", "57", "58"}
 # A violated constraint, a value out of range, a trigger of the application's, an entry too large for an index.
 _OF_A_ROW = {"22", "23", "38", "39", "44", "54", "P0"}
-_LOST = {"57P01", "57P02", "57P03", "57P05", "25P03"}
+_LOST = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _HINTS = {
     "25006": "it is read-only: a standby? name the primary, or add target_session_attrs=read-write to the URL",
     "42P01": "the job tables are missing; run `supervisor migrate`",
     "42883": "functions of the job tables are missing; run `supervisor migrate`",
     "42501": "this user lacks a right; docs/postgresql.md lists them",
+    "57014": "it took longer than a minute, or somebody has cancelled it",
     "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }

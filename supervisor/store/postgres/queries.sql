@@ -5,15 +5,15 @@
 -- Enqueueing ---------------------------------------------------------------------------------------
 
 -- name: insert_job
--- A duplicate of an unfinished (type, unique_key) inserts nothing. The transaction's number tells what became of it if
--- the answer to its commit is lost.
+-- A duplicate of an unfinished (type, unique_key) inserts nothing. The transaction's number and the job's time
+-- tell what became of it if the answer to its commit is lost.
 INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
                   meta)
 VALUES (:type, :payload, :priority, :requires, coalesce(:due::double precision, :now::double precision, extract(epoch FROM now())),
         :max_attempts::bigint, :unique_key::text, coalesce(:now::double precision, extract(epoch FROM now())),
         coalesce(:now::double precision, extract(epoch FROM now())), :meta::text)
 ON CONFLICT DO NOTHING
-RETURNING id, pg_current_xact_id()::text;
+RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: skip_ids
 -- Pass over this many ids. Returns how many of them are taken: rows came with ids of their own, as from a restored copy.
@@ -30,7 +30,7 @@ FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now()))) AS c (
             :max_attempts::bigint[], :metas::text[])
      WITH ORDINALITY AS u (type, payload, priority, requires, due, max_attempts, meta, place)
 ORDER BY u.place
-RETURNING id, pg_current_xact_id()::text;
+RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: insert_alike
 -- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
@@ -41,7 +41,7 @@ SELECT :type, CASE json_typeof(e.value) WHEN 'string' THEN e.value #>> '{}' ELSE
 FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now()))) AS c (now),
      json_array_elements(:payloads::json) WITH ORDINALITY AS e (value, place)
 ORDER BY e.place
-RETURNING id, pg_current_xact_id()::text;
+RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: reserve_ids
 -- Ids for a COPY, in ascending order, the time of its jobs, and the transaction's number.
@@ -58,8 +58,9 @@ SELECT id FROM jobs
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
 
 -- name: transaction_status
--- committed, aborted, in progress, or NULL if it was too long ago.
-SELECT pg_xact_status(:transaction::text::xid8);
+-- committed, aborted, in progress, or NULL if it was too long ago; and whether a job that it inserted is there: after a
+-- crash or a failover, another transaction may have its number.
+SELECT pg_xact_status(:transaction::text::xid8), EXISTS (SELECT FROM jobs WHERE id = :id AND created_at = :created_at);
 
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
@@ -341,9 +342,11 @@ SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_s
 FROM job_workers WHERE incarnation = :incarnation;
 
 -- name: end_sessions
--- Of a process that has died: a claim of it may still be on its way, or wait for a row.
-SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
-WHERE application_name = :session AND datname = current_database() AND usename = current_user AND pid <> pg_backend_pid();
+-- Of a process that has died: a claim of it may still be on its way, or wait for a row. Sessions of another user are
+-- ended if this one may do that.
+SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a JOIN pg_roles r ON r.oid = a.usesysid
+WHERE a.application_name = :session AND a.datname = current_database() AND a.pid <> pg_backend_pid()
+  AND (pg_has_role(a.usesysid, 'USAGE') OR (NOT r.rolsuper AND pg_has_role('pg_signal_backend', 'USAGE')));
 
 -- name: forget_worker
 DELETE FROM job_workers WHERE incarnation = :incarnation;
@@ -399,7 +402,7 @@ SELECT type, count(DISTINCT job), (array_agg(job ORDER BY error DESC))[1], (arra
 FROM (SELECT j.type, j.id AS job, left(e.message, 1000) AS message, e.id AS error
       FROM job_errors e JOIN jobs j ON j.id = e.job_id
       WHERE e.id > :after AND e.id <= :until AND j.status = :status AND (:type::text IS NULL OR j.type = :type::text)
-        AND NOT coalesce(j.meta::json -> 'alert' IS NOT NULL, false)) AS found
+        AND supervisor_json_v1(j.meta) -> 'alert' IS NULL) AS found
 GROUP BY type;
 
 
@@ -684,7 +687,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
-  AND (:tags::text = '[]' OR coalesce(meta::jsonb -> 'tags' @> :tags::jsonb, false))
+  AND (:tags::text = '[]' OR coalesce(supervisor_json_v1(meta) -> 'tags' @> supervisor_json_v1(:tags), false))
 ORDER BY id DESC;
 
 -- name: match_stretch
@@ -703,7 +706,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
-  AND (:tags::text = '[]' OR coalesce(meta::jsonb -> 'tags' @> :tags::jsonb, false))
+  AND (:tags::text = '[]' OR coalesce(supervisor_json_v1(meta) -> 'tags' @> supervisor_json_v1(:tags), false))
 ORDER BY id DESC;
 
 -- name: arrange
@@ -973,9 +976,9 @@ LISTEN job_supervisor;
 -- The database itself ------------------------------------------------------------------------------
 
 -- name: open_session
--- The number of the session, and its search path. Settings are made only in the session that has welcomed us: behind a
+-- The number of the session, its search path and isolation. Settings are made only in the session that has welcomed us: behind a
 -- pooler, the one that answers serves others too.
-SELECT pg_backend_pid(), current_setting('search_path'),
+SELECT pg_backend_pid(), current_setting('search_path'), current_setting('default_transaction_isolation'),
        (SELECT count(set_config(s.key, s.value, false)) FROM json_each_text(:settings::json) AS s
         WHERE pg_backend_pid() = :backend::bigint);
 
@@ -995,6 +998,12 @@ WHERE j.oid = to_regclass('jobs') AND m.oid = to_regclass('job_meta');
 -- name: search_path
 -- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.
 SELECT current_schema(), current_setting('search_path');
+
+-- name: take_time
+-- An index on a large table takes its time; how long its locks are waited for is bounded as ever. The second setting is
+-- unknown to older servers. Tables that are to be updated are in the usual store, whatever the default is.
+SELECT set_config(name, CASE name WHEN 'default_table_access_method' THEN 'heap' ELSE '0' END, true) FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout', 'default_table_access_method');
 
 -- name: migrating
 -- One program at a time, until its transaction ends.

@@ -51,6 +51,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
         _require_schema(connection)
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
+        raw.execute(QUERIES.take_time)
         return bring_up_to_date(raw, plan)
 
 

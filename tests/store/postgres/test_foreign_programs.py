@@ -4,7 +4,6 @@ with settings of their own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -19,32 +18,21 @@ from supervisor.store.base import Engine, JobSelector
 from supervisor.store.postgres.move import PostgresMoveEnd
 from tests.docs.markdown import ROOT, blocks
 from tests.store.kit import LOCK, NOW, Desk, until, worker_record
+from tests.store.postgres.meanwhile import Meanwhile
 
 # A poller such as there are many. Its UPDATE may wait for ours, and then goes on with what the row is by then.
 CLAIM = "UPDATE jobs SET status = 'running', attempts = attempts + 1 WHERE id = {} RETURNING id"
 ONE = CLAIM.format("(SELECT id FROM jobs WHERE status = 'pending' ORDER BY id LIMIT 1)")
 RESET = "UPDATE jobs SET status = 'pending' WHERE status = 'running'"
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 DECOYS = ("jobs", "job_meta", "job_sleepers", "job_timeline")
 
 
-class Late:
-    """A statement in a thread, which waits for a row that another transaction has changed."""
-
-    def __init__(self, url: str, watch: psycopg.Connection, statement: str) -> None:
-        self.rows: list[object] = []
-        self._thread = threading.Thread(target=self._run, args=(url, statement))
-        self._thread.start()
-        until(lambda: watch.execute(WAITING).fetchone() == (1,))
-
-    def _run(self, url: str, statement: str) -> None:
+def late(url: str, watch: psycopg.Connection, statement: str) -> Meanwhile:
+    def run() -> list[tuple[object, ...]]:
         with psycopg.connect(url, autocommit=True) as connection:
-            self.rows = connection.execute(statement).fetchall()
+            return connection.execute(statement.encode()).fetchall()
 
-    def result(self) -> list[object]:
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self.rows
+    return Meanwhile(watch, run)
 
 
 @pytest.fixture
@@ -69,7 +57,7 @@ class TestAtTheSameTime:
     ) -> None:
         job = desk.put()
         ours(held, job)
-        poller = Late(engine.url, foreign, ONE)
+        poller = late(engine.url, foreign, ONE)
         held.commit()
         assert poller.result() == []
         now = desk.job(job)
@@ -80,7 +68,7 @@ class TestAtTheSameTime:
     ) -> None:
         job = desk.put()
         assert held.execute(ONE).fetchall() == [(job,)]
-        other = Late(engine.url, foreign, ONE)
+        other = late(engine.url, foreign, ONE)
         held.commit()
         assert other.result() == []
         now = desk.job(job)
@@ -93,7 +81,7 @@ class TestAtTheSameTime:
         job = desk.put()
         ours(held, job)
         held.execute("UPDATE jobs SET status = %s, locked_by = NULL WHERE id = %s", (status, job))
-        poller = Late(engine.url, foreign, ONE)
+        poller = late(engine.url, foreign, ONE)
         held.commit()
         assert poller.result() == []
         assert desk.status(job).value == status
@@ -103,7 +91,7 @@ class TestAtTheSameTime:
     ) -> None:
         job = desk.put()
         held.execute("UPDATE jobs SET progress = 0 WHERE id = %s", (job,))
-        poller = Late(engine.url, foreign, ONE)
+        poller = late(engine.url, foreign, ONE)
         held.commit()
         assert poller.result() == [(job,)]
         assert desk.job(job).locked_by == "foreign"
@@ -114,7 +102,7 @@ class TestAtTheSameTime:
         desk.put()
         claimed = desk.one()
         held.execute("UPDATE jobs SET progress = 0 WHERE id = %s", (claimed.job_id,))
-        reset = Late(engine.url, foreign, RESET + " RETURNING id")
+        reset = late(engine.url, foreign, RESET + " RETURNING id")
         held.commit()
         assert reset.result() == []
         assert desk.settle(done(claimed, None)) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -15,25 +14,10 @@ from supervisor.domain.settlement import done, released
 from supervisor.store.base import Cursor, Engine, JobSelector
 from supervisor.store.postgres.connection import Transaction
 from supervisor.store.sql.job_actions import _BATCH
-from tests.store.kit import NOW, Desk, until
+from tests.store.kit import NOW, Desk
+from tests.store.postgres.meanwhile import Meanwhile
 
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 FREE = "SELECT id FROM jobs WHERE id = %s FOR UPDATE NOWAIT"
-
-
-class Meanwhile:
-    """A call in a thread, which waits for a row that another transaction has locked."""
-
-    def __init__(self, watch: psycopg.Connection, call: Callable[[], Any], waiting: int = 1) -> None:
-        self._answer: list[Any] = []
-        self._thread = threading.Thread(target=lambda: self._answer.append(call()))
-        self._thread.start()
-        until(lambda: watch.execute(WAITING).fetchone() == (waiting,))
-
-    def result(self) -> Any:
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self._answer[0]
 
 
 @pytest.fixture

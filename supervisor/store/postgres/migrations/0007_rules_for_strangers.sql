@@ -1,5 +1,13 @@
 -- What others do with the table: in sessions with settings of their own, at the same time, and after a restore.
 
+-- A text as JSON, or NULL: what json takes is not all that jsonb can hold, such as \u0000, half a surrogate pair, 1e400000.
+CREATE FUNCTION supervisor_json_v1(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN given::jsonb;
+EXCEPTION WHEN others THEN
+  RETURN NULL;
+END $$;
+
 -- The functions of triggers run with the search path of whoever writes. So they name every table with its schema: that
 -- of the table which the trigger is on.
 CREATE OR REPLACE FUNCTION supervisor_announce_v1() RETURNS trigger LANGUAGE plpgsql AS $$
