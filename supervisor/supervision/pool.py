@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
+from supervisor.domain.beyond import MOST_STARTING, Beyond
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing
 from supervisor.supervision.failures import STALE, Failures
@@ -37,6 +38,7 @@ class Pool:
     failures: Failures = field(default_factory=Failures)
     waiting: Waiting = field(default_factory=Waiting)
     fixed: int | None = None  # set by an operator
+    beyond: Beyond = field(default_factory=Beyond)  # a size above the configured one
     closing: bool = False  # no longer in the configuration
     untried: bool = False  # no worker has been set up with the new code since a reload
     target: int = 0
@@ -67,14 +69,20 @@ class Pool:
 
     def missing(self, now: float, *, unproven: bool) -> Missing:
         """How many workers to start now. `unproven`: there is old code, and no worker runs the new code yet."""
-        failures = self.failures
+        failures, counts = self.failures, self.workers.counts(self.target)
         wanted = missing(
-            self.workers.counts(self.target),
+            counts,
             failed=bool(failures.restarts.failed_setups),
             unproven=unproven,
             isolated=failures.template_deaths.isolated(now),
         )
+        if self._is_beyond:
+            wanted = wanted._replace(new=min(wanted.new, max(0, MOST_STARTING - counts.starting)))
         return failures.allow(wanted, now)
+
+    @property
+    def _is_beyond(self) -> bool:
+        return self.fixed is not None and self.fixed > self.settings.max_workers
 
     def to_drain(self) -> list[WorkerProcess]:
         """The workers that should drain now."""
@@ -113,6 +121,8 @@ class Pool:
         slots = [worker.slot.read() for worker in living]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
         places = sum(s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.job)
+        refused = sum(slot.state is State.STARTING and bool(slot.text) for slot in slots) if self._is_beyond else 0
+        self.beyond = self.beyond.seen(len(living), refused, s.max_workers, now)
         decision = decide(
             Load(
                 due=still_due(self.waiting.due, self.waiting.at, taken, places),
@@ -129,6 +139,9 @@ class Pool:
             ),
             policy,
         )
+        if self._is_beyond and decision.target > self.beyond.most:
+            why = f"{decision.reason}; the database takes no more connections"
+            decision = Decision(int(self.beyond.most), why, needed=True)
         if decision.needed:
             self._needed_at = now
         if decision.target < self.target:
@@ -176,6 +189,16 @@ class Pool:
         if wrong and restarts.failed_setups and self.workers.old_serve():
             return f"new code cannot be loaded: {wrong}; the old code keeps running"
         return wrong
+
+    @property
+    def excess(self) -> str:
+        """What is wrong with the size that an operator has set; "" if nothing is."""
+        if not self._is_beyond or self.beyond == Beyond():
+            return ""
+        return (
+            f"an operator set {self.fixed} workers (configured: {self.settings.max_workers}), and the database takes "
+            f"connections of no more than {self.target}; `supervisor scale {self.name} auto` undoes that"
+        )
 
     def close(self) -> None:
         os.close(self.wake)

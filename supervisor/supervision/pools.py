@@ -14,6 +14,7 @@ from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.pool import Pool, Waiting
 from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system.scoreboard import MAX_SLOTS
 
 
 class Pools(dict[str, Pool]):
@@ -72,7 +73,8 @@ class Pools(dict[str, Pool]):
     def take_sizes(self, sizes: Mapping[str, int]) -> None:
         """Store the sizes that operators have set."""
         for name, pool in self.items():
-            pool.fixed = sizes.get(name)
+            size = sizes.get(name)
+            pool.fixed = None if size is None else min(max(size, 0), MAX_SLOTS - 1)  # any program may write a row
 
     def remove(self, pool: Pool) -> None:
         """Remove a closing pool whose last worker has left."""
@@ -100,7 +102,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "due": pool.waiting.due,
         "oldest_age": round(pool.waiting.oldest_age, 3),
         "rate": round(pool.rate, 1),
-        "problem": problem,
+        "problem": problem or pool.excess,
         "broken": bool(problem) and not pool.workers.old_serve(),
         "fixed": pool.fixed,
         "deaths": failures.deaths,

@@ -587,7 +587,7 @@ def test_a_job_with_the_id_of_a_deleted_one_gets_its_own_result(make_site: MakeS
     execute(site.queue.url, f"INSERT INTO jobs (id, type, payload) VALUES ({job}, 'many', '{payload}')")
     wait_for(lambda: len(site.runs("start", job)) == 2)
     old.touch()
-    site.event("claim_lost", job=job)
+    site.told("claim_lost", job=job)
     site.done(site.queue.enqueue("many", {"do": "nothing"}))
     assert site.job(job).status == Status.RUNNING
     new.touch()

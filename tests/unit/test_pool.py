@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
+from supervisor.domain.beyond import MOST_STARTING, Beyond
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 
 
 class Crew:
@@ -127,3 +129,39 @@ def test_what_a_pool_lacks_follows_from_numbers(counts: Counts, flags: dict[str,
 )
 def test_who_leaves_follows_from_numbers(counts: Counts, roof: int | None, fixed: bool, expected: Leaving) -> None:
     assert leaving(counts, roof, fixed=fixed) == expected
+
+
+def test_far_beyond_its_configured_size_a_pool_grows_in_steps(crew: Crew) -> None:
+    crew.pool.fixed = 400
+    crew.pool.decide(0.0)
+    started = [crew.ask() for _ in range(crew.pool.missing(0.0, unproven=False).new)]
+    assert len(started) == MOST_STARTING
+    assert crew.pool.missing(0.0, unproven=False).new == 0
+    started[0].stage = Stage.READY
+    assert crew.pool.missing(0.0, unproven=False).new == 1
+
+
+def test_it_is_smaller_again_when_the_database_refuses_a_worker(crew: Crew) -> None:
+    crew.pool.fixed = 400
+    workers = [crew.ask() for _ in range(50)]
+    for worker in workers:
+        worker.pid, worker.stage = 1, Stage.READY
+    workers[-1].slot.state(State.STARTING)
+    workers[-1].slot.tell("no free connection")
+    assert crew.pool.decide(0.0).target == 45
+    assert "an operator set 400 workers" in crew.pool.excess
+    assert crew.pool.decide(59.0).target == 45
+    workers[-1].slot.tell("")
+    assert crew.pool.decide(200.0).target == 400
+    assert crew.pool.excess == ""
+
+
+def test_the_limit_of_a_size_beyond_the_configured_one() -> None:
+    limit = Beyond().seen(50, 0, 3, 10.0)
+    assert limit == Beyond()
+    limit = limit.seen(50, 8, 3, 10.0)
+    assert limit.most == 38
+    assert limit.seen(38, 0, 3, 11.0) == limit
+    assert limit.seen(30, 1, 3, 11.0).most == 26
+    assert limit.seen(2, 2, 3, 11.0).most == 3
+    assert limit.seen(38, 0, 3, 70.0) == Beyond()
