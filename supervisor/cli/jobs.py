@@ -112,7 +112,7 @@ def show(
     from supervisor.ops.timeline import trials
 
     with target.operations() as operations:
-        job, attempts, runs, worker, doing = everything(operations, job_id)
+        job, attempts, runs, worker, doing, host = everything(operations, job_id)
         now = operations.statistics.now()
         waits = why_waiting(operations, job, now)
     if doing is not None and doing.progress is not None:
@@ -123,10 +123,10 @@ def show(
         settings = None  # the database is known without it
     limits = [] if settings is None else limits_of(job, settings)
     if as_json:
-        more = {"worker": worker, "waits": waits or None, "limits": [one.as_json() for one in limits]}
+        more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
-    held = tables.Held(worker, waits, limits)
+    held = tables.Held(f"{worker} on {host}" if worker and host else worker, waits, limits)
     tables.job(job, now, trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)

@@ -58,15 +58,26 @@ def _supervisors(overview: Overview) -> None:
         rows.append((*host, s.pid, _state(s), span(overview.time - s.started_at), s.config))
     hosts = ("host", "lease>") if several else ()
     _section("Supervisors", (*hosts, "pid>", "state", "up", "configuration"), rows, wrap=True)
+    _gone(overview)
     for supervisor in overview.supervisors:
         if supervisor.admin is not None and not supervisor.admin.problem:
             line(f"admin process at {supervisor.admin.listen}")
 
 
+def _gone(overview: Overview) -> None:
+    """Where nobody else is, it says nothing new that one supervisor has stopped."""
+    if not overview.supervisors:
+        return
+    rows = [
+        (one.host, one.pid, f"{span(max(0.0, overview.time - one.at))} ago", "stopped" if one.stopped else "ended")
+        for one in overview.gone
+    ]
+    _section("Hosts gone within a day", ("host", "pid>", "since>", "how"), rows)
+
+
 def _several(overview: Overview) -> bool:
     """Whether there are, or may be, several hosts."""
-    hosts = {supervisor.host for supervisor in overview.supervisors}
-    return len(hosts) > 1 or any(supervisor.lease_left is not None for supervisor in overview.supervisors)
+    return overview.several_hosts or any(supervisor.lease_left is not None for supervisor in overview.supervisors)
 
 
 def _state(supervisor: SupervisorView) -> str:

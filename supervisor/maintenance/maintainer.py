@@ -292,7 +292,7 @@ class Maintainer:
 
     def _strike(self) -> None:
         self._history.close(self._gate.now())
-        self._store.registry.forget(self._orders.record.id)
+        self._store.registry.forget(self._orders.record.id, time.time())
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         try:

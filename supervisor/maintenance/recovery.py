@@ -111,7 +111,7 @@ class Recovery(Duty):
             return total  # to be tried again
         if here:
             leftovers.remove_files(record)
-        self._registry.forget(record.id)
+        self._registry.forget(record.id, now)
         self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
         return replace(total, supervisors=1)
 

@@ -25,6 +25,7 @@ _LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
 _MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
 _MOST_NAMED = 20  # types in one finding
 _QUEUE_FULL = 0.25  # part of the queue of notifications
+_LATELY = 3600.0  # seconds
 _LATE = 60.0  # seconds after which a schedule counts as late
 
 
@@ -86,7 +87,8 @@ def unmet(required: Iterable[tuple[str, str]], takers: Iterable[Taker]) -> list[
 
 def diagnose(seen: Overview) -> list[Finding]:
     """Everything that is wrong or unusual at one moment, the most serious first."""
-    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_types(seen), *_of_schedules(seen), *_of_server(seen.server)]
+    running = [*_of_supervisors(seen), *_of_gone(seen), *_of_pools(seen), *_of_server(seen.server)]
+    found = [*running, *_of_types(seen), *_of_schedules(seen)]
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
@@ -96,7 +98,7 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
         pending = seen.jobs.get("pending", 0)
         advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
         yield Finding("fault", "supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
-    several = len({one.host for one in seen.supervisors}) > 1
+    several = seen.several_hosts
     for one in seen.supervisors:
         who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
         if one.alive is False:
@@ -105,6 +107,16 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
         else:
             yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))
             yield from _of_host(one, who)
+
+
+def _of_gone(seen: Overview) -> Iterator[Finding]:
+    """What an operator has just missed: an hour later, `status` lists it alone."""
+    for one in seen.gone:
+        if not one.stopped and seen.time - one.at < _LATELY:
+            ago = human(max(0.0, seen.time - one.at))
+            fact = f"supervisor {one.pid} on {one.host} ended unexpectedly, {ago} ago, and none runs there now"
+            advice = "look at that host and start it again; its jobs have returned to the queue"
+            yield Finding("note", "hosts", fact, advice, "host_gone")
 
 
 def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
@@ -153,7 +165,9 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
 
 def _of_pools(seen: Overview) -> Iterator[Finding]:
     for pool in seen.pools:
-        who = f"the pool {pool.name} of supervisor {pool.supervisor}"
+        who = f"the pool {pool.name} of supervisor {pool.supervisor}" + (
+            f" on {pool.host}" if seen.several_hosts else ""
+        )
         advice = "fix it, then run `supervisor reload`; it is also tried again automatically"
         if pool.problem and pool.broken:
             fact = f"{who} cannot start its workers: {pool.problem}"

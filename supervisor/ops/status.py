@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ from supervisor.ops.views import (
     SENTENCE,
     AdminView,
     DutyView,
+    GoneView,
     Overview,
     PoolView,
     SupervisorView,
@@ -88,13 +89,14 @@ def running(operations: Operations) -> dict[int, Doing]:
 
 
 class Everything(NamedTuple):
-    """All that is known about one job; `worker` is the name of the worker that has claimed it."""
+    """All that is known about one job; `worker` is the name of the worker that has claimed it, `host` where it runs."""
 
     job: Job
     errors: list[Attempt]
     runs: list[Run]
     worker: str | None
     doing: Doing | None
+    host: str | None
 
 
 def everything(operations: Operations, job_id: int) -> Everything:
@@ -103,8 +105,11 @@ def everything(operations: Operations, job_id: int) -> Everything:
     if job is None:
         raise JobNotFound(job_id)
     doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
-    worker = operations.registry.worker_name(job.locked_by) if job.locked_by else None
-    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing)
+    owner = operations.registry.worker(job.locked_by) if job.locked_by else None
+    worker = None if owner is None else text_of(owner.name)
+    known = [] if owner is None else operations.registry.supervisors()
+    host = next((text_of(one.host) for one in known if owner is not None and one.id == owner.supervisor), None)
+    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing, host)
 
 
 def gather(
@@ -170,6 +175,7 @@ def gather(
         types=types,
         paused=sorted(kept)[:MOST_NAMED],
         server=server_of(costs.server.answer(operations.statistics.server)),
+        gone=[GoneView(*one) for one in operations.registry.gone(now)[:MOST_NAMED]],
         paused_on_hosts=dict(islice(on_hosts.items(), MOST_NAMED)),
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
@@ -197,7 +203,8 @@ def _posted(
         supervisors.append(_supervisor(one, controls.drained))
         paused = controls.paused | controls.paused_on(record.host)
         own = [_worker(slot, record, news, at, local=one.local) for slot in one.workers]
-        pools += [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
+        found = [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
+        pools += [replace(pool, why="drained") for pool in found] if record.host in controls.drained else found
         workers += own
     return supervisors, pools, workers
 

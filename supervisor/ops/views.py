@@ -55,6 +55,11 @@ class WorkerView:
     device: str | None
     host: str = ""
 
+    @property
+    def home(self) -> tuple[str, int]:
+        """Its supervisor: on several hosts, these may have the same pid."""
+        return self.host, self.supervisor
+
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
@@ -84,6 +89,11 @@ class PoolView:
     memory: int
     broken: bool = False
     host: str = ""
+
+    @property
+    def home(self) -> tuple[str, int]:
+        """Its supervisor: on several hosts, these may have the same pid."""
+        return self.host, self.supervisor
 
     @property
     def due_shown(self) -> str:
@@ -144,6 +154,18 @@ class SupervisorView:
     log_lost: int = 0
     lease_left: float | None = None
     drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GoneView:
+    """A host that had a supervisor within the last day and has none now: its last one, and when it had gone (Unix
+    seconds). If it has not `stopped` by itself, it died, or was cut off.
+    """
+
+    host: str
+    pid: int
+    at: float
+    stopped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +295,15 @@ class Overview:
     unmet: list[str] = field(default_factory=list)
     paused_on_hosts: dict[str, list[str]] = field(default_factory=dict)
     server: ServerView | None = None
+    gone: list[GoneView] = field(default_factory=list)
 
     @property
     def running(self) -> bool:
         return any(supervisor.alive is not False for supervisor in self.supervisors)
+
+    @property
+    def several_hosts(self) -> bool:
+        return len({supervisor.host for supervisor in self.supervisors}) > 1
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"running": self.running}

@@ -43,6 +43,7 @@ from supervisor.store.values import ErrorGroup as ErrorGroup
 from supervisor.store.values import Exchange as Exchange
 from supervisor.store.values import Expired as Expired
 from supervisor.store.values import Filter as Filter
+from supervisor.store.values import GoneHost as GoneHost
 from supervisor.store.values import Holder as Holder
 from supervisor.store.values import HostControl as HostControl
 from supervisor.store.values import JobSelector as JobSelector

@@ -17,6 +17,7 @@ from supervisor.store.values import (
     ErrorGroup,
     Expired,
     Filter,
+    GoneHost,
     JobSelector,
     Lease,
     Page,
@@ -38,8 +39,10 @@ class Registry(Protocol):
 
     def register(self, supervisor: SupervisorRecord) -> None: ...
 
-    def forget(self, supervisor: str) -> None:
-        """Remove a supervisor that has ended; the claims of its workers must have been settled."""
+    def forget(self, supervisor: str, now: float) -> None:
+        """Remove a supervisor that has ended; the claims of its workers must have been settled. Its host counts as gone
+        from then on, unless another supervisor is there.
+        """
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         """Whether its process is running or, on another host, has a lease; None if this machine cannot tell."""
@@ -60,8 +63,8 @@ class Registry(Protocol):
 
     def worker(self, incarnation: str) -> WorkerRecord | None: ...
 
-    def worker_name(self, incarnation: str) -> str | None:
-        """The name of a claim's owner; None if that is another program, or no longer registered."""
+    def gone(self, now: float) -> list[GoneHost]:
+        """The hosts that had supervisors within the last day and have none now, the latest first."""
 
 
 SettleExpired = Callable[[Claim, str], Settlement]

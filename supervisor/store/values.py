@@ -317,6 +317,17 @@ class AdoptReport:
     going_on: tuple[str, ...]
 
 
+class GoneHost(NamedTuple):
+    """A host whose last supervisor has gone: its pid, when that was noticed (Unix seconds), and whether it had stopped
+    by itself; otherwise it died, or was cut off.
+    """
+
+    host: str
+    pid: int
+    at: float
+    stopped: bool
+
+
 class ServerState(NamedTuple):
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
     `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows. `pooled`: a

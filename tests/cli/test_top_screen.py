@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from supervisor import __version__
 from supervisor.cli.top import frame, keys
 from supervisor.cli.top.actions import Cancel, Pause, Retry, Scale
 from supervisor.cli.top.panes import most_interesting, panes
@@ -102,6 +103,24 @@ def test_one_screen_tells_everything() -> None:
     assert "q quit" in screen[-1]
 
 
+def test_on_several_hosts_each_row_says_where() -> None:
+    """Also in containers, where supervisors have the same pid."""
+    both = overview(
+        supervisors=[supervisor(id=host, host=host, version=__version__) for host in ("alpha", "beta")],
+        types=[],
+        pools=[pool("tag", host="alpha"), pool("tag", host="beta", target=1, types=["other"])],
+        workers=[worker("tag-1", host="alpha"), worker("tag-1", host="beta", job=13)],
+    )
+    screen = shown(both, width=110)
+    assert "supervisor 7 on alpha, up 60s; supervisor 7 on beta, up 60s" in screen[1]
+    assert [line.split()[:3] for line in screen if "tag " in line] == [["›tag", "alpha", "2/3"], ["tag", "beta", "2/1"]]
+    assert [line.split()[:2] for line in screen if "tag-1  " in line] == [["›tag-1", "alpha"], ["tag-1", "beta"]]
+    assert after(View(), "down", "+", of=both).action == Scale("tag", 2)
+    assert panes(both, {})["workers"].rows[1].types == ("other",)
+    assert "HOST" not in "".join(shown(overview(), width=110))
+    assert "alpha" in line_of(shown(both, width=60), "supervisor 7")  # where there is no room, rows go without it
+
+
 def test_a_worker_with_several_jobs_shows_how_many_more() -> None:
     assert "12 +49" in line_of(shown(overview(workers=[worker("mail-1", running=50)])), "mail-1")
 
@@ -156,7 +175,7 @@ def test_rows_without_room_are_counted_and_the_selected_one_is_shown() -> None:
     )
     broken = replace(many, pools=[*many.pools, pool("zz", problem="no such module", broken=True)])
 
-    screen = shown(broken, View(pane="types", selected={"pools": "p44@7"}))
+    screen = shown(broken, View(pane="types", selected={"pools": "p44@7@"}))
 
     assert "BROKEN: no such module" in line_of(screen, " zz ")
     assert "›p44" in line_of(screen, "p44")
@@ -171,9 +190,9 @@ def test_arrows_scroll_through_the_rows() -> None:
     rows = [line.split()[0].lstrip("›") for line in screen if re.match(r"[ ›]p\d\d ", line)]
     assert "p20" in rows
     assert rows == [f"p{n:02}" for n in range(int(rows[0][1:]), int(rows[0][1:]) + len(rows))]
-    assert after(view, "pageup", of=many).view.selected == {"pools": "p10@7"}
-    assert after(view, "G", of=many).view.selected == {"pools": "p44@7"}
-    assert after(view, "pagedown", "home", of=many).view.selected == {"pools": "p00@7"}
+    assert after(view, "pageup", of=many).view.selected == {"pools": "p10@7@"}
+    assert after(view, "G", of=many).view.selected == {"pools": "p44@7@"}
+    assert after(view, "pagedown", "home", of=many).view.selected == {"pools": "p00@7@"}
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 10), (61, 13), (80, 11)])
@@ -275,16 +294,16 @@ def test_interesting_rows_keep_their_order() -> None:
         "pools"
     ].rows
     assert [row.pool for row in most_interesting(rows, 2, "")] == ["b", "d"]
-    assert [row.pool for row in most_interesting(rows, 2, "a@7")] == ["a", "b"]
+    assert [row.pool for row in most_interesting(rows, 2, "a@7@")] == ["a", "b"]
     assert most_interesting(rows, 0, "") == ()
 
 
 def test_arrows_select_and_tab_changes_the_pane() -> None:
     assert after(View(), "down").view.row(panes(overview(), {})).pool == "tag"  # type: ignore[union-attr]
-    assert after(View(), "j", "j", "k").view.selected == {"pools": "mail@7"}
+    assert after(View(), "j", "j", "k").view.selected == {"pools": "mail@7@"}
     assert after(View(), "tab").view.pane == "workers"
     assert after(View(), "backtab").view.pane == "types"
-    assert after(View(), "down", "tab", "tab", "tab").view.selected == {"pools": "tag@7"}
+    assert after(View(), "down", "tab", "tab", "tab").view.selected == {"pools": "tag@7@"}
 
 
 def test_a_selection_that_is_gone_falls_to_the_first_row() -> None:

@@ -85,7 +85,7 @@ CASES: dict[str, Write] = {
     "insert_job": lambda desk: desk.settle(*held(desk, _parent)),
     "renew": lambda desk: desk.maintenance.locks.renew(["w1"], NOW + 1e6, NOW + 2e6),
     "forget_worker": lambda desk: desk.maintenance.locks.settle_dead("w1", held(desk, _failed), NOW, worker="tag-1"),
-    "forget_supervisor": lambda desk: desk.maintenance.registry.forget("s1"),
+    "forget_supervisor": lambda desk: desk.maintenance.registry.forget("s1", NOW),
     "claim_of": lambda desk: _reclaim(desk, "w1"),
     "adopt_unowned": lambda desk: _reclaim(desk, ""),
     "retry": lambda desk: desk.operations.actions.retry([7, 8], NOW),

@@ -114,6 +114,9 @@ def test_the_jobs_of_a_killed_host_run_on_another_one_within_20_seconds(
     hosts.settled(*jobs)
     site.verdict(hit=jobs)
     wait_for(lambda: site.rows("SELECT count(*) FROM job_supervisors") == [(1,)], "the dead one to be forgotten")
+    told = site.command("status").stdout
+    assert f"supervisor {first.pid} on one ended unexpectedly" in " ".join(told.split())
+    assert re.search(rf"one +{first.pid} +\S+ ago +ended", told)
 
 
 def test_a_host_that_is_cut_off_claims_nothing_and_resumes_by_itself(
@@ -204,6 +207,9 @@ def test_a_drained_host_finishes_what_runs_and_claims_nothing(make_hosts: Callab
     assert not own & {site.runs("start", other)[0][1] for other in others}
     seen = json.loads(site.command("status", "--json").stdout)
     assert {one["host"]: one["drained"] for one in seen["supervisors"]} == {"one": True, "two": False}
+    assert [pool["why"] for pool in seen["pools"] if pool["host"] == "one"] == ["drained"]
+    assert re.search(r"claimed by +work-\d on one ", site.command("jobs", "show", str(job)).stdout)
+    assert json.loads(site.command("jobs", "show", str(job), "--json").stdout)["host"] == "one"
     gate.touch()
     hosts.settled(job)
     assert first.wait(PATIENCE) == 0  # it was to exit then

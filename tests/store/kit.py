@@ -43,7 +43,9 @@ def emptied(url: str) -> str:
             connection.execute(
                 f"TRUNCATE {tables} RESTART IDENTITY; SELECT setval('job_sleepers', 0), setval('job_watchers', 0)"
             )
-            connection.execute("DELETE FROM job_meta WHERE key LIKE 'alert:%' OR key LIKE 'host:%'")
+            connection.execute(
+                "DELETE FROM job_meta WHERE key LIKE 'alert:%' OR key LIKE 'host:%' OR key LIKE 'gone:%'"
+            )
     return url
 
 

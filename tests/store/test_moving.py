@@ -302,9 +302,9 @@ def test_running_supervisors_are_refused(made: Made, way: str, monkeypatch: pyte
     both = f"supervisors {record.pid} on .*, {record.pid} on beta are running on .*; stop each of them first"
     with pytest.raises(Conflict, match=both):
         moved(source, target)
-    store.registry.forget("alive too")
+    store.registry.forget("alive too", 0.0)
     store.registry.register(record)  # again, so that it is this registry's own
-    store.registry.forget("alive")
+    store.registry.forget("alive", 0.0)
     store.close()
     moved(source, target)
 
@@ -324,7 +324,7 @@ def test_a_supervisor_that_starts_at_the_end_is_refused_or_refuses(made: Made, m
     with pytest.raises(Conflict, match="is running on"):
         moved(source, target)
     assert Queue(source).enqueue("tag")  # it is open
-    store.registry.forget("late")
+    store.registry.forget("late", 0.0)
     monkeypatch.setattr(moving.failpoints, "reach", lambda place: None)
     moved(source, target)
     with pytest.raises(StoreError, match="the jobs were moved to"):

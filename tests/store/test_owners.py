@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.base import Engine, SupervisorRecord
-from tests.store.kit import Desk, python, supervisor_record, until
+from supervisor.store.base import Engine, GoneHost, SupervisorRecord
+from tests.store.kit import NOW, Desk, python, supervisor_record, until
 
 # Holds the ownership of the supervisor named in its second argument until it is told to go.
 OWNER = """
@@ -160,8 +160,29 @@ def test_forgetting_a_dead_supervisor_leaves_nothing_of_it(desk: Desk, owner: Ow
     desk.maintenance.registry.register(owner.record)
     owner.end()
 
-    desk.maintenance.registry.forget("s1")
+    desk.maintenance.registry.forget("s1", NOW)
 
     assert desk.maintenance.registry.supervisors() == []
     assert judged(desk, owner.record) is False
     assert not list(desk.engine.database.folder.glob("owner-*"))
+
+
+def test_a_host_is_remembered_for_a_day_after_its_last_supervisor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, peer, day = desk.maintenance.registry, desk.engine.maintenance(), 86400.0
+    registry.register(supervisor_record("s1", desk.engine, "/nowhere", host="alpha", pid=11))
+    registry.forget("s1", NOW)
+    assert registry.gone(NOW + 1) == [GoneHost("alpha", 11, NOW, stopped=True)]
+    assert registry.gone(NOW + day + 1) == []
+
+    record = supervisor_record("s2", desk.engine, "/nowhere", host="alpha", pid=12)
+    registry.register(record)
+    assert registry.gone(NOW) == []
+    monkeypatch.setattr("supervisor.store.owner_files.FileOwnership.lives", lambda self, owner: False)
+    peer.registry.declare_dead(record)
+    peer.registry.forget("s2", NOW)
+    assert registry.gone(NOW) == [GoneHost("alpha", 12, NOW, stopped=False)]
+    peer.close()
+
+    registry.register(supervisor_record("s3", desk.engine, "/nowhere", host="beta"))
+    registry.forget("s3", NOW + day + 1)
+    assert [one.host for one in registry.gone(NOW)] == ["beta"]  # the old row has been deleted

@@ -176,7 +176,7 @@ class TestRegistry:
         assert desk.maintenance.registry.worker("w1") == workers[0]
         assert desk.maintenance.registry.workers_of("s2") == []
 
-        desk.maintenance.registry.forget("s1")
+        desk.maintenance.registry.forget("s1", NOW)
         assert desk.maintenance.registry.supervisors() == []
 
     def test_running_jobs_that_somebody_wants_stopped_are_listed(self, desk: Desk) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import supervisor as package
 from supervisor.ops.diagnosis import diagnose, unmet
-from supervisor.ops.views import AdminView, DutyView, KeeperView, ScheduleView, ServerView, TableView
+from supervisor.ops.views import AdminView, DutyView, GoneView, KeeperView, ScheduleView, ServerView, TableView
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 
@@ -56,6 +56,7 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("stopping", "note", True, {"supervisors": [supervisor(stopping="SIGTERM")]}),
     ("other_version", "note", False, {"supervisors": [supervisor(version="0.0.1")]}),
     ("ended", "note", False, {"supervisors": [supervisor(), supervisor(8, alive=False)]}),
+    ("host_gone", "note", False, {"gone": [GoneView("beta", 8, 1000.0, stopped=False)]}),
     ("pool_broken", "fault", True, {"pools": [pool("mail", problem="no module", broken=True)]}),
     ("pool_problem", "warning", False, {"pools": [pool("mail", problem="no module")]}),
     ("pool_starting", "note", True, {"pools": [pool("mail", why="starting")]}),
@@ -125,3 +126,14 @@ def test_requirements_are_unmet_only_if_no_pool_of_the_type_has_them() -> None:
         "no pool that takes tag has the capabilities that some of its jobs require: gpu",
         "no pool that takes mail has the capabilities that some of its jobs require: gpu smtp",
     ]
+
+
+def test_a_host_that_stopped_by_itself_or_long_ago_is_no_finding() -> None:
+    assert names(gone=[GoneView("beta", 8, 1000.0, stopped=True)]) == []
+    assert names(gone=[GoneView("beta", 8, 1060.0 - 3601, stopped=False)]) == []
+
+
+def test_on_several_hosts_a_pool_is_named_with_its_own() -> None:
+    both = [supervisor(id="a", host="alpha"), supervisor(id="b", host="beta")]
+    [found] = diagnose(overview(supervisors=both, pools=[pool("mail", host="beta", problem="no module")]))
+    assert "of supervisor 7 on beta works" in found.fact

@@ -221,7 +221,7 @@ def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: Desk, tmp_pa
 
     counters_of(first).unlink()
     assert scraper.samples()["supervisor_job_runs_total"]["done", "tag"] == 8
-    store.maintenance.registry.forget("s1")
+    store.maintenance.registry.forget("s1", 0.0)
     put_up(store, tmp_path, "s3", tag=1)
     found = scraper.samples()
     assert found["supervisor_job_runs_total"] == {

@@ -37,6 +37,7 @@ def document(found: Everything, *, show: bool) -> dict[str, Any]:
     job, errors, runs = found.job, found.errors, found.runs
     return summary(job, found.doing) | {
         "worker": found.worker,
+        "host": found.host,
         "payload": job.payload if show else None,
         "result": job.result if show else None,
         "redacted": not show,

@@ -250,6 +250,7 @@ class JobDocument(JobSummary):
     """One job with everything that is known about it."""
 
     worker: str | None = Field(description="The name of the worker that has claimed it, if known.")
+    host: str | None = Field(description="The host of that worker.")
     payload: Any = Field(description="JSON; null if it is redacted.")
     result: Any = Field(description="JSON; null if it is redacted.")
     meta: Any = Field(description="JSON: the user's own data; never redacted.")

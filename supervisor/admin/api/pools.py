@@ -14,7 +14,7 @@ from supervisor.admin.api.problems import changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
 from supervisor.ops.posted import types_taken
-from supervisor.ops.views import PoolView, SupervisorView, TypeView
+from supervisor.ops.views import GoneView, PoolView, SupervisorView, TypeView
 from supervisor.store.base import Operations
 
 router = APIRouter(prefix="/api/admin", tags=["pools and types"])
@@ -25,6 +25,7 @@ class Pools(BaseModel):
 
     supervisors: list[SupervisorView]
     pools: list[PoolView]
+    gone: list[GoneView]
 
 
 class Types(BaseModel):
@@ -36,7 +37,7 @@ class Types(BaseModel):
 async def list_pools(state: TheState) -> JSONResponse:
     """List pools: size, target and reason, due jobs, oldest due job, rate, problems."""
     seen = await state.watch.overview()
-    return answer({"supervisors": seen.supervisors, "pools": seen.pools})
+    return answer({"supervisors": seen.supervisors, "pools": seen.pools, "gone": seen.gone})
 
 
 @router.put("/pools/{name}", response_model=models.PoolAnswer, responses=changing(404))

@@ -56,7 +56,7 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
 
 
 def pool_card(pool: PoolView, shown: Overview, hour: ChartData, data: ChartData) -> PoolCard:
-    own = [worker for worker in shown.workers if (worker.pool, worker.supervisor) == (pool.name, pool.supervisor)]
+    own = [worker for worker in shown.workers if (worker.pool, worker.home) == (pool.name, pool.home)]
     kept = [view for view in shown.types if view.type in pool.paused]
     return PoolCard(
         view=pool,

@@ -88,7 +88,11 @@ def _supervisors(overview: Overview, findings: Iterable[Finding]) -> Text:
     if not overview.supervisors:
         return _line("; ".join(f"{finding.fact}; {finding.advice}" for finding in wrong), "red")
     living = sorted((one for one in overview.supervisors if one.alive is not False), key=lambda one: one.started_at)
-    up = [f"supervisor {one.pid}, up {span(max(0.0, overview.time - one.started_at))}" for one in living]
+    host = " on {}" if overview.several_hosts else ""
+    up = [
+        f"supervisor {one.pid}{host.format(one.host)}, up {span(max(0.0, overview.time - one.started_at))}"
+        for one in living
+    ]
     style = "red" if any(finding.level != "note" or finding.name == "ended" for finding in wrong) else ""
     return _line("; ".join([*(finding.fact for finding in wrong), *up]), style)
 
@@ -203,7 +207,8 @@ def _columns(pane: Pane, rows: Sequence[Row], width: int) -> list[int]:
     for spared in SPARED[pane.name]:
         if sum(wants[index] + 2 for index in kept[:-1]) + min(wants[-1], _LAST_WIDTH) <= width:
             break
-        kept.remove(pane.columns.index(spared))
+        if spared in pane.columns:
+            kept.remove(pane.columns.index(spared))
     return kept
 
 

@@ -17,8 +17,8 @@ NAMES: tuple[Name, ...] = ("pools", "workers", "types")
 
 # What a narrow screen leaves out, first what matters least.
 SPARED: dict[Name, tuple[str, ...]] = {
-    "pools": ("rate>", "oldest>"),
-    "workers": ("pid>", "memory>", "state", "for>"),
+    "pools": ("rate>", "oldest>", "host"),
+    "workers": ("pid>", "memory>", "state", "for>", "host"),
     "types": ("mean>", "errors/h>", "running>", "failed>"),
 }
 
@@ -29,7 +29,8 @@ _ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
 class Row:
     """`key` identifies what the row shows. `interest` is higher for rows that should be seen first.
 
-    `types` are those that keys act on in this row; `pool` and `job` likewise, if there is one.
+    `types` are those that keys act on in this row; `pool` and `job` likewise, if there is one. `home` is the host and
+    the pid of its supervisor.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Row:
     pool: str = ""
     types: tuple[str, ...] = ()
     job: int | None = None
+    home: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,26 @@ def around(rows: tuple[Row, ...], room: int, selected: str) -> tuple[Row, ...]:
 
 
 def _pools(overview: Overview) -> Pane:
-    columns = ("pool", "size>", "due>", "oldest>", "rate>", "why")
-    return Pane("pools", columns, _unique(map(_pool, overview.pools)))
+    several = overview.several_hosts
+    columns = ("pool", *_host("host", several), "size>", "due>", "oldest>", "rate>", "why")
+    return Pane("pools", columns, _unique(_pool(pool, several) for pool in overview.pools))
 
 
-def _pool(pool: PoolView) -> Row:
+def _host(cell: str, several: bool) -> tuple[str, ...]:
+    """A cell that says nothing on a single host."""
+    return (cell,) if several else ()
+
+
+def _key(view: PoolView | WorkerView) -> str:
+    return f"{view.name}@{view.supervisor}@{view.host}"
+
+
+def _pool(pool: PoolView, several: bool) -> Row:
     return Row(
-        key=f"{pool.name}@{pool.supervisor}",
+        key=_key(pool),
         cells=(
             pool.name,
+            *_host(pool.host, several),
             f"{pool.size}/{pool.target}",
             pool.due_shown,
             span(pool.oldest_age),
@@ -96,14 +109,16 @@ def _pool(pool: PoolView) -> Row:
         style="red" if pool.broken else "yellow" if pool.paused or pool.problem else "",
         pool=pool.name,
         types=tuple(pool.types),
+        home=pool.home,
     )
 
 
 def _workers(overview: Overview) -> Pane:
-    types = {(pool.name, pool.supervisor): tuple(pool.types) for pool in overview.pools}
-    columns = ("worker", "pid>", "state", "job>", "for>", "memory>", "doing")
+    several = overview.several_hosts
+    types = {(pool.name, *pool.home): tuple(pool.types) for pool in overview.pools}
+    columns = ("worker", *_host("host", several), "pid>", "state", "job>", "for>", "memory>", "doing")
     ordered = sorted(overview.workers, key=_by_time)
-    rows = [_worker(worker, types.get((worker.pool, worker.supervisor), ())) for worker in ordered]
+    rows = [_worker(worker, types.get((worker.pool, *worker.home), ()), several) for worker in ordered]
     return Pane("workers", columns, _unique(rows))
 
 
@@ -112,19 +127,29 @@ def _by_time(worker: WorkerView) -> tuple[float, float, str, int]:
     return _ORDER.get(worker.state, 9), -(worker.running_for or 0.0), worker.pool, len(worker.name)
 
 
-def _worker(worker: WorkerView, types: tuple[str, ...]) -> Row:
+def _worker(worker: WorkerView, types: tuple[str, ...], several: bool) -> Row:
     job = NOTHING if worker.job is None else str(worker.job)
     job += f" +{worker.running - 1}" if worker.running > 1 else ""
     memory = NOTHING if worker.memory is None else human_size(worker.memory)
     busy = worker.job is not None
     return Row(
-        key=f"{worker.name}@{worker.supervisor}",
-        cells=(worker.name, str(worker.pid), worker.state, job, span(worker.running_for), memory, activity(worker)),
+        key=_key(worker),
+        cells=(
+            worker.name,
+            *_host(worker.host, several),
+            str(worker.pid),
+            worker.state,
+            job,
+            span(worker.running_for),
+            memory,
+            activity(worker),
+        ),
         interest=(busy, worker.state not in ("idle", "busy"), worker.running_for or 0.0, worker.memory or 0),
         style="" if busy else "dim",
         pool=worker.pool,
         types=types,
         job=worker.job,
+        home=worker.home,
     )
 
 

@@ -139,7 +139,8 @@ def _pause(view: View, row: Row, overview: Overview) -> Pressed:
 
 
 def _resized(view: View, row: Row, overview: Overview, *, by: int) -> Pressed:
-    pool = next((pool for pool in overview.pools if pool.name == row.pool), None)
+    named = [pool for pool in overview.pools if pool.name == row.pool]
+    pool = next((pool for pool in named if pool.home == row.home), named[0] if named else None)
     if pool is None:
         return _refused(view, _NO_POOL)
     workers = (pool.target if pool.fixed is None else pool.fixed) + by

@@ -326,7 +326,11 @@ FROM job_supervisors ORDER BY started_at;
 
 -- name: forget_supervisor
 -- Its own row, or that of a dead one.
-DELETE FROM job_supervisors WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp()));
+DELETE FROM job_supervisors WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp())) RETURNING host, pid;
+
+-- name: gone
+-- The hosts that supervisors have left.
+SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
 
 -- name: register_worker
 INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from supervisor.domain.job import shown
-from supervisor.store.base import Lease, SupervisorRecord, WorkerRecord
+from supervisor.domain.text import text_of
+from supervisor.store.base import GoneHost, Lease, SupervisorRecord, WorkerRecord
 from supervisor.store.sql.connection import Connection
+
+_GONE = "gone:"  # and a host: a key of job_meta
+_DAY = 86400.0  # seconds
 
 
 class Owners(Protocol):
@@ -36,13 +39,20 @@ class SqlRegistry:
         return [SupervisorRecord(*row) for row in self._connection.rows(self._queries.supervisors)]
 
     def register(self, supervisor: SupervisorRecord) -> None:
-        self._connection.apply(self._queries.register_supervisor, supervisor._asdict())
+        with self._connection.write() as raw:
+            raw.execute(self._queries.register_supervisor, supervisor._asdict())
+            raw.execute(self._queries.delete_meta, {"key": f"{_GONE}{supervisor.host}"})
         self.registered = supervisor.id
 
-    def forget(self, supervisor: str) -> None:
-        self._connection.apply(
-            self._queries.forget_supervisor, {"id": supervisor, "own": supervisor == self.registered}
-        )
+    def forget(self, supervisor: str, now: float) -> None:
+        own = supervisor == self.registered
+        with self._connection.write() as raw:
+            for host, pid in raw.execute(self._queries.forget_supervisor, {"id": supervisor, "own": own}).fetchall():
+                value = f"{now:.3f} {pid} {'stopped' if own else 'ended'}"
+                raw.execute(self._queries.set_meta, {"key": f"{_GONE}{host}", "value": value})
+            for key, value in raw.execute(self._queries.gone).fetchall():
+                if (one := _gone(key, value)) is not None and one.at < now - _DAY:
+                    raw.execute(self._queries.delete_meta, {"key": key})
         self._owners.remove_files(supervisor, (other.id for other in self.supervisors()))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
@@ -66,6 +76,17 @@ class SqlRegistry:
         row = self._connection.row(self._queries.worker, {"incarnation": incarnation})
         return None if row is None else WorkerRecord(*row)
 
-    def worker_name(self, incarnation: str) -> str | None:
-        row = self._connection.row(self._queries.worker, {"incarnation": incarnation})
-        return None if row is None else shown(row[3])
+    def gone(self, now: float) -> list[GoneHost]:
+        here = {text_of(one.host) for one in self.supervisors()}
+        found = [_gone(*row) for row in self._connection.rows(self._queries.gone)]
+        left = [one for one in found if one is not None and one.host not in here and one.at > now - _DAY]
+        return sorted(left, key=lambda one: -one.at)
+
+
+def _gone(key: str, value: str) -> GoneHost | None:
+    """None for what is not a row of ours."""
+    try:
+        at, pid, stopped = value.split()
+        return GoneHost(text_of(key.removeprefix(_GONE)), int(pid), float(at), stopped == "stopped")
+    except ValueError:
+        return None

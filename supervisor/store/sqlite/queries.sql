@@ -312,7 +312,11 @@ SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, versi
 FROM job_supervisors ORDER BY started_at;
 
 -- name: forget_supervisor
-DELETE FROM job_supervisors WHERE id = :id;
+DELETE FROM job_supervisors WHERE id = :id RETURNING host, pid;
+
+-- name: gone
+-- The hosts that supervisors have left.
+SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
 
 -- name: register_worker
 INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)

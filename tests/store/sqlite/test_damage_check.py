@@ -50,7 +50,7 @@ def test_a_supervisor_s_row_that_no_supervisor_has_written_is_a_dead_one_s(
     )
     [record] = desk.operations.registry.supervisors()
     assert desk.operations.registry.owner_lives(record) is False
-    desk.maintenance.registry.forget(record.id)
+    desk.maintenance.registry.forget(record.id, 0.0)
     assert desk.operations.registry.supervisors() == []
 
 

@@ -150,15 +150,18 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
         yield make
 
 
-def supervise(engine: Engine, desk: Desk, folder: Path, supervisor_status: dict[str, Any]) -> Scoreboard:
+def supervise(
+    engine: Engine, desk: Desk, folder: Path, supervisor_status: dict[str, Any], name: str = "s1", **fields: Any
+) -> Scoreboard:
     """Register a supervisor whose lock cannot be judged, so that it is taken to live."""
-    board = Scoreboard.create(folder / "scoreboard")
+    board = Scoreboard.create(folder / ("scoreboard" if name == "s1" else f"scoreboard-{name}"))
     board.post(supervisor_status)
-    owner = engine.ownership.claim("s1")
+    owner = engine.ownership.claim(name)
     owner.release()
     owner.path.unlink(missing_ok=True)
     owner.path.mkdir()
-    desk.maintenance.registry.register(supervisor_record("s1", engine, str(owner.path), scoreboard=str(board.path)))
+    record = supervisor_record(name, engine, str(owner.path), scoreboard=str(board.path), **fields)
+    desk.maintenance.registry.register(record)
     return board
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,8 @@ from supervisor.admin.api import stats
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.status import gather
-from tests.store.kit import NOW, T0
-from tests.web.api.conftest import BULLETIN, POOL, Site
+from tests.store.kit import NOW, T0, worker_record
+from tests.web.api.conftest import BULLETIN, POOL, Site, supervise
 
 API = "/api/admin"
 
@@ -341,3 +343,21 @@ def test_an_unknown_schedule_is_not_found_and_one_that_nobody_told_of_is_not_run
     assert "known only when" in site.post("/api/admin/schedules/old/run", status=409)["error"]
     assert site.put("/api/admin/schedules/old", {"paused": "yes"}, 422)["field"] == "paused"
     assert site.everything == before
+
+
+def test_pages_say_on_which_host_a_pool_and_a_worker_are(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    """In containers, supervisors have the same pid."""
+    site = make_site()
+    board = supervise(site.engine, site.desk, tmp_path, BULLETIN, "s2", host="beta")
+    slot = board.slot(1)
+    slot.assign("w-beta", "tag-1")
+    site.desk.claims.register(worker_record("w-beta", "s2", name="tag-1"))
+    job = site.desk.put()
+    site.rows("UPDATE jobs SET status = 'running', locked_by = 'w-beta', claim_token = 1, lock_expires_at = 9e9")
+    overview = site.client.ask("GET", "/").text
+    ids = re.findall(r'id="(pool-[^"]*)"', overview)
+    assert len(ids) == len(set(ids)) == 2 * len(BULLETIN["pools"])
+    assert '<span class="soft">on beta</span>' in overview
+    assert "On each host, the pool keeps this many workers" in overview
+    found = site.get(f"/api/admin/jobs/{job}")
+    assert (found["worker"], found["host"]) == ("tag-1", "beta")
