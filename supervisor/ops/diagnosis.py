@@ -246,6 +246,8 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
         if table.dead > MANY_DEAD and table.dead > table.live:
             fact = f"the table {table.name} has {table.dead} dead rows beside {table.live} live ones"
             kept = "; they go when what keeps them has ended" if any(one.long for one in strong) else ""
+            if not (server.sees_all or kept):
+                kept = "; transactions of other users are not visible to this one, without pg_read_all_stats"
             yield Finding("warning", "server", fact, f"see whether autovacuum is on{kept}", "dead_rows")
     if server.notifications > _QUEUE_FULL:
         fact = (

@@ -244,13 +244,16 @@ class KeeperView:
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """A database server. `notifications` is the part of their queue that is in use, 1 being all."""
+    """A database server. `notifications` is the part of their queue that is in use, 1 being all. `sees_all`: this user
+    may see the transactions of other users, so that the `keepers` of dead rows are all that there are.
+    """
 
     connections: int
     max_connections: int
     notifications: float
     tables: list[TableView]
     keepers: list[KeeperView]
+    sees_all: bool = True
 
 
 def server_of(state: ServerState | None) -> ServerView | None:
@@ -258,7 +261,7 @@ def server_of(state: ServerState | None) -> ServerView | None:
         return None
     tables = [TableView(text_of(table.name), table.live, table.dead) for table in state.tables]
     keepers = [KeeperView(one.kind, text_of(one.who), finite(one.seconds), one.xids) for one in state.keepers]
-    return ServerView(state.connections, state.max_connections, state.notifications, tables, keepers)
+    return ServerView(state.connections, state.max_connections, state.notifications, tables, keepers, state.sees_all)
 
 
 def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:

@@ -84,7 +84,7 @@ def test_a_user_that_may_create_no_tables_is_told_so(url: str, capsys: pytest.Ca
     try:
         assert main(["--database", user, "migrate"]) == 3
         assert "permission denied" in (printed := capsys.readouterr().err)
-        assert "this user lacks a right; docs/postgresql.md lists them" in printed
+        assert "this user lacks a right; docs/deploying/several-machines.md lists who needs which" in printed
     finally:
         forget(url, user)
 

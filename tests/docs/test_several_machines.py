@@ -64,6 +64,7 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
     assert "1 done" in _supervisor(tmp_path, "status", "--database", roles["jobs_reader"]).stdout
     assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_reader"]).returncode != 0
     assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_worker"]).returncode == 0
+    assert "not visible" not in _supervisor(tmp_path, "doctor", "--database", roles["jobs_worker"]).stdout
 
     with Queue(roles["jobs_enqueuer"].partition("?")[0], create=False) as queue:  # as through a pooler
         assert queue.enqueue("greet", {"name": "Bob"}) > job

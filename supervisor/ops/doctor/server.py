@@ -117,6 +117,9 @@ def _connections(server: ServerState, found: list[Seen]) -> Iterator[Finding]:
 
 def _rights(server: ServerState) -> Iterator[Finding]:
     """What has become of dead rows is told with everything that is wrong with the running system."""
+    if not server.sees_all:
+        fact = "the transactions of other users are not visible to this user: one that slows down claims is named late"
+        yield note("transactions", fact, "let a superuser GRANT pg_read_all_stats to this user")
     foreign = [table.name for table in server.tables if not table.may]
     if foreign:
         fact = f"this user does not own {text_of(foreign[0])} and {len(foreign) - 1} more: VACUUM is left to autovacuum"

@@ -22,7 +22,7 @@ _HINTS = {
     "25006": "it is read-only: a standby? name the primary, or add target_session_attrs=read-write to the URL",
     "42P01": "the job tables are missing; run `supervisor migrate`",
     "42883": "functions of the job tables are missing; run `supervisor migrate`",
-    "42501": "this user lacks a right; docs/postgresql.md lists them",
+    "42501": "this user lacks a right; docs/deploying/several-machines.md lists who needs which",
     "57014": "it took longer than a minute, or somebody has cancelled it",
     "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",

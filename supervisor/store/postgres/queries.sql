@@ -473,13 +473,14 @@ SELECT j.type, j.requires, j.priority, NULL FROM jobs j WHERE j.status = 'runnin
 SELECT extract(epoch FROM clock_timestamp())::double precision;
 
 -- name: server_state
--- The server's clock, whether it is a standby or read-only, its sessions, and which part of the queue of notifications
--- is in use.
+-- The server's clock, whether it is a standby or read-only, its sessions, which part of the queue of notifications is in
+-- use, and whether we see what other users' sessions do. Without that right, of these not even the kind is known.
 SELECT extract(epoch FROM clock_timestamp())::double precision,
        pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       (SELECT count(*) FROM pg_stat_activity
+        WHERE coalesce(backend_type = 'client backend', datid IS NOT NULL AND usesysid IS NOT NULL)),
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
-       pg_notification_queue_usage();
+       pg_notification_queue_usage(), pg_has_role('pg_read_all_stats', 'USAGE');
 
 -- name: table_rows
 -- Our tables: live and dead rows, when the last VACUUM ended, whether we may make one, and whether one is being made.
@@ -1008,6 +1009,10 @@ SELECT current_schema(), current_setting('search_path');
 -- unknown to older servers. Tables that are to be updated are in the usual store, whatever the default is.
 SELECT set_config(name, CASE name WHEN 'default_table_access_method' THEN 'heap' ELSE '0' END, true) FROM pg_settings
 WHERE name IN ('statement_timeout', 'transaction_timeout', 'default_table_access_method');
+-- name: migrating_here
+-- The beginning of a script for somebody else, whose search path may be another one.
+SELECT format('BEGIN; SET LOCAL search_path = %s;', string_agg(quote_ident(name), ', ' ORDER BY place))
+FROM unnest(current_schemas(false)) WITH ORDINALITY AS t (name, place);
 
 -- name: migrating
 -- One program at a time, until its transaction ends.

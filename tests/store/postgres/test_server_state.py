@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -57,6 +58,36 @@ def test_a_user_who_does_not_own_the_tables_is_told_that_autovacuum_has_to_do(
         assert "this user does not own public." in facts(open_engine(url), "note")
         assert "VACUUM is left to autovacuum" in facts(open_engine(url), "note")
         assert "VACUUM" not in facts(engine, "note")
+    finally:
+        foreign.execute(f"DROP OWNED BY {role}")
+        foreign.execute(f"DROP ROLE {role}")
+
+
+def test_a_user_who_does_not_see_the_others_is_told_so_and_counts_them_all_the_same(
+    desk: Desk, engine: Engine, foreign: psycopg.Connection
+) -> None:
+    assert "not visible" not in facts(engine, "note")
+    role = f"blind_{foreign.info.backend_pid}"
+    foreign.execute(f"CREATE ROLE {role}")
+    try:
+        foreign.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        url = f"{engine.url}{'&' if '?' in engine.url else '?'}options=-c%20role%3D{role}"
+        with psycopg.connect(engine.url) as other, closing(open_engine(url).operations()) as blind:
+            other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            other.execute("SELECT 1")
+            state = blind.statistics.server()
+            assert state is not None
+            assert not state.sees_all
+            assert state.connections >= 3  # of other users
+            assert all(keeper.seconds is None for keeper in state.keepers)  # perhaps it is seen, but not since when
+            assert "the transactions of other users are not visible to this user" in facts(open_engine(url), "note")
+            foreign.execute(f"GRANT pg_read_all_stats TO {role}")
+            state = blind.statistics.server()
+            assert state is not None
+            assert state.sees_all
+            [keeper] = state.keepers
+            assert keeper.seconds is not None
+            assert "not visible" not in facts(open_engine(url), "note")
     finally:
         foreign.execute(f"DROP OWNED BY {role}")
         foreign.execute(f"DROP ROLE {role}")
