@@ -47,6 +47,11 @@ def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEn
     raise StoreError(why_unknown(url))
 
 
+def migration_script(url: str) -> str:
+    """What migrating this database would do, as SQL; empty if there is nothing to do. Raises StoreError."""
+    return _engine(url).database.script()
+
+
 def missing_driver(url: str) -> str:
     """What is to be installed before a database can be opened; empty if nothing is."""
     if url.startswith("postgres") and importlib.util.find_spec("psycopg") is None:

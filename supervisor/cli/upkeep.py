@@ -10,7 +10,7 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import Finished
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
-from supervisor.cli.output import result
+from supervisor.cli.output import document, result, write
 from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
@@ -51,13 +51,26 @@ def purge(
 
 
 @on_target
-def migrate(target: Target, as_json: AsJson = False) -> None:
+def migrate(
+    target: Target,
+    script: Annotated[
+        bool, typer.Option("--print", help="Print the SQL that would be run, for PostgreSQL, and change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Bring the job tables up to date.
 
-    Creates missing tables. Before an older schema is changed, the database is backed up.
+    Creates missing tables. Before an older schema of an SQLite file is changed, the file is backed up.
     """
-    from supervisor.engine import open_engine
+    from supervisor.engine import migration_script, open_engine
 
+    if script:
+        sql = migration_script(target.url())
+        if as_json:
+            document({"sql": sql})
+        else:
+            write(sql or "-- up to date\n")
+        return
     engine = open_engine(target.url())
     applied = engine.database.migrate()
     done = f"applied migrations {', '.join(map(str, applied))}" if applied else "up to date"

@@ -47,6 +47,10 @@ class PostgresDatabase:
             connection.check_writable()  # even if there is nothing to do
             return schema.migrate(connection)
 
+    def script(self) -> str:
+        with closing(Connection(self._address)) as connection:
+            return schema.script(connection)
+
     def pin(self) -> None:
         """Nobody can exchange a server's database unnoticed."""
 

@@ -55,6 +55,26 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
         return bring_up_to_date(raw, plan)
 
 
+def script(connection: Connection, available: Sequence[Migration] | None = None) -> str:
+    """What `migrate` would do, as SQL for whoever may do it; empty if there is nothing to do. Raises what that does."""
+    plan = list(shipped("supervisor.store.postgres") if available is None else available)
+    current = version(connection)
+    if current >= plan[-1].version:
+        _refuse_if_unusable(connection, current)
+        return ""
+    if not current:
+        _require_schema(connection)
+    [(begin,)] = connection.rows(QUERIES.migrating_here)
+    marks = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _marks(plan).items()]
+    files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
+    head = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}\n{begin}\n{QUERIES.migrating};"
+    return "\n\n".join((head, *files, ";\n".join([*marks, "COMMIT"]))) + ";\n"
+
+
+def _marks(plan: Sequence[Migration]) -> dict[str, str]:
+    return marks_of(plan, _ALL_CONTRACT)
+
+
 def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     tables = _tables(raw)  # again, now that nobody else can migrate
@@ -65,7 +85,7 @@ def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
             raw.execute(migration.sql.encode())  # several statements, without parameters
             applied.append(migration.version)
     if applied:
-        for key, value in marks_of(plan, _ALL_CONTRACT).items():
+        for key, value in _marks(plan).items():
             raw.execute(QUERIES.set_meta, {"key": key, "value": value})
     return applied
 

@@ -44,6 +44,9 @@ class SqliteDatabase:
         with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
             return schema.migrate(connection)
 
+    def script(self) -> str:
+        raise StoreError("an SQLite file is migrated by this program alone, after a copy; --print is for PostgreSQL")
+
     def pin(self) -> None:
         self._place.pinned = self._place.identity()
 
