@@ -71,7 +71,7 @@ def _built(name: str) -> Any:
 app = typer.Typer(
     name="supervisor",
     cls=_Lazily,
-    help="Background jobs for one machine: a table in your database, run by a supervised pool of workers.",
+    help="Background jobs: a table in your database, SQLite or PostgreSQL, run by a supervised pool of workers.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
