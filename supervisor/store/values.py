@@ -330,8 +330,8 @@ class GoneHost(NamedTuple):
 
 class ServerState(NamedTuple):
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
-    `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we see
-    it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
+    `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we
+    see it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
     """
 
     time: float

@@ -67,7 +67,8 @@ def script(connection: Connection, available: Sequence[Migration] | None = None)
     [(begin,)] = connection.rows(QUERIES.migrating_here)
     marks = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _marks(plan).items()]
     files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
-    head = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}\n{begin}\n{QUERIES.migrating};"
+    title = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}"
+    head = f"{title}\n{begin}\n{QUERIES.migrating};\n{QUERIES.take_time};"
     return "\n\n".join((head, *files, ";\n".join([*marks, "COMMIT"]))) + ";\n"
 
 

@@ -1,0 +1,64 @@
+"""What docs/schema.md says of the tables on PostgreSQL is all that differs from the tables of SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from supervisor.engine import open_engine
+from tests.docs.markdown import named, table
+from tests.postgres_server import Databases
+
+PAGE = "docs/schema.md"
+
+
+@pytest.fixture
+def raw(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    url = postgres.fresh_database()
+    open_engine(url).database.migrate()
+    with psycopg.connect(url) as connection:
+        yield connection
+
+
+def asked(raw: psycopg.Connection[Any], sql: LiteralString) -> set[str]:
+    return {row[0] for row in raw.execute(sql).fetchall()}
+
+
+def test_what_postgresql_has_beside_is_described(raw: psycopg.Connection[Any], tmp_path: Path) -> None:
+    open_engine(f"sqlite:///{tmp_path}/jobs.db").database.migrate()
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
+        ours = (
+            "SELECT m.name || '.' || c.name FROM sqlite_schema m, pragma_table_info(m.name) c"
+            " WHERE m.type = 'table' AND m.name <> 'sqlite_sequence'"
+        )
+        columns = {row[0] for row in file.execute(ours)}
+        indexes = {row[0] for row in file.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql <> ''")}
+    there = asked(
+        raw,
+        "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = 'public'"
+        " AND table_name NOT IN (SELECT viewname FROM pg_views)",
+    )
+    assert columns - there == set()
+    assert set(named(table(PAGE, "on postgresql: columns"))) == there - columns
+    found = asked(
+        raw,
+        "SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid LEFT JOIN pg_constraint o"
+        " ON o.conindid = c.oid WHERE c.relnamespace = 'public'::regnamespace AND o.oid IS NULL",
+    )
+    assert set(named(table(PAGE, "on postgresql: indexes"))) == found - indexes
+    assert indexes - found == {"jobs_unfinished"}
+    sequences = asked(
+        raw,
+        "SELECT c.relname FROM pg_class c LEFT JOIN pg_depend d ON d.objid = c.oid AND d.deptype = 'i'"
+        " WHERE c.relkind = 'S' AND d.objid IS NULL",
+    )
+    assert set(named(table(PAGE, "on postgresql: sequences"))) == sequences
+    triggers = asked(raw, "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")
+    assert set(named(table(PAGE, "on postgresql: triggers"))) == triggers
