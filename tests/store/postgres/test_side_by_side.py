@@ -14,7 +14,7 @@ from supervisor.domain.settlement import done, released
 from supervisor.store.base import Cursor, Engine, JobSelector
 from supervisor.store.postgres.connection import Transaction
 from supervisor.store.sql.job_actions import _BATCH
-from tests.store.kit import NOW, Desk
+from tests.store.kit import NOW, T0, Desk
 from tests.store.postgres.meanwhile import Meanwhile
 
 FREE = "SELECT id FROM jobs WHERE id = %s FOR UPDATE NOWAIT"
@@ -77,6 +77,51 @@ class TestCancelling:
         held.commit()
         assert cancel.result() == 3
         assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
+
+
+CLAIM = """SELECT id FROM supervisor_settle_and_claim_v3(
+  'other', NULL, true, 4e9, 5e9, '{}', '{}', '{}', '{}', '{}', %s, '', %s, NULL, NULL, NULL, NULL, NULL, 1000)
+  WHERE lost IS FALSE"""
+
+
+class TestClaiming:
+    """A claim locks what it takes, and nothing else: others find the rest."""
+
+    TYPES = ("a", "b", "c", "d", "e")
+
+    def _open_claim(self, held: psycopg.Connection, want: int) -> list[int]:
+        return [job for (job,) in held.execute(CLAIM, (list(self.TYPES), want)).fetchall()]
+
+    def test_of_many_types_it_leaves_the_others_to_others(
+        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
+    ) -> None:
+        jobs = [desk.put(type_) for type_ in self.TYPES]
+        assert self._open_claim(held, 1) == jobs[:1]
+        for job in jobs[1:]:
+            assert foreign.execute(FREE, (job,)).fetchone() == (job,)
+        assert [desk.one(types=self.TYPES).job_id for _ in jobs[1:]] == jobs[1:]
+        assert desk.claim(self.TYPES) == []
+
+    @pytest.mark.parametrize("want", [1, 3, 7])
+    def test_as_many_as_are_wanted_are_found_behind_those_that_others_take(
+        self, want: int, desk: Desk, held: psycopg.Connection
+    ) -> None:
+        jobs = [desk.put(type_) for _ in range(4) for type_ in self.TYPES]
+        taken = self._open_claim(held, 8)
+        assert taken == jobs[:8]
+        mine = [claim.job_id for claim in desk.claim(self.TYPES, want)]
+        assert len(mine) == want
+        assert not set(mine) & set(taken)
+        rest = [claim.job_id for claim in desk.claim(self.TYPES, 100)]
+        assert sorted(taken + mine + rest) == jobs
+
+    def test_a_type_with_a_single_job_that_is_taken_keeps_nobody_from_the_next(
+        self, desk: Desk, held: psycopg.Connection
+    ) -> None:
+        first, *others = [desk.put("a"), desk.put("b", at=T0 + 1), desk.put("b", at=T0 + 2), desk.put("c", at=T0 + 3)]
+        assert self._open_claim(held, 1) == [first]
+        assert [claim.job_id for claim in desk.claim(self.TYPES, 2)] == others[:2]
+        assert [claim.job_id for claim in desk.claim(self.TYPES, 2)] == others[2:]
 
 
 class TestTheOrderOfLocks:

@@ -20,6 +20,7 @@ DECLARE
   held constant text := 'running';
   settled bigint[];
   tier record;
+  places bigint[]; -- the groups of a tier, if there are several: once for each row that is wanted of them
   picked tid[];
   changed integer;
   walked bigint;
@@ -87,15 +88,44 @@ BEGIN
            ) AS s (type, requires, priority, since, first)
       GROUP BY s.priority ORDER BY s.priority DESC
     LOOP
+      -- No more rows are locked than are claimed, or others would find none: which groups the first `want` rows are of is
+      -- seen before any is locked.
+      places := NULL;
+      IF cardinality(tier.types) > 1 THEN
+        places := ARRAY(
+          SELECT g.place
+          FROM unnest(tier.types, tier.kinds, tier.times, tier.firsts) WITH ORDINALITY
+                 AS g (type, requires, since, first, place),
+               LATERAL (SELECT j.scheduled_at, j.id FROM jobs j
+                        WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
+                          AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
+                          AND j.scheduled_at <= at
+                        ORDER BY j.scheduled_at, j.id LIMIT want) c
+          ORDER BY c.scheduled_at, c.id LIMIT want);
+      END IF;
       picked := ARRAY(
         SELECT c.ctid
-        FROM unnest(tier.types, tier.kinds, tier.times, tier.firsts) AS g (type, requires, since, first),
-             LATERAL (SELECT j.ctid, j.scheduled_at, j.id FROM jobs j
+        FROM unnest(tier.types, tier.kinds, tier.times, tier.firsts) WITH ORDINALITY
+               AS g (type, requires, since, first, place),
+             LATERAL (SELECT j.ctid FROM jobs j
                       WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                         AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
                         AND j.scheduled_at <= at
-                      ORDER BY j.scheduled_at, j.id LIMIT want FOR NO KEY UPDATE SKIP LOCKED) c
-        ORDER BY c.scheduled_at, c.id LIMIT want);
+                      ORDER BY j.scheduled_at, j.id LIMIT coalesce(cardinality(array_positions(places, g.place)), want)
+                      FOR NO KEY UPDATE SKIP LOCKED) c
+        WHERE places IS NULL OR g.place = ANY (places));
+      IF cardinality(picked) < cardinality(places) THEN
+        -- Others have locked some of these: one group after the other, until there are enough.
+        FOR place IN 1 .. cardinality(tier.types) LOOP
+          picked := picked || ARRAY(
+            SELECT j.ctid FROM jobs j
+            WHERE j.status = 'pending' AND j.type = tier.types[place] AND j.requires = tier.kinds[place]
+              AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (tier.times[place], tier.firsts[place])
+              AND j.scheduled_at <= at AND j.ctid <> ALL (picked)
+            ORDER BY j.scheduled_at, j.id LIMIT want - cardinality(picked) FOR NO KEY UPDATE SKIP LOCKED);
+          EXIT WHEN cardinality(picked) >= want;
+        END LOOP;
+      END IF;
       CONTINUE WHEN cardinality(picked) = 0;
       RETURN QUERY
       WITH claimed AS (
