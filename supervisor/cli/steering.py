@@ -14,7 +14,7 @@ from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, is_number
 
 if TYPE_CHECKING:
-    from supervisor.store.base import Operations
+    from supervisor.store.base import Operations, SupervisorRecord
 
 Host = Annotated[
     str, typer.Option("--host", metavar="NAME", show_default=False, help="Only there; gpu-* means all that match.")
@@ -141,14 +141,22 @@ def reload(
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
-    told = {str(pid): outcome for pid, outcome in outcomes.items()}
-    lines = [f"supervisor {record.pid} {_told(outcomes.get(record.pid))} {record.config}" for record in asked]
+    names = _names(asked)
+    told = {names[key]: outcome for key, outcome in outcomes.items()}
+    lines = [f"supervisor {names[record.id]} {_told(outcomes.get(record.id))} {record.config}" for record in asked]
     result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
     if any(outcome["state"] != "accepted" for outcome in outcomes.values()):
         raise typer.Exit(1)
+
+
+def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
+    """By id: their pids, with their hosts where there are several."""
+    known = list(records)
+    several = len({record.host for record in known}) > 1
+    return {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in known}
 
 
 def _told(outcome: dict[str, Any] | None) -> str:

@@ -286,13 +286,13 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
 
 def await_reload(
     operations: Operations, asked: Iterable[SupervisorRecord], seconds: float | None = None
-) -> dict[int, dict[str, Any]]:
-    """The results of the last requested reload by the supervisor's pid: `state` is accepted, refused,
+) -> dict[str, dict[str, Any]]:
+    """The results of the last requested reload by the supervisor's id: `state` is accepted, refused,
     failed or gone, `problems` says why. Waits for all results, or for some `seconds`; a set-up takes
     startup_timeout at most.
     """
     number = operations.controls.current().reloads
-    outcomes: dict[int, dict[str, Any]] = {}
+    outcomes: dict[str, dict[str, Any]] = {}
     left = {record.id: record for record in asked}
     until = None if seconds is None else time.monotonic() + seconds
     while left:
@@ -300,7 +300,7 @@ def await_reload(
         for record in list(left.values()):
             outcome = _reload_outcome(there.get(record.id), number)
             if outcome is not None:
-                outcomes[record.pid] = outcome
+                outcomes[record.id] = outcome
                 del left[record.id]
         if until is not None and time.monotonic() >= until:
             break

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from supervisor.admin.api import stats
+from supervisor.cli.steering import _names
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
+from supervisor.ops import commands
 from supervisor.ops.status import gather
 from tests.store.kit import NOW, T0, worker_record
 from tests.web.api.conftest import BULLETIN, POOL, Site, supervise
@@ -361,3 +363,18 @@ def test_pages_say_on_which_host_a_pool_and_a_worker_are(make_site: Callable[...
     assert "On each host, the pool keeps this many workers" in overview
     found = site.get(f"/api/admin/jobs/{job}")
     assert (found["worker"], found["host"]) == ("tag-1", "beta")
+
+
+def test_the_outcome_of_a_reload_is_told_of_each_host_also_with_the_same_pid(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    accepted = {"number": 1, "state": "accepted", "problems": [], "pools": {}}
+    site = make_site(supervisor_status=BULLETIN | {"reload": accepted})
+    refused = {"number": 1, "state": "refused", "problems": ["no such file"], "pools": {}}
+    supervise(site.engine, site.desk, tmp_path, BULLETIN | {"reload": refused}, "s2", host="beta", config="/nowhere")
+    records = site.desk.operations.registry.supervisors()
+    site.desk.operations.controls.request_reload(NOW)
+    outcomes = commands.await_reload(site.desk.operations, records, 5.0)
+    assert {key: outcome["state"] for key, outcome in outcomes.items()} == {"s1": "accepted", "s2": "refused"}
+    assert _names(records) == {"s1": f"1 on {socket.gethostname()}", "s2": "1 on beta"}
+    assert _names(records[:1]) == {records[0].id: "1"}
