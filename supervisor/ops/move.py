@@ -82,8 +82,8 @@ def abandon(source_url: str, target_url: str) -> None:
     """Give up a move that is not complete: the source takes jobs again, and the target is empty. Raises Conflict."""
     _require_two_engines(source_url, target_url)
     with closing(open_move_end(source_url)) as source, closing(open_move_end(target_url)) as target:
-        marks, there = source.marks(), target.marks()
-        if MOVED_TO in marks or MOVED_FROM in there:
+        flags, there = source.flags(), target.flags()
+        if MOVED_TO in flags or MOVED_FROM in there:
             raise Conflict(f"{target.shown}: the move is complete, or nearly; repeat it, or move the jobs back")
         if ARRIVING not in there or _State.of(there[ARRIVING]).source != source.shown:
             raise Conflict(f"{target.shown}: no jobs of {source.shown} are being moved here")
@@ -180,7 +180,7 @@ class _Move:
             )
         self._begin()
         failpoints.reach("move.begun")
-        if CLOSED_FOR not in source.marks():
+        if CLOSED_FOR not in source.flags():
             self._copy()
             _refuse_running(
                 source.shown, source.shut(MoveWords.CLOSED.format(target.shown), {CLOSED_FOR: target.shown})
@@ -200,7 +200,7 @@ class _Move:
 
     def _finished(self, report: MoveReport) -> MoveReport:
         """The target may be used: tell so at the source, unless that was done."""
-        if MOVED_TO not in self._source.marks():
+        if MOVED_TO not in self._source.flags():
             gone = self._target.shown
             self._source.shut(MoveWords.MOVED.format(gone), {CLOSED_FOR: None, MOVED_TO: gone})
             failpoints.reach("move.finished")
@@ -211,7 +211,7 @@ class _Move:
         for the last step.
         """
         source, target = self._source, self._target
-        ours, theirs = source.marks(), target.marks()
+        ours, theirs = source.flags(), target.flags()
         gone = ours.get(MOVED_TO) or ours.get(CLOSED_FOR)
         if MOVED_FROM in theirs and gone == target.shown:
             told = json.loads(theirs[MOVED_FROM])
@@ -234,7 +234,7 @@ class _Move:
         return None
 
     def _begin(self) -> None:
-        found = self._target.marks().get(ARRIVING)
+        found = self._target.flags().get(ARRIVING)
         if found is None:
             running = self._target.shut(MoveWords.OPENING, {ARRIVING: self._state.text()})
             _refuse_running(self._target.shown, running)

@@ -50,7 +50,7 @@ def shipped(package: str) -> tuple[Migration, ...]:
     return tuple(migrations(resources.files(package).joinpath("migrations")))
 
 
-def marks_of(plan: Sequence[Migration], all_until: int) -> dict[str, str]:
+def flags_of(plan: Sequence[Migration], all_until: int) -> dict[str, str]:
     """The rows of job_meta that say what a schema is after all these migrations, and who may write.
 
     Those up to `all_until` are older than the rule, and each of them shuts out earlier programs.
@@ -71,20 +71,20 @@ def statements(sql: str) -> Iterator[str]:
         raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")
 
 
-def refuse_if_unusable(marks: Mapping[str, str], current: int, ours: int, where: object) -> None:
+def refuse_if_unusable(flags: Mapping[str, str], current: int, ours: int, where: object) -> None:
     """Raises StoreError if the schema `current` declares a program that knows only `ours` too old to write, StoreMoved
     if the jobs were moved elsewhere, and StoreUnavailable while they are.
 
-    `marks` are the rows of job_meta that say so.
+    `flags` are the rows of job_meta that say so.
     """
-    if int(marks.get("oldest_writer", 0)) > ours:
+    if int(flags.get("oldest_writer", 0)) > ours:
         raise StoreError(
-            f"the database has schema {current}, which programs before schema {marks['oldest_writer']} must not write; "
+            f"the database has schema {current}, which programs before schema {flags['oldest_writer']} must not write; "
             f"this one knows schema {ours}: upgrade it"
         )
-    if MOVED_TO in marks:
-        raise StoreMoved(str(where), marks[MOVED_TO])
-    if CLOSED_FOR in marks:
-        raise StoreUnavailable(f"{where}: {MoveWords.CLOSED.format(marks[CLOSED_FOR])}")
-    if ARRIVING in marks:
+    if MOVED_TO in flags:
+        raise StoreMoved(str(where), flags[MOVED_TO])
+    if CLOSED_FOR in flags:
+        raise StoreUnavailable(f"{where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
+    if ARRIVING in flags:
         raise StoreUnavailable(f"{where}: {MoveWords.OPENING}")

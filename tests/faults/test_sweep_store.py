@@ -43,7 +43,7 @@ COMMITS = ("commit.before", "settle_and_claim.before")
 # Statements that no deed runs, with the test that does.
 ELSEWHERE = {
     "count_jobs": "tests/cli/test_restore.py",
-    "marks": "tests/store/test_moving.py",
+    "flags": "tests/store/test_moving.py",
     "tables": "test_a_migration_can_be_tried_again",
     "has_column": "test_a_migration_can_be_tried_again",
     "make_epoch": "test_a_migration_can_be_tried_again",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.migrate import Migration, marks_of, migrations, shipped, statements
+from supervisor.store.migrate import Migration, flags_of, migrations, shipped, statements
 
 
 def files(folder: Path, *names: str) -> Path:
@@ -42,7 +42,7 @@ def test_only_a_migration_that_contracts_shuts_out_programs_that_do_not_know_it(
 ) -> None:
     plan = [Migration(number, f"{number:04}_x.sql", sql) for number, sql in enumerate(scripts, 1)]
 
-    assert marks_of(plan, all_until) == {"schema_version": str(len(plan)), "oldest_writer": oldest}
+    assert flags_of(plan, all_until) == {"schema_version": str(len(plan)), "oldest_writer": oldest}
 
 
 def test_ours_can_be_read_to_the_end() -> None:

@@ -133,7 +133,7 @@ class _Planned(PostgresMoveEnd):
             raise Undo
         self._types = known.__getitem__
 
-    def marks(self) -> dict[str, str]:
+    def flags(self) -> dict[str, str]:
         return {}
 
     def count(self, table: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, marks_of, refuse_if_unusable, shipped
+from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 
@@ -65,15 +65,15 @@ def script(connection: Connection, available: Sequence[Migration] | None = None)
     if not current:
         _require_schema(connection)
     [(begin,)] = connection.rows(QUERIES.migrating_here)
-    marks = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _marks(plan).items()]
+    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _flags(plan).items()]
     files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
     title = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}"
     head = f"{title}\n{begin}\n{QUERIES.migrating};\n{QUERIES.take_time};"
-    return "\n\n".join((head, *files, ";\n".join([*marks, "COMMIT"]))) + ";\n"
+    return "\n\n".join((head, *files, ";\n".join([*flags, "COMMIT"]))) + ";\n"
 
 
-def _marks(plan: Sequence[Migration]) -> dict[str, str]:
-    return marks_of(plan, _ALL_CONTRACT)
+def _flags(plan: Sequence[Migration]) -> dict[str, str]:
+    return flags_of(plan, _ALL_CONTRACT)
 
 
 def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
@@ -86,7 +86,7 @@ def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
             raw.execute(migration.sql.encode())  # several statements, without parameters
             applied.append(migration.version)
     if applied:
-        for key, value in _marks(plan).items():
+        for key, value in _flags(plan).items():
             raw.execute(QUERIES.set_meta, {"key": key, "value": value})
     return applied
 
@@ -121,8 +121,8 @@ def _require_schema(connection: Connection) -> None:
 
 
 def _refuse_if_unusable(connection: Connection, current: int) -> None:
-    marks: dict[str, str] = dict(connection.rows(QUERIES.marks))
-    refuse_if_unusable(marks, current, newest_version(), connection.address.shown)
+    flags: dict[str, str] = dict(connection.rows(QUERIES.flags))
+    refuse_if_unusable(flags, current, newest_version(), connection.address.shown)
 
 
 def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
@@ -136,7 +136,7 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
         )
     current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
     if current >= newest_version():
-        refuse_if_unusable(dict(raw.execute(QUERIES.marks).fetchall()), current, newest_version(), where)
+        refuse_if_unusable(dict(raw.execute(QUERIES.flags).fetchall()), current, newest_version(), where)
         return True
     if current or not create:
         problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"

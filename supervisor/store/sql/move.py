@@ -55,8 +55,8 @@ class SqlMoveEnd:
 
     # Looking
 
-    def marks(self) -> dict[str, str]:
-        found = self._rows(self._connection.queries.marks)
+    def flags(self) -> dict[str, str]:
+        found = self._rows(self._connection.queries.flags)
         return {str(key): str(value) for key, value in found}
 
     def epoch(self) -> str:

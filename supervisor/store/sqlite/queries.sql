@@ -843,6 +843,6 @@ DELETE FROM job_meta WHERE key = :key;
 -- name: set_meta
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = :value;
 
--- name: marks
+-- name: flags
 -- Who may use the tables: see refuse_if_unusable.
 SELECT key, value FROM job_meta WHERE key IN ('oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.store.migrate import Migration, marks_of, refuse_if_unusable, shipped, statements
+from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped, statements
 from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import column_added
@@ -37,7 +37,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     plan = list(shipped("supervisor.store.sqlite") if available is None else available)
     current = version(connection)
     if current >= plan[-1].version:
-        refuse_if_unusable(dict(connection.rows(QUERIES.marks)), current, plan[-1].version, connection.place.database)
+        refuse_if_unusable(dict(connection.rows(QUERIES.flags)), current, plan[-1].version, connection.place.database)
         if current == plan[-1].version:
             _make_missing(connection, plan)
         return []
@@ -84,8 +84,8 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
         row = cursor.execute(QUERIES.meta, {"key": "schema_version"}).fetchone()
         current = int(row[0]) if row else 0
     if current >= newest:
-        marks = {_plain(key): _plain(value) for key, value in cursor.execute(QUERIES.marks)}
-        refuse_if_unusable(marks, current, newest, place.database)
+        flags = {_plain(key): _plain(value) for key, value in cursor.execute(QUERIES.flags)}
+        refuse_if_unusable(flags, current, newest, place.database)
         return True
     if not raw.in_transaction and (create or current):
         migrate()
@@ -121,23 +121,23 @@ def require_current(place: Place) -> None:
 
     It is left untouched.
     """
-    marks, current = require_version(place)
-    refuse_if_unusable(marks, current, newest_version(), place.database)
+    flags, current = require_version(place)
+    refuse_if_unusable(flags, current, newest_version(), place.database)
 
 
 def require_version(place: Place) -> tuple[dict[str, str], int]:
-    """The marks, and the schema's version. Raises StoreError for a database that is not ours, or older.
+    """The flags, and the schema's version. Raises StoreError for a database that is not ours, or older.
 
     A connection with our settings would switch another program's database to WAL before it could check.
     """
     newest = newest_version()
     if not place.database.exists():
         raise StoreError(f"{place.database}: there is no such database")
-    current, marks = _looked_at(place)
+    current, flags = _looked_at(place)
     if current < newest:
         problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
         raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
-    return marks, current
+    return flags, current
 
 
 def has_tables(place: Place) -> bool:
@@ -151,7 +151,7 @@ def _looked_at(place: Place) -> tuple[int, dict[str, str]]:
             sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT)
         ) as raw:
             current = _version(raw)
-            return current, dict(raw.execute(QUERIES.marks)) if current else {}
+            return current, dict(raw.execute(QUERIES.flags)) if current else {}
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
 
@@ -166,7 +166,7 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     current = _version(raw)
     if not current:
         raise StoreError(f"{path}: the database has no job tables")
-    refuse_if_unusable(dict(raw.execute(QUERIES.marks)), current, newest_version(), path)
+    refuse_if_unusable(dict(raw.execute(QUERIES.flags)), current, newest_version(), path)
     return current
 
 
@@ -195,7 +195,7 @@ def apply(raw: sqlite3.Connection, statement: str) -> None:
 
 def stamp(raw: sqlite3.Connection | sqlite3.Cursor, plan: Sequence[Migration]) -> None:
     """Store the schema's version, and which programs may write."""
-    for key, value in marks_of(plan, _ALL_CONTRACT).items():
+    for key, value in flags_of(plan, _ALL_CONTRACT).items():
         raw.execute(QUERIES.set_meta, {"key": key, "value": value})
 
 
