@@ -19,10 +19,9 @@ class Beyond(NamedTuple):
     most: float = inf
     until: float = 0.0
 
-    def seen(self, size: int, refused: int, configured: int, now: float) -> Beyond:
-        """The limit after a look at `size` workers, of which so many have started and the database refuses them."""
+    def seen(self, ready: int, refused: int, configured: int, now: float) -> Beyond:
+        """The limit after a look: so many workers are ready, and the database refuses so many that are starting."""
         if not refused:
             return Beyond() if now >= self.until else self
-        connected = size - refused
-        most = max(configured, connected - max(_LEFT_FREE, connected // 10))
+        most = max(configured, ready - max(_LEFT_FREE, ready // 10))
         return Beyond(min(self.most, most) if now < self.until else most, now + _AGAIN)

@@ -122,7 +122,7 @@ class Pool:
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
         places = sum(s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.job)
         refused = sum(slot.state is State.STARTING and bool(slot.text) for slot in slots) if self._is_beyond else 0
-        self.beyond = self.beyond.seen(len(living), refused, s.max_workers, now)
+        self.beyond = self.beyond.seen(sum(w.is_ready for w in living), refused, s.max_workers, now)
         decision = decide(
             Load(
                 due=still_due(self.waiting.due, self.waiting.at, taken, places),

@@ -202,7 +202,9 @@ def test_a_pool_scaled_beyond_what_the_server_connects_leaves_room_to_undo_that(
     wait_for(
         lambda: any("takes no more connections" in event.get("why", "") for event in site.events()), "a limit", 60.0
     )
-    wait_for(lambda: "the database takes" in site.command("status", code=None).stdout, "status to say so", 60.0)
+    wait_for(
+        lambda: "the database takes" in site.command("status", "--json", code=None).stdout, "status to say so", 60.0
+    )
     wait_for(lambda: site.command("scale", "work", "auto", code=None).returncode == 0, "room", 60.0)
     wait_for(lambda: len(site.workers()) < 4, "the pool to be as before", 60.0)
     site.done(site.queue.enqueue("work"))

@@ -160,8 +160,8 @@ def test_the_limit_of_a_size_beyond_the_configured_one() -> None:
     limit = Beyond().seen(50, 0, 3, 10.0)
     assert limit == Beyond()
     limit = limit.seen(50, 8, 3, 10.0)
-    assert limit.most == 38
+    assert limit.most == 45
     assert limit.seen(38, 0, 3, 11.0) == limit
-    assert limit.seen(30, 1, 3, 11.0).most == 26
+    assert limit.seen(30, 1, 3, 11.0).most == 27
     assert limit.seen(2, 2, 3, 11.0).most == 3
     assert limit.seen(38, 0, 3, 70.0) == Beyond()
