@@ -115,6 +115,7 @@ def show(
         job, attempts, runs, worker, doing, host = everything(operations, job_id)
         now = operations.statistics.now()
         waits = why_waiting(operations, job, now)
+        several = len({one.host for one in operations.registry.supervisors()}) > 1
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
     try:
@@ -126,7 +127,7 @@ def show(
         more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
-    held = tables.Held(f"{worker} on {host}" if worker and host else worker, waits, limits)
+    held = tables.Held(f"{worker} on {host}" if worker and host and several else worker, waits, limits)
     tables.job(job, now, trials(runs, attempts), held)
     tables.runs(runs)
     tables.attempts(attempts)
