@@ -340,7 +340,7 @@ class Statistics(Protocol):
         """Jobs that are unfinished, failed or quarantined, by type and status; the cost grows with their number."""
 
     def closed_counts(self) -> list[tuple[str, Status, int]]:
-        """Done and cancelled jobs, by type and status; reads the whole table."""
+        """Done and cancelled jobs, by type and status; reads the whole table, or estimates them."""
 
     def failures(self, since: float) -> list[tuple[str, int]]:
         """Failed attempts since then, by type."""
