@@ -71,12 +71,15 @@ class PostgresClaims(SqlClaims):
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
         stuck = want > 0 and bool(self._stuck)
+        exchange = None
         try:
             if not stuck:
-                return self._in_session(self._exchange(settlements, wanted, want, mark))
+                exchange = self._exchange(settlements, wanted, want, mark)
         except RowRefused:
             pass
-        return self._in_session(self._exchange_singly(settlements, wanted, want, mark))
+        if exchange is None:
+            exchange = self._exchange_singly(settlements, wanted, want, mark)
+        return self._in_session(self._without_ignored(exchange, settlements, owner, now))
 
     def _in_session(self, exchange: Exchange) -> Exchange:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""

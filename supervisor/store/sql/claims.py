@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, JobSelector, WorkerRecord
@@ -43,6 +45,24 @@ class SqlClaims:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _without_ignored(
+        self, exchange: Exchange, settlements: Sequence[Settlement], owner: str, now: float
+    ) -> Exchange:
+        """Claims that seem lost and are still held: a trigger ignores what was settled. They are quarantined, as others
+        that the database refuses; they would run again and again otherwise.
+        """
+        if not exchange.lost:
+            return exchange
+        lost, refused = list(exchange.lost), list(exchange.refused)
+        with suppress(StoreError):  # the exchange is committed; its claims must be told
+            held = {(claim.job_id, claim.token) for claim in self.held_by(owner)}
+            held -= {(claim.job_id, claim.token) for claim in exchange.claims}
+            for job, token in [(s.job_id, s.token) for s in settlements if s.job_id in exchange.lost]:
+                if (job, token) in held and quarantine(self._connection, job, IGNORED, now, token=token, owner=owner):
+                    lost.remove(job)
+                    refused.append((job, IGNORED))
+        return exchange._replace(lost=lost, refused=refused)
 
     # One row per transaction, after one of them was refused
 

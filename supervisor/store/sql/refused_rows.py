@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from supervisor.domain.settlement import MAX_MESSAGE, clipped
@@ -53,17 +54,17 @@ def quarantine(
     owner: str = "",
     expires_at: float | None = None,
 ) -> bool:
-    """Quarantine a job, with a row in job_errors, if it has not changed since it was read: pending, or held by `owner`.
+    """Quarantine a job, with a row in job_errors unless that is refused too, if it has not changed since it was read:
+    pending, or held by `owner`.
 
     False if it has changed, or if the row cannot be changed at all.
     """
     message = clipped(f"the database refuses this row: {why}", MAX_MESSAGE)
     about = {"id": job_id, "error": message, "now": now, "owner": owner, "token": token, "expires_at": expires_at}
-    try:
-        with connection.write() as raw:
+    for note in (True, False):
+        with suppress(RowRefused), connection.write() as raw:
             changed = raw.execute(connection.queries.set_aside, about).rowcount > 0
-            if changed:
+            if changed and note:
                 raw.execute(connection.queries.note_set_aside, about)
-    except RowRefused:
-        return False
-    return changed
+            return changed
+    return False

@@ -46,13 +46,16 @@ class Singly:
         return lost, refused, stuck
 
     def _settle(self, owner: str, s: Settlement, now: float, worker: str | None) -> bool:
-        """With everything; if that is refused without the run's row, which matters less; then without its children."""
+        """With everything; if that is refused, without the run's row, which matters less; then without the row of the
+        failed attempt; then without its children.
+        """
 
         connection, inserter = self._connection, self._connection.inserter
 
-        def attempt(s: Settlement, *, history: bool = True) -> bool:
+        def attempt(s: Settlement, *, history: bool = True, note: bool = True) -> bool:
+            told = {"history": history, "note": note}
             return inserter.with_room(
-                lambda raw: settle(connection.queries, inserter.insert, raw, owner, s, now, worker, history=history)
+                lambda raw: settle(connection.queries, inserter.insert, raw, owner, s, now, worker, **told)
             )
 
         try:
@@ -62,6 +65,8 @@ class Singly:
         try:
             return attempt(s, history=False)
         except RowRefused as error:
+            if s.failure is not None:
+                return attempt(s, history=False, note=False)
             if not s.children:
                 raise
             # A constraint of the application's; a retry would meet it again.
@@ -79,6 +84,7 @@ def settle(
     worker: str | None,
     *,
     history: bool = True,
+    note: bool = True,
 ) -> bool:
     """Inside the caller's transaction. Returns False if the claim is lost."""
     failure = settlement.failure
@@ -103,7 +109,7 @@ def settle(
         return False
     if settlement.batch_limit:
         raw.execute(queries.limit_batch, {"id": settlement.job_id, "most": settlement.batch_limit})
-    if failure is not None and failure.kind != "cancelled":
+    if note and failure is not None and failure.kind != "cancelled":
         record(queries, raw, settlement, failure, worker, now)
     if history:
         record_run(queries, raw, settlement, worker, now)

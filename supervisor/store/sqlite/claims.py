@@ -42,14 +42,17 @@ class SqliteClaims(SqlClaims):
         if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
             return Exchange([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
+        exchange = None
         try:
-            return self._exchange(settlements, wanted, want, mark)
+            exchange = self._exchange(settlements, wanted, want, mark)
         except RowRefused:
             pass
         except StoreUnavailable:
             if not self._connection.inserter.has_run_out():  # of ids
                 raise
-        return self._exchange_singly(settlements, wanted, want, mark)
+        if exchange is None:
+            exchange = self._exchange_singly(settlements, wanted, want, mark)
+        return self._without_ignored(exchange, settlements, owner, now)
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]

@@ -1,0 +1,73 @@
+"""Triggers of the application's that refuse or ignore what is settled: no job stays running for that, or runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.domain.settlement import crashed, done, failed
+from tests.store.kit import BROKEN, NOW, POLICY, Desk, execute
+
+Trigger = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def trigger(desk: Desk) -> Iterator[Trigger]:
+    """Before an event on a table, under a condition: "refuse" or "ignore"."""
+    url = desk.engine.url
+    sqlite = url.startswith("sqlite:")
+    made = dict[str, str]()
+
+    def make(event: str, when: str, what: str) -> None:
+        name = f"foreign_{len(made)}"
+        made[name] = event.split()[-1]
+        if sqlite:
+            raised = "raise(ABORT, 'not here')" if what == "refuse" else "raise(IGNORE)"
+            execute(url, f"CREATE TRIGGER {name} BEFORE {event} WHEN {when} BEGIN SELECT {raised}; END")
+            return
+        body = "RAISE EXCEPTION 'not here'" if what == "refuse" else "RETURN NULL"
+        execute(url, f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body}; END$$")
+        execute(url, f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION {name}()")
+
+    yield make
+    for name, table in made.items():
+        execute(url, f"DROP TRIGGER {name}" + ("" if sqlite else f" ON {table}; DROP FUNCTION {name}"))
+
+
+@pytest.mark.parametrize("result", [None, '"x"'])
+def test_a_success_that_a_trigger_ignores_is_quarantined(desk: Desk, trigger: Trigger, result: str | None) -> None:
+    first, second = desk.put(), desk.put()
+    claims = desk.claim(want=2)
+    trigger("UPDATE ON jobs", f"NEW.status = 'done' AND NEW.id = {first}", "ignore")
+    for claim in claims:
+        assert desk.settle(done(claim, result)) == []
+    assert (desk.status(first), desk.status(second)) == (Status.QUARANTINED, Status.DONE)
+    assert "a trigger ignores the change" in (desk.job(first).last_error or "")
+
+
+def test_a_claim_that_is_lost_is_left_alone(desk: Desk) -> None:
+    job = desk.put()
+    claim = desk.one()
+    assert desk.settle(done(claim._replace(token=claim.token + 1), None)) == [job]
+    assert desk.status(job) is Status.RUNNING
+
+
+def test_failures_whose_record_is_refused_are_settled_without_it(desk: Desk, trigger: Trigger) -> None:
+    jobs = [desk.put(max_attempts=1), desk.put()]
+    claims = desk.claim(want=2)
+    trigger("INSERT ON job_errors", "NEW.job_id > 0", "refuse")
+    desk.settle(failed(claims[0], BROKEN, POLICY, chance=0.5))
+    desk.maintenance.locks.settle_dead("w1", [crashed(claims[1], BROKEN, POLICY, 3, chance=0.5)], NOW)
+    assert [desk.status(job) for job in jobs] == [Status.FAILED, Status.PENDING]
+    assert desk.job(jobs[0]).last_error == BROKEN.message
+
+
+def test_a_row_that_is_refused_is_set_aside_without_a_record(desk: Desk, trigger: Trigger) -> None:
+    job = desk.put()
+    claim = desk.one()
+    trigger("INSERT ON job_errors", "NEW.job_id > 0", "refuse")
+    trigger("UPDATE ON jobs", "NEW.status = 'done'", "refuse")
+    desk.settle(done(claim, None))
+    assert desk.status(job) is Status.QUARANTINED
