@@ -9,9 +9,9 @@ import pytest
 from supervisor.domain.job import Status
 from supervisor.domain.lease import patience, renewal_interval
 from supervisor.domain.policy import JobPolicy
-from supervisor.domain.settlement import done
+from supervisor.domain.settlement import done, released
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
-from tests.store.kit import LOCK, NOW, Desk, worker_record
+from tests.store.kit import LOCK, NOW, Desk, execute, worker_record
 
 LATER = NOW + 7200.0  # the wall clock jumps by two hours
 
@@ -120,3 +120,20 @@ def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Cloc
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, 1.0, clock)
 
     assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)
+
+
+@pytest.mark.parametrize("value", ["'infinity'", "'NaN'", "-1e300"])
+@pytest.mark.parametrize("column", ["lock_expires_at", "locked_at"])
+def test_a_claim_whose_times_are_none_is_reclaimed(desk: Desk, column: str, value: str) -> None:
+    """Any program may write them."""
+    if desk.engine.url.startswith("sqlite:"):
+        value = value.replace("'infinity'", "9e999").replace("'NaN'", "9e999 - 9e999")
+    job = desk.put()
+    execute(desk.engine.url, f"UPDATE jobs SET status = 'running' WHERE id = {job}")
+    execute(desk.engine.url, f"UPDATE jobs SET lock_expires_at = {NOW - 1} WHERE id = {job}")
+    execute(desk.engine.url, f"UPDATE jobs SET {column} = {value} WHERE id = {job}")
+    locks = desk.maintenance.locks
+    found = locks.expired(NOW, 10)
+    assert found == locks.expired(NOW, 10)  # NaN would differ from itself
+    assert locks.reclaim(found[0], lambda claim, owner: released(claim), NOW)
+    assert desk.status(job) is Status.PENDING

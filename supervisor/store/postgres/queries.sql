@@ -197,7 +197,8 @@ WHERE id = :id AND claim_token IS NOT DISTINCT FROM :token::bigint
   AND CASE WHEN status = 'pending' THEN :owner::text = ''
            ELSE status = 'running' AND coalesce(locked_by, '') = :owner::text
                 AND (:expires_at::double precision IS NULL
-                     OR coalesce(lock_expires_at, 0) = :expires_at::double precision) END;
+                     OR CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END
+                        = :expires_at::double precision) END;
 
 -- name: note_set_aside
 INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
@@ -260,10 +261,12 @@ FROM jobs WHERE status = 'running' AND locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
 
 -- name: expired
--- Claims whose lock has expired, or that have none: a row marked running by hand. Without rows that a stranger holds:
+-- Claims whose lock has expired, or that have none: a row marked running by hand. What is no time, such as NaN or
+-- infinity, is none. Without rows that a stranger holds:
 -- nobody could have renewed those.
-SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0), coalesce(locked_at, 0)
-FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :now)
+SELECT id, claim_token, coalesce(locked_by, ''), CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END,
+       CASE WHEN locked_at > -1e300 AND locked_at < 1e300 THEN locked_at ELSE 0 END
+FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :now OR lock_expires_at >= 1e300)
 LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: claim_of
@@ -271,7 +274,7 @@ LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
-  AND coalesce(lock_expires_at, 0) = :expires_at
+  AND CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END = :expires_at
 FOR NO KEY UPDATE;
 
 -- name: adopt_unowned

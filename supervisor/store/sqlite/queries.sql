@@ -220,7 +220,7 @@ UPDATE jobs SET
 WHERE id = :id AND claim_token IS :token
   AND CASE WHEN status = 'pending' THEN :owner = ''
            ELSE status = 'running' AND coalesce(locked_by, '') = :owner
-                AND (:expires_at IS NULL OR coalesce(lock_expires_at, 0) = :expires_at) END;
+                AND (:expires_at IS NULL OR CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END = :expires_at) END;
 
 -- name: note_set_aside
 INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
@@ -273,10 +273,12 @@ WHERE locked_by = :owner
 ORDER BY priority DESC, scheduled_at, id;
 
 -- name: expired
--- Claims whose lock has expired, or that have none: a row marked running by hand.
-SELECT id, claim_token, coalesce(locked_by, ''), coalesce(lock_expires_at, 0), coalesce(locked_at, 0)
+-- Claims whose lock has expired, or that have none: a row marked running by hand. What is no time, such as NaN or
+-- infinity, is none.
+SELECT id, claim_token, coalesce(locked_by, ''), CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END,
+       CASE WHEN locked_at > -1e300 AND locked_at < 1e300 THEN locked_at ELSE 0 END
 FROM jobs_held
-WHERE lock_expires_at IS NULL OR lock_expires_at < :now
+WHERE lock_expires_at IS NULL OR lock_expires_at < :now OR lock_expires_at >= 1e300
 LIMIT :limit;
 
 -- name: claim_of
@@ -284,7 +286,7 @@ LIMIT :limit;
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, locked_by
 FROM jobs
 WHERE id = :id AND status = 'running' AND claim_token = :token
-  AND coalesce(lock_expires_at, 0) = :expires_at;
+  AND CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END = :expires_at;
 
 -- name: adopt_unowned
 -- A row that was marked running without a claim, or with an owner that is not a text, gets one, so that it can be
