@@ -19,7 +19,9 @@ class Arrive:
 
 
 async def setup():
-    await AsyncClient(DSN).migrate()
+    awa = AsyncClient(DSN)
+    await awa.migrate()
+    await awa.install_queue_storage()  # else the first start of a worker does it, unless there are jobs by then
 
 
 async def work():
