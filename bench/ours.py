@@ -35,6 +35,9 @@ def once(payload, ctx):
     if ctx.token == 1:
         time.sleep(60)
 
+def slow(payload, ctx):
+    tally.slow()
+
 def brief(payload, ctx):
     tally.mark()
     time.sleep(0.05)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 
 from bench import drain, processes, waiting
-from bench.postgres import steady
+from bench.postgres import fences, steady
 from bench.postgres.contestants import OURS, Contestant, OpenQueue
 from bench.probe import tally
 from bench.trial import Reading, Trial
@@ -30,6 +30,7 @@ UNITS = {
     "held back": "jobs/s",
     "held back, at the end": "jobs/s",
     "back after": "s",
+    "fenced": "refused",
     "steady": "%",
     "claims over 20 ms": "%",
 }
@@ -40,6 +41,7 @@ _FIRST = {
     "latency": "latency",
     "held": "held back",
     "restart": "back after",
+    "fences": "fenced",
     "steady": "steady",
 }
 _IDLE = 2  # workers that wait for the job whose latency is measured
@@ -178,6 +180,11 @@ def _restart(course: Course, contestant: Contestant) -> Reading:
             return {"back after": [time.monotonic() - began]}
 
 
+def _fences(course: Course, contestant: Contestant) -> Reading:
+    with course.open(contestant) as queue:
+        return fences.measure(queue, fences.TAKEOVERS[contestant.name])
+
+
 def _settle_down(queue: OpenQueue) -> None:
     """What filling the table has left behind: as autovacuum would soon."""
     with psycopg.connect((queue.folder / "url").read_text(), autocommit=True) as connection:
@@ -191,5 +198,6 @@ MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "latency": {str(_IDLE): _latency},
     "held": {"2": _held},
     "restart": {"2": _restart},
+    "fences": {"1": _fences},
     "steady": {"2": _steady},
 }

@@ -124,10 +124,17 @@ def _trouble(record: Record) -> str:
                 _median(record, "held back, at the end", name, "2"),
                 f"{back.median:.2f}" if back else record.why_not("back after", name),
                 one.fences,
+                _late(record, name),
             ]
         )
     head = ["", f"jobs/s while a transaction is open for {record.about['held']:g} s", "in its last 5 s"]
-    return table([*head, "the server restarts: next job after, s", "a result is written if these match"], rows)
+    head += ["the server restarts: next job after, s", "a result is written if these match"]
+    return table([*head, "a late one, while another worker has the job"], rows)
+
+
+def _late(record: Record, name: str) -> str:
+    fenced = record.get("fenced", name, "1")
+    return ("refused" if min(fenced.values) else "**written**") if fenced else record.why_not("fenced", name)
 
 
 def _median(record: Record, figure: str, name: str, case: str = "") -> str:

@@ -4,6 +4,7 @@ PROGRAM fill JOBS         one call a job; prints the seconds that took
 PROGRAM fill-many JOBS    by the contestant's call for many, if it has one
 PROGRAM feed JOBS         one at a time into an idle queue; prints a line a job:
                           before the call, after it, the handler's first line (CLOCK_MONOTONIC seconds)
+PROGRAM slow              one job that goes on until it is released
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def drive(
     noop: Callable[[], object],
     arrive: Callable[[int], object],
     many: Callable[[int], object] | None = None,
+    slow: Callable[[], object] | None = None,
 ) -> None:
     """Do what the command line says. `noop` enqueues a no-op job, `arrive` one that tells its number."""
     what, jobs = sys.argv[1], int(sys.argv[2])
@@ -36,6 +38,8 @@ def drive(
         print(json.dumps(_timed(lambda: many(jobs))))
     elif what == "feed":
         print(json.dumps(feed(arrive, jobs)))
+    elif what == "slow" and slow is not None:
+        slow()
     else:
         sys.exit(f"{what}: not known here")
 

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 FOLDER = "BENCH_TALLY"  # the environment variable that names the folder of the counts
 PIPE = "BENCH_ARRIVALS"  # and the named pipe of the arrivals
+RELEASED = "released"  # the file in the folder of the counts for which slow handlers wait
+BEGUN, ENDED = 1, 2  # what slow handlers tell in place of a number
 _FIRST, _LAST, _COUNT, _LONGEST = range(4)
 _BYTES = 32
 _ARRIVAL = struct.Struct("<qqd")  # number, pid, time
@@ -75,6 +77,14 @@ def arrive(number: int) -> None:
     if _pipe < 0:
         _pipe = os.open(os.environ[PIPE], os.O_WRONLY)
     os.write(_pipe, _ARRIVAL.pack(number, os.getpid(), now))
+
+
+def slow() -> None:
+    """Go on until the benchmark releases it; at once, if that has been."""
+    arrive(BEGUN)
+    while not Path(os.environ[FOLDER], RELEASED).exists():
+        time.sleep(0.02)
+    arrive(ENDED)
 
 
 def _open() -> memoryview[float]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.goals import POSTGRES_GOALS
-from bench.postgres import measures, report
-from bench.postgres.contestants import OURS, PEERS
+from bench.postgres import fences, measures, report
+from bench.postgres.contestants import NODE, NODE_PLACE, OURS, PEERS, PYTHON_PLACE, Contestant
+from bench.postgres.fences import Takeover
 from bench.record import Absence, Key, Record
+from tests.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +31,7 @@ def record() -> Record:
         record.add(Key("latency", name, "2"), "ms", [1.0, 2.0])
         record.add(Key("latency after the call", name, "2"), "ms", [0.5, 1.0])
         record.add(Key("held back, at the end", name, "2"), "jobs/s", [38_000.0])
+        record.add(Key("fenced", name, "1"), "refused", [1.0, float(name == OURS.name)])
     record.miss(Absence("back after", "pgqueuer", "2", "its workers have ended"))
     return record
 
@@ -37,6 +41,8 @@ def test_the_tables_have_every_contestant_and_why_a_figure_is_missing(record: Re
     for one in (OURS, *PEERS.values()):
         assert table.count(f"| {one.title} |") == 3
     assert "- PgQueuer, batches of 500, back after: its workers have ended" in table
+    assert table.count("| refused |") == 1
+    assert table.count("| **written** |") == len(PEERS)  # once is enough
 
 
 def test_the_goals_are_judged(record: Record) -> None:
@@ -44,6 +50,7 @@ def test_the_goals_are_judged(record: Record) -> None:
     assert found["throughput, 2 workers, against graphile-worker with its local queue"] == pytest.approx(2.0)
     assert found["rate at the end of a held transaction, against that without one"] == pytest.approx(95.0)
     assert found["the server restarts: back at work after"] is None
+    assert found["a late result, while another worker has the job: 1 when it is refused, 0 when it is written"] == 1
 
 
 def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None:
@@ -71,3 +78,59 @@ def test_a_run_without_peers_measures_ours(tmp_path: Path) -> None:
     series = written.get("latency", OURS.name, "2")
     assert series is not None
     assert len(series.values) == 10
+
+
+Probe = Callable[[Contestant, Takeover], float]
+
+
+@pytest.fixture
+def late_result(own_postgres: Callable[..., Server], tmp_path: Path) -> Probe:
+    """1 if it was refused, 0 if it was written."""
+    course = measures.Course(own_postgres(), tmp_path, held=0.0)
+
+    def probe(contestant: Contestant, takeover: Takeover) -> float:
+        with course.open(contestant) as queue:
+            [value] = fences.measure(queue, takeover)["fenced"]
+            return value
+
+    return probe
+
+
+@pytest.mark.timeout(300)
+def test_a_late_result_of_ours_is_refused(late_result: Probe) -> None:
+    assert late_result(OURS, fences.TAKEOVERS[OURS.name]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_result_that_is_written_over_another_claim_is_seen(late_result: Probe) -> None:
+    """As if attempts were all that tells two claims of ours apart: no result is matched against them."""
+    claims = "SELECT id, attempts::text FROM jobs WHERE status = 'running'"
+    again = Takeover(claims, ("UPDATE jobs SET attempts = attempts + 1 WHERE id = %(id)s",))
+    assert late_result(OURS, again) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_that_goes_to_nobody_proves_nothing(late_result: Probe) -> None:
+    with pytest.raises(RuntimeError, match="no other worker has the job"):
+        late_result(OURS, Takeover(fences.TAKEOVERS[OURS.name].claims, ()))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "refused"), [("graphile", 0), ("pgqueuer", 0), ("awa", 1), ("oban", 1), ("procrastinate", 0)]
+)
+def test_a_late_result_of_a_peer_is_refused_or_written_as_the_table_says(
+    late_result: Probe, name: str, refused: float
+) -> None:
+    peer = PEERS[name]
+    place = NODE_PLACE if NODE in peer.needs else PYTHON_PLACE
+    if not (place / ".installed").exists():
+        pytest.skip(f"{peer.title} is not installed: make bench-postgres does that")
+    assert late_result(peer, fences.TAKEOVERS[name]) == refused
+
+
+def test_every_contestant_has_its_takeover() -> None:
+    assert list(fences.TAKEOVERS) == [OURS.name, *PEERS]

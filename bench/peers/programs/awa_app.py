@@ -1,6 +1,7 @@
 """awa-pg: a process a worker, with 24 jobs at a time in its Rust core."""
 
 import asyncio
+import sys
 from dataclasses import dataclass
 
 import tally
@@ -16,6 +17,11 @@ class Noop:
 @dataclass
 class Arrive:
     number: int
+
+
+@dataclass
+class Slow:
+    pass
 
 
 async def setup():
@@ -34,6 +40,10 @@ async def work():
     @client.task(Arrive, queue="bench")
     async def arrive(job):
         tally.arrive(job.args.number)
+
+    @client.task(Slow, queue="bench")
+    async def slow(job):
+        await asyncio.to_thread(tally.slow)
 
     await client.start([("bench", 24)])
     await asyncio.Event().wait()
@@ -55,5 +65,18 @@ async def many(awa, count):
     await awa.insert_many_copy([Noop()] * count, queue="bench")
 
 
-if __name__ == "__main__":
-    run(setup, work, client, one, number, many)
+async def slow(awa):
+    await awa.insert(Slow(), queue="bench")
+
+
+async def rescue(job):
+    """Take a job from its worker, so that another one can claim it."""
+    awa = await client()
+    await awa.cancel(job)
+    await awa.retry(job)
+
+
+if __name__ == "__main__" and sys.argv[1] == "rescue":
+    asyncio.run(rescue(int(sys.argv[2])))
+elif __name__ == "__main__":
+    run(setup, work, client, one, number, many, slow)

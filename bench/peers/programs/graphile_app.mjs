@@ -1,12 +1,12 @@
 // graphile-worker with its local queue of 500: the driver, and a worker. What driver.py and tally.py are to the others.
 //
-//   setup | work | fill JOBS | fill-many JOBS | feed JOBS | versions
+//   setup | work | fill JOBS | fill-many JOBS | feed JOBS | slow | versions
 
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 
-import { arrive, counted, feed, seconds } from "./tally.mjs";
+import { arrive, counted, feed, seconds, slow } from "./tally.mjs";
 
 const require = createRequire(path.join(process.env.BENCH_NODE, "package.json"));
 const { run, makeWorkerUtils, runMigrations, Logger } = require("graphile-worker");
@@ -41,7 +41,7 @@ async function work() {
     connectionString,
     logger,
     noHandleSignals: true,
-    taskList: { noop: mark, arrive: (payload) => arrive(payload.number) },
+    taskList: { noop: mark, arrive: (payload) => arrive(payload.number), slow },
     preset: {
       worker: {
         concurrentJobs: 24,
@@ -65,6 +65,7 @@ if (what === "versions") {
 } else {
   const utils = await makeWorkerUtils({ connectionString, logger });
   const feedArrivals = () => feed(jobs, (number) => utils.addJob("arrive", { number }));
-  await { fill, "fill-many": fillMany, feed: feedArrivals }[what](utils);
+  const addSlow = () => utils.addJob("slow", {});
+  await { fill, "fill-many": fillMany, feed: feedArrivals, slow: addSlow }[what](utils);
   process.exit(0);
 }

@@ -20,6 +20,12 @@ class Arrive:
         tally.arrive(job.args["number"])
 
 
+@worker(queue="bench")
+class Slow:
+    async def process(self, job):
+        await asyncio.to_thread(tally.slow)
+
+
 async def setup():
     await install(await Oban.create_pool(DSN))
 
@@ -46,5 +52,9 @@ async def many(oban, count):
     await oban.enqueue_many(*(Noop.new({}) for _ in range(count)))
 
 
+async def slow(oban):
+    await oban.enqueue(Slow.new({}))
+
+
 if __name__ == "__main__":
-    run(setup, work, client, one, number, many)
+    run(setup, work, client, one, number, many, slow)

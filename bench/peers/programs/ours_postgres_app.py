@@ -16,4 +16,5 @@ else:
         lambda: queue.enqueue("noop"),
         lambda number: queue.enqueue("arrive", {"number": number}),
         lambda count: [queue.enqueue_many("noop", [{}] * min(1000, count - at)) for at in range(0, count, 1000)],
+        lambda: queue.enqueue("slow"),
     )

@@ -1,5 +1,7 @@
 """PgQueuer: a process a worker, batches of 500, on asyncpg."""
 
+import asyncio
+
 import asyncpg
 import tally
 from pgqueuer import PgQueuer
@@ -27,6 +29,10 @@ async def work():
     async def arrive(job):
         tally.arrive(int(job.payload))
 
+    @queuer.entrypoint("slow")
+    async def slow(job):
+        await asyncio.to_thread(tally.slow)
+
     await queuer.run(batch_size=500)
 
 
@@ -42,5 +48,9 @@ async def many(client, count):
     await client.enqueue(["noop"] * count, [None] * count, [0] * count)
 
 
+async def slow(client):
+    await client.enqueue("slow", None)
+
+
 if __name__ == "__main__":
-    run(setup, work, queries, one, number, many)
+    run(setup, work, queries, one, number, many, slow)

@@ -1,6 +1,7 @@
 """What the programs of all peers on PostgreSQL have in common.
 
-PROGRAM setup | work | fill JOBS | fill-many JOBS | feed JOBS: the first two are the peer's own, the others driver.py's.
+PROGRAM setup | work | fill JOBS | fill-many JOBS | feed JOBS | slow: the first two are the peer's own, the others
+driver.py's.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ def run(
     noop: Callable[[Any], Awaitable[object]],
     arrive: Callable[[Any, int], Awaitable[object]],
     many: Callable[[Any, int], Awaitable[object]],
+    slow: Callable[[Any], Awaitable[object]],
 ) -> None:
-    """`client` opens what the last three enqueue with: a no-op job, one that tells its number, so many no-op jobs."""
+    """`client` opens what the last four enqueue with: a no-op job, one that tells its number, so many no-op jobs, and
+    a slow one.
+    """
     loop = uvloop.new_event_loop()
     wait = loop.run_until_complete
     if sys.argv[1] in ("setup", "work"):
@@ -39,6 +43,11 @@ def run(
         if count % AT_ONCE:
             await many(opened, count % AT_ONCE)
 
-    drive(lambda: wait(noop(opened)), lambda number: wait(arrive(opened, number)), lambda count: wait(noops(count)))
+    drive(
+        lambda: wait(noop(opened)),
+        lambda number: wait(arrive(opened, number)),
+        lambda count: wait(noops(count)),
+        lambda: wait(slow(opened)),
+    )
     sys.stdout.flush()
     os._exit(0)  # pools and listeners need not be closed

@@ -1,5 +1,7 @@
 """Procrastinate: a process a worker, with 24 jobs at a time, on psycopg."""
 
+import asyncio
+
 import procrastinate
 import tally
 from postgres_running import DSN, run
@@ -15,6 +17,11 @@ async def noop():
 @app.task(name="arrive", queue="bench")
 async def arrive(number):
     tally.arrive(number)
+
+
+@app.task(name="slow", queue="bench")
+async def wait():
+    await asyncio.to_thread(tally.slow)
 
 
 async def setup():
@@ -43,5 +50,9 @@ async def many(_, count):
     await noop.batch_defer_async(*([{}] * count))
 
 
+async def slow(_):
+    await wait.defer_async()
+
+
 if __name__ == "__main__":
-    run(setup, work, client, one, number, many)
+    run(setup, work, client, one, number, many, slow)

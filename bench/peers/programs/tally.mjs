@@ -48,6 +48,13 @@ export function arrive(number) {
   fs.writeSync(arrivals, line);
 }
 
+// A handler that goes on until the benchmark releases it: tally.py's slow.
+export async function slow() {
+  arrive(1);
+  while (!fs.existsSync(path.join(process.env.BENCH_TALLY, "released"))) await pause(20);
+  arrive(2);
+}
+
 function arrival(descriptor) {
   return new Promise((resolve, reject) => {
     fs.read(descriptor, Buffer.alloc(24), 0, 24, null, (error, size, buffer) => {
