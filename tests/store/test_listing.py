@@ -315,3 +315,10 @@ def test_a_search_in_large_payloads_is_found_page_by_page(desk: Desk) -> None:
 
     assert pages(desk, Filter(text="needle"), 2) == [ids[605], ids[305], ids[5]]
     assert desk.operations.jobs.count(Filter(text="needle", ids=tuple(ids[:400])), limit=9) == 2
+
+
+def test_a_filter_that_no_text_of_a_row_can_match_finds_nothing(desk: Desk) -> None:
+    desk.put()
+    for odd in ("a\0b", "a\ud800b"):
+        for which in (Filter(types=(odd,)), Filter(tags=(odd,)), Filter(error=odd), Filter(unique_key=odd)):
+            assert desk.operations.jobs.ids(which) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ _LAST = 2**63 - 1  # the greatest id
 
 _UNSUCCESSFUL = {Status.FAILED, Status.QUARANTINED}
 _UNFINISHED = {Status.PENDING, Status.RUNNING}
+_ODD = re.compile("[\0\ud800-\udfff]")
 
 
 class Look(NamedTuple):
@@ -195,16 +197,21 @@ def _walk(connection: Connection, which: Filter, latest: int) -> Iterator[Look]:
 def _parameters(which: Filter) -> dict[str, Any]:
     return {
         "statuses": json.dumps([status.value for status in which.statuses]),
-        "types": json.dumps(which.types),
-        "error": which.error,
-        "text": which.text,
-        "unique_key": which.unique_key,
-        "requires": which.requires,
+        "types": json.dumps([_text(name) for name in which.types]),
+        "error": _text(which.error),
+        "text": _text(which.text),
+        "unique_key": which.unique_key and _text(which.unique_key),
+        "requires": which.requires and _text(which.requires),
         "priority": which.priority,
         "finished_after": which.finished_after,
         "finished_before": which.finished_before,
-        "tags": json.dumps(which.tags),
+        "tags": json.dumps([_text(tag) for tag in which.tags]),
     }
+
+
+def _text(asked: str) -> str:
+    """What no database holds is looked for as what stands in its place."""
+    return _ODD.sub("\ufffd", asked)
 
 
 def _jobs(connection: Connection, wanted: list[int]) -> list[Job]:
