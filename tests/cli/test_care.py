@@ -376,7 +376,7 @@ def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[
     [
         ("enqueue", "enqueue [OPTIONS] TYPE [JSON]"),
         ("jobs retry", "jobs retry [OPTIONS] [ID]…"),
-        ("jobs cancel", "jobs cancel [OPTIONS] ID…"),
+        ("jobs cancel", "jobs cancel [OPTIONS] [ID]…"),
         ("scale", "scale [OPTIONS] POOL N|auto"),
         ("init", "init [OPTIONS] [FOLDER]"),
     ],

@@ -136,7 +136,7 @@ class TestMinutes:
 
     def test_a_supervisor_that_is_not_registered_writes_nothing(self, desk: Desk, path: Path, row: Row) -> None:
         duty = historian(desk, path)
-        desk.maintenance.registry.forget("s1")
+        desk.maintenance.registry.forget("s1", NOW)
         ran(row)
 
         assert duty.run(START + 60).minutes == 0
