@@ -19,7 +19,8 @@ _UNAVAILABLE = {"08", "53", "57", "58"}
 _OF_A_ROW = {"22", "23", "38", "39", "44", "54", "P0"}
 _LOST = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _HINTS = {
-    "25006": "it is read-only: a standby? name the primary, or add target_session_attrs=read-write to the URL",
+    "25006": "it is read-only: a standby? name the primary, or add target_session_attrs=read-write to the URL; "
+    "or default_transaction_read_only is on for the role or the database",
     "42P01": "the job tables are missing; run `supervisor migrate`",
     "42883": "functions of the job tables are missing; run `supervisor migrate`",
     "42501": "this user lacks a right; docs/deploying/several-machines.md lists who needs which",
@@ -27,6 +28,7 @@ _HINTS = {
     "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }
+_INDEX_GONE = "an index of the job tables was dropped; create it again, as migrations/0001_jobs.sql of the program does"
 _OPTIONS = "a pooler? leave out options= of the URL, and set the search path of the role with ALTER ROLE"
 # For a hint alone: where a connection is refused, the driver tells no SQLSTATE.
 _REFUSALS = {
@@ -87,6 +89,8 @@ def translated(error: BaseException, where: str) -> StoreError:
     if code in _BUSY:
         return StoreBusy(f"{where}: another transaction was in the way ({text})")
     hint = _HINTS.get(code) or next((_REFUSALS[words] for words in _REFUSALS if words in text), None)
+    if code == "42P01" and '"jobs_' in text:
+        hint = _INDEX_GONE
     unavailable = is_lost(error) or code[:2] in _UNAVAILABLE or code == "25006"
     kind = StoreUnavailable if unavailable else StoreError
     return kind(f"{where}: {text}; {hint}" if hint else f"{where}: {text}")

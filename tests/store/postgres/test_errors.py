@@ -15,6 +15,7 @@ from supervisor.store.base import Engine, JobSelector
 from supervisor.store.migrate import shipped
 from supervisor.store.postgres import connection as connections
 from tests.postgres_server import Databases
+from tests.store.kit import Desk
 
 
 def problem(url: str) -> str:
@@ -129,3 +130,12 @@ def test_a_lost_connection_is_unavailability_not_a_bug(engine: Engine, postgres:
         claims.held_by("w1")
     assert claims.held_by("w1") == []
     claims.close()
+
+
+def test_an_index_that_was_dropped_is_named(desk: Desk, foreign: psycopg.Connection) -> None:
+    """The tables are there, and migrating would not help."""
+    desk.put()
+    foreign.execute("DROP INDEX jobs_pending")
+    with pytest.raises(StoreError, match=r"jobs_pending.*an index of the job tables was dropped") as raised:
+        desk.claim()
+    assert "migrate" not in str(raised.value).replace("migrations", "")
