@@ -31,8 +31,13 @@ MINIMUM_SERVER = 140000
 LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
 STATEMENT_TIMEOUT = 60.0  # seconds: none of ours takes so long
 _IDLE_TIMEOUT = 10.0  # seconds that a transaction of a stopped process may hold its rows
-# The server, too, must notice that we are gone. Seconds, and a number.
-_KEEPALIVES = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
+# The server, too, must notice that we are gone (seconds, and a number), and keep an idle session otherwise.
+_SESSION = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "idle_session_timeout": "0",
+}
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 _SEARCH_PATH = re.compile(r"search_path=(\S+)")
 
@@ -190,7 +195,7 @@ class Connection:
     def _set_up(self, raw: psycopg.Connection[Row]) -> None:
         """A pooler welcomes its clients with a number of its own in place of the session's, which tells it."""
         welcomed = raw.info.backend_pid
-        settings = json.dumps(self._settings | _KEEPALIVES)
+        settings = json.dumps(self._settings | _SESSION)
         row = raw.execute(QUERIES.open_session, {"backend": welcomed, "settings": settings}).fetchone()
         assert row is not None
         self._session.pooled = pooled = row[0] != welcomed

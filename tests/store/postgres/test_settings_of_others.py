@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -56,6 +57,15 @@ def hostile(request: pytest.FixtureRequest, engine: Engine) -> str:
         database = connection.info.dbname
         connection.execute(f"ALTER DATABASE {database} SET {name} = '{HOSTILE[name]}'".encode())
     return name
+
+
+def test_an_idle_session_is_not_ended(engine: Engine) -> None:
+    with psycopg.connect(engine.url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET idle_session_timeout = '100ms'".encode())
+    with closing(Connection(Address(engine.url))) as ours:
+        session = ours.row("SELECT pg_backend_pid()")
+        time.sleep(0.4)
+        assert ours.row("SELECT pg_backend_pid()") == session
 
 
 def test_no_setting_of_a_database_changes_what_happens(hostile: str, engine: Engine) -> None:
