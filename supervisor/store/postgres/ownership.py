@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from supervisor.store.base import DatabaseHolder, Holder, SupervisorRecord
@@ -40,14 +41,15 @@ class Leases:
     Only the same boot is the same machine: cloned machines share what identifies their installation.
 
     Whoever judges again and again is `patient`: if it could not ask for a while, others could perhaps not renew their
-    leases either, which then count as if they had been renewed when the server was back.
+    leases either, which then count as if they had been renewed when the server was back. So they do at its first
+    question: it may have been started while there was no server.
     """
 
     def __init__(self, connection: Connection, *, patient: bool = False) -> None:
         self._connection = connection
         self._here = ownership(connection.address)
         self._patient = patient
-        self._asked = self._patient_until = 0.0
+        self._asked = self._patient_until = -math.inf
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         verdict = self._seen_here(owner)
@@ -56,7 +58,7 @@ class Leases:
         # Neither its lock file nor its process is to be seen from another machine.
         row = self._connection.row(QUERIES.lease_holds, {"id": owner.id})
         now = boot_time()
-        if self._patient and self._asked and now - self._asked > _INTERRUPTION:
+        if self._patient and now - self._asked > _INTERRUPTION:
             self._patient_until = now + self._here.lease_time
         self._asked = now
         return None if row is None else bool(row[0]) or now < self._patient_until
