@@ -50,15 +50,18 @@ def new_job(
     meta: Mapping[str, object] | None = None,
 ) -> NewJob:
     """Validate the arguments of an enqueue. Raises InvalidJob, which names the field."""
+    if delay is not None and at is not None:
+        raise InvalidJob("delay", "give either delay or at, not both")
     return NewJob(
         type=checked_type(type),
         payload=payload_of(payload),
         priority=whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
         requires=_requires(requires),
-        scheduled_at=_scheduled_at(delay, at),
+        scheduled_at=moment("at", at),
         max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         unique_key=checked_unique_key(unique_key),
         meta=meta_of(meta),
+        delay=_delay(delay),
     )
 
 
@@ -205,16 +208,15 @@ def meta_of(value: object) -> str | None:
     return text
 
 
-def _scheduled_at(delay: str | float | None, at: datetime.datetime | float | None) -> float | None:
-    if delay is not None and at is not None:
-        raise InvalidJob("delay", "give either delay or at, not both")
-    if delay is not None:
-        try:
-            due = time.time() + seconds(delay)
-        except ValueError as error:
-            raise InvalidJob("delay", str(error)) from None
-        return _within("delay", due)
-    return moment("at", at)
+def _delay(given: str | float | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        delay = seconds(given)
+    except ValueError as error:
+        raise InvalidJob("delay", str(error)) from None
+    _within("delay", time.time() + delay)
+    return delay
 
 
 def moment(field: str, at: datetime.datetime | float | None) -> float | None:

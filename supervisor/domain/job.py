@@ -27,7 +27,8 @@ class Status(enum.StrEnum):
 
 
 class NewJob(NamedTuple):
-    """A validated job, ready to be inserted. Times are Unix seconds; None for `scheduled_at` means now.
+    """A validated job, ready to be inserted. It is due at `scheduled_at`, Unix seconds, or `delay` seconds after it is
+    inserted, by the clock that the store goes by; without either at once.
 
     `payload` and `meta` are JSON texts.
     """
@@ -40,6 +41,11 @@ class NewJob(NamedTuple):
     max_attempts: int | None = None
     unique_key: str | None = None
     meta: str | None = None
+    delay: float | None = None
+
+    def due(self, now: float) -> float:
+        """When it is due if it is inserted now; both are Unix seconds."""
+        return now + (self.delay or 0.0) if self.scheduled_at is None else self.scheduled_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,8 +205,9 @@ class Context:
     ) -> None:
         """Enqueue a job that exists if and only if this job's completion is recorded.
 
-        Validated at once (raises InvalidJob) and inserted with the completion, so it has no id yet. A run may
-        enqueue 10,000 jobs with 64 MiB of payloads together; exceeding that raises InvalidJob.
+        Validated at once (raises InvalidJob) and inserted with the completion, so it has no id yet, and a `delay`
+        counts from then. A run may enqueue 10,000 jobs with 64 MiB of payloads together; exceeding that raises
+        InvalidJob.
         """
         self._board.check("enqueue")
         child = new_job(

@@ -72,7 +72,7 @@ def inserted(job_id: int, job: NewJob, now: float) -> Row:
         json.loads(job.payload),
         priority=job.priority,
         requires=job.requires,
-        scheduled_at=now if job.scheduled_at is None else job.scheduled_at,
+        scheduled_at=job.due(now),
         max_attempts=job.max_attempts,
         unique_key=job.unique_key,
     )

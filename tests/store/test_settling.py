@@ -134,6 +134,12 @@ class TestEnds:
 
         assert desk.operations.statistics.counts() == [("caption", Status.PENDING, 2), ("tag", Status.DONE, 1)]
 
+    def test_the_delay_of_a_child_counts_from_the_completion(self, desk: Desk) -> None:
+        desk.put()
+        desk.settle(done(desk.one(), None, children=(NewJob("caption", "[1]", delay=60.0),)), now=NOW + 5)
+
+        assert [claim.due_at for claim in desk.claim(["caption"], now=NOW + 100)] == [NOW + 65]
+
 
 def ends(claim: Claim) -> dict[str, Settlement]:
     return {

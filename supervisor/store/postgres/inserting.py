@@ -63,6 +63,7 @@ def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
         "priority": job.priority,
         "requires": job.requires,
         "due": job.scheduled_at,
+        "delay": job.delay,
         "max_attempts": job.max_attempts,
         "unique_key": job.unique_key,
         "meta": job.meta,
@@ -126,6 +127,7 @@ def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) ->
         "priorities": [job.priority for job in jobs],
         "requires": [job.requires for job in jobs],
         "dues": [job.scheduled_at for job in jobs],
+        "delays": [job.delay for job in jobs],
         "max_attempts": [job.max_attempts for job in jobs],
         "metas": [job.meta for job in jobs],
         "now": now,
@@ -136,18 +138,17 @@ def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) ->
 def _copy(raw: Any, jobs: Sequence[NewJob], now: float | None) -> list[int]:
     """Three times as fast as an INSERT of so many."""
     ids, now, number = raw.execute(QUERIES.reserve_ids, {"count": len(jobs), "now": now}).fetchone()
-    raw.copy(QUERIES.copy_jobs, "".join(map(_line, ids, jobs, repeat(repr(now)))))
+    raw.copy(QUERIES.copy_jobs, "".join(map(_line, ids, jobs, repeat(now))))
     raw.inserted = Inserted(number, ids[-1], now)
     return list(ids)
 
 
-def _line(job_id: int, job: NewJob, now: str) -> str:
-    due = now if job.scheduled_at is None else repr(job.scheduled_at)
+def _line(job_id: int, job: NewJob, now: float) -> str:
     most = _NULL if job.max_attempts is None else str(job.max_attempts)
     texts = (job.payload, job.requires, job.type)
     payload, requires, type_ = (text.translate(_ESCAPES) for text in texts)
     meta = _NULL if job.meta is None else job.meta.translate(_ESCAPES)
-    return f"{job_id}\t{type_}\t{payload}\t{job.priority}\t{requires}\t{due}\t{most}\t{now}\t{now}\t{meta}\n"
+    return f"{job_id}\t{type_}\t{payload}\t{job.priority}\t{requires}\t{job.due(now)}\t{most}\t{now}\t{now}\t{meta}\n"
 
 
 def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | None) -> list[int]:
@@ -157,6 +158,7 @@ def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | Non
         "priority": job.priority,
         "requires": job.requires,
         "due": job.scheduled_at,
+        "delay": job.delay,
         "max_attempts": job.max_attempts,
         "now": now,
     }

@@ -56,8 +56,8 @@ def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
     """Returns True if it is new (its id is `cursor.lastrowid`), False if it is a duplicate."""
-    type, payload, priority, requires, due, max_attempts, unique_key, meta = job
-    values = type, payload, priority, requires, now if due is None else due, max_attempts, unique_key, now
+    type, payload, priority, requires, _, max_attempts, unique_key, meta, _ = job
+    values = type, payload, priority, requires, job.due(now), max_attempts, unique_key, now
     if meta is None:  # as most are, and an adopted table may have a column of that name that needs a value
         cursor.execute(QUERIES.insert_job, values)
     else:
@@ -70,11 +70,10 @@ def insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[in
     suppressed one of these.
     """
     raw, job = cursor.connection, jobs.job
-    due = now if job.scheduled_at is None else job.scheduled_at
     raw.execute("SAVEPOINT jobs_alike")
     try:
         for payloads in jobs.payloads:
-            values = job.type, payloads, job.priority, job.requires, due, job.max_attempts, now
+            values = job.type, payloads, job.priority, job.requires, job.due(now), job.max_attempts, now
             cursor.execute(QUERIES.insert_alike, values)
         [(last,)] = cursor.execute("SELECT last_insert_rowid()")
         ids = range(last - jobs.count + 1, last + 1)

@@ -1,14 +1,15 @@
-"""A command writes the server's time, whatever the clock of the machine shows on which it is given."""
+"""Commands and delays go by the server's time, whatever the clock of the machine shows on which they are given."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from supervisor import Queue
+from supervisor import AsyncQueue, Enqueue, Queue
 from supervisor.cli import main
 from supervisor.ops.status import gather
 from supervisor.store.base import Engine
@@ -106,3 +107,43 @@ def test_what_is_due_and_for_how_long(off: float, desk: Desk, engine: Engine, in
     assert view.due == 1
     assert view.oldest_age is not None
     assert view.oldest_age < NEAR
+
+
+def test_delays_of_programs(off: float, desk: Desk, engine: Engine, foreign: psycopg.Connection) -> None:
+    async def awaited() -> None:
+        async with AsyncQueue(engine.url) as queue:
+            await queue.enqueue("tag", delay="20m")
+
+    with Queue(engine.url) as queue:
+        queue.enqueue("tag", delay="20m")
+        queue.enqueue("tag", delay="20m", unique_key="k")
+        queue.enqueue_many("tag", [1, 2], delay="20m")
+        queue.enqueue_many("tag", [1, Enqueue(2, delay="10m", priority=1), Enqueue(3, at=1e9)], delay="20m")
+        queue.enqueue_many("copied", [Enqueue(number, priority=1) for number in range(1500)], delay=1200.0)
+        with foreign.transaction():
+            queue.enqueue("tag", delay=1200, connection=foreign)
+            queue.enqueue_many("tag", [1, 2], delay=1200, connection=foreign)
+    asyncio.run(awaited())
+    assert main(["enqueue", "tag", "--delay", "20m", "--database", engine.url]) == 0
+    assert len(ages(foreign, "SELECT scheduled_at FROM jobs")) == 1512
+    [half] = ages(foreign, "SELECT scheduled_at FROM jobs WHERE type = 'tag' AND priority = 1")
+    delayed = ages(
+        foreign, "SELECT scheduled_at FROM jobs WHERE scheduled_at <> 1e9 AND (type, priority) <> ('tag', 1)"
+    )
+    assert abs(half + 600) < NEAR
+    assert len(delayed) == 1510
+    assert all(abs(age + 1200) < NEAR for age in delayed)
+
+
+def test_a_delay_counts_from_the_call_in_a_transaction_that_has_begun_before(
+    desk: Desk, engine: Engine, foreign: psycopg.Connection
+) -> None:
+    with Queue(engine.url) as queue, foreign.transaction():
+        foreign.execute("SELECT pg_sleep(0.2)")
+        for job_id in (
+            queue.enqueue("tag", delay=10.0, connection=foreign),
+            *queue.enqueue_many("tag", [1, 2], delay=10.0, connection=foreign),
+            *queue.enqueue_many("tag", [Enqueue(1), Enqueue(2)], delay=10.0, connection=foreign),
+        ):
+            job = queue.job(job_id, connection=foreign)
+            assert job.scheduled_at >= job.created_at + 10.2
