@@ -20,7 +20,7 @@ import supervisor
 from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.diagnosis import Finding
-from supervisor.ops.doctor import admin, clock, environment, gpus, limits, memory, place, service
+from supervisor.ops.doctor import admin, clock, environment, examine, gpus, limits, memory, place, service
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -273,6 +273,14 @@ def test_gpus_are_looked_for_among_the_devices(tmp_path: Path) -> None:
     assert (found.level, found.fact) == ("ok", "0, 1; driver 550.54.15")
     named = settings_of(tmp_path, 'gpus = ["GPU-1a2b"]')
     assert levels(gpus.gpus(named, devices, driver)) == ["note", "ok"]
+
+
+def test_devices_of_pools_that_run_elsewhere_are_not_looked_for(tmp_path: Path) -> None:
+    config = CONFIGURATION + '\n[pools.far]\nhandler = "handlers.examples:echo"\ngpus = ["77"]\nhosts = ["nowhere-*"]\n'
+    (tmp_path / "supervisor.toml").write_text(config)
+    found = examine(tmp_path / "supervisor.toml", None)
+    assert not [one for one in found if one.about == "gpus"]
+    assert [one.fact for one in found if one.about == "limits" and "for 1 workers" in one.fact]
 
 
 def test_limits_that_are_too_low_for_the_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

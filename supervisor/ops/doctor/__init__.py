@@ -51,15 +51,18 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
 
 def _configured(read: Survey) -> list[Finding]:
     """The checks that need a configuration."""
+    from supervisor.config.hosts import own_host, runs_on
     from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
 
     settings = read.settings
+    host = own_host(settings.database)
+    here = settings._replace(pools={name: pool for name, pool in settings.pools.items() if runs_on(pool, host)})
 
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "handlers": lambda: _handlers(read),
-        "memory": lambda: [memory.memory(settings)],
-        "limits": lambda: limits.limits(settings),
-        "gpus": lambda: gpus.gpus(settings),
+        "memory": lambda: [memory.memory(here)],
+        "limits": lambda: limits.limits(here),
+        "gpus": lambda: gpus.gpus(here),
         "permissions": lambda: [*place.configuration(settings), *place.runtime_folder()],
         "admin": lambda: admin.admin(settings),
         "systemd": lambda: service.service(settings),
