@@ -62,7 +62,7 @@ class SqlClaims:
                 if (job, token) in held and quarantine(self._connection, job, IGNORED, now, token=token, owner=owner):
                     lost.remove(job)
                     refused.append((job, IGNORED))
-        return exchange._replace(lost=lost, refused=refused)
+        return exchange._replace(lost=lost, refused=tuple(refused))
 
     # One row per transaction, after one of them was refused
 
