@@ -33,7 +33,7 @@ _RUN = (
     "request_cancel",
 )
 # What `insert_job` of store/sqlite/inserting.py binds, in this order: drivers for JavaScript bind by name.
-_VALUES = (*(name for name in NewJob._fields if name != "meta"), "now", "meta")
+_VALUES = (*(name for name in NewJob._fields if name not in ("meta", "delay")), "now", "meta")
 
 
 def _named(sql: str) -> str:

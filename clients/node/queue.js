@@ -60,9 +60,9 @@ class Queue {
     const db = this.#open();
     const now = Date.now() / 1000;
     return atomically(db, () => {
-      const changes = (query) => Number(prepared(db, query).run({ id: checked(id), now }).changes);
-      if (changes(queries.cancel_pending)) return "cancelled";
-      if (changes(queries.request_cancel)) return "running";
+      const changed = (query) => prepared(db, query).all({ ids: JSON.stringify([checked(id)]), now }).length > 0;
+      if (changed(queries.cancel_pending)) return "cancelled";
+      if (changed(queries.request_cancel)) return "running";
       const row = prepared(db, queries.job_status).get({ id });
       if (row === undefined) throw new JobNotFound(id);
       throw new Conflict(`job ${id} is ${row.status}; only a pending or running job can be cancelled`);
