@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+NO_CONNECTION = "it has no free connection"  # in the error of a worker that the database refuses for this reason
 MOST_STARTING = 8  # workers that start at the same time
 _AGAIN = 60.0  # seconds after which it grows again
 _LEFT_FREE = 3  # connections, or a tenth of its own

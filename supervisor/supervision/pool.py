@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.beyond import MOST_STARTING, Beyond
+from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing
 from supervisor.supervision.failures import STALE, Failures
@@ -121,7 +121,8 @@ class Pool:
         slots = [worker.slot.read() for worker in living]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
         places = sum(s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.job)
-        refused = sum(slot.state is State.STARTING and bool(slot.text) for slot in slots) if self._is_beyond else 0
+        starting = [slot for slot in slots if slot.state is State.STARTING] if self._is_beyond else []
+        refused = sum(NO_CONNECTION in slot.text for slot in starting)
         self.beyond = self.beyond.seen(sum(w.is_ready for w in living), refused, s.max_workers, now)
         decision = decide(
             Load(

@@ -88,7 +88,11 @@ Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValida
 Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
 Host = Annotated[
-    str, Field(max_length=253, description="The name of a host, or a pattern such as gpu-*; empty: everywhere.")
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_.:*?\[\]!-]{0,253}$",
+        description="The name of a host, or a pattern such as gpu-*; empty: everywhere.",
+    ),
 ]
 JobNumber = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
@@ -302,10 +306,13 @@ class BulkAnswer(BaseModel):
     )
 
 
+_ANY_OF: list[Any] = [{"required": ["workers"]}, {"required": ["paused"]}]
+
+
 class PoolChange(Request):
     """Fields that are left out stay unchanged."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"anyOf": _ANY_OF})
 
     workers: Workers | None = Field(
         default=None, description="The number of workers; null returns the pool to automatic scaling."
