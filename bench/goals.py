@@ -231,12 +231,6 @@ def _on_postgres(title: str, other: str, times: float) -> Goal:
     )
 
 
-def _kept(record: Record) -> float | None:
-    """What is left of the rate at the end of a held transaction, as a share of the rate without one."""
-    late, free = record.get("held back, at the end", "ours", "2"), record.get("throughput", "ours", "2")
-    return late.median / free.median * 100 if late and free else None
-
-
 POSTGRES_GOALS: tuple[Goal, ...] = (
     _on_postgres("graphile-worker with its local queue", "graphile", 2),
     _on_postgres("PgQueuer", "pgqueuer", 4),
@@ -249,7 +243,6 @@ POSTGRES_GOALS: tuple[Goal, ...] = (
         "ms",
         _of("latency after the call", "ours", "2", median),
     ),
-    Goal("rate at the end of a held transaction, against that without one", "≥", 90, " %", _kept),
     Goal(
         "1,000 jobs a second while a transaction is held: the rate of the last minute",
         "≥",

@@ -14,14 +14,14 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 // since a busy worker never lets a timer run, and by a timer when there is nothing more to do.
 export function counted() {
   const count = { first: 0, last: 0, jobs: 0, longest: 0 };
-  const file = path.join(process.env.BENCH_TALLY, `${process.pid}.tally`);
+  const file = fs.openSync(path.join(process.env.BENCH_TALLY, `${process.pid}.tally`), "w");
   const cells = Buffer.alloc(32);
   let noted = { jobs: 0, at: 0 };
   const note = () => {
     if (noted.jobs === count.jobs) return;
     noted = { jobs: count.jobs, at: count.last };
     [count.first, count.last, count.jobs, count.longest].forEach((value, n) => cells.writeDoubleLE(value, 8 * n));
-    fs.writeFileSync(file, cells);
+    fs.writeSync(file, cells, 0, cells.length, 0); // over the last one: whoever reads meanwhile never finds it empty
   };
   setInterval(note, NOTE_EVERY * 1000);
   const mark = () => {
