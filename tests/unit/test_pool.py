@@ -147,7 +147,7 @@ def test_it_is_smaller_again_when_the_database_refuses_a_worker(crew: Crew) -> N
     for worker in workers:
         worker.pid, worker.stage = 1, Stage.READY
     workers[-1].slot.state(State.STARTING)
-    workers[-1].slot.tell("no free connection")
+    workers[-1].slot.tell(f"db: connection failed; {NO_CONNECTION}")
     assert crew.pool.decide(0.0).target == 45
     assert "an operator set 400 workers" in crew.pool.excess
     assert crew.pool.decide(59.0).target == 45
