@@ -192,7 +192,8 @@ def test_the_taste_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
         ).stdout
         for words in (["run", "--burst"], ["jobs", "show", "1"])
     )
-    assert not alike(shown) - alike(printed), printed
+    found = "\n".join(alike(printed))  # a handler's line and the log's may share one: both go to the same place
+    assert not [line for line in alike(shown) if line not in found], printed
 
 
 def alike(text: str) -> set[str]:

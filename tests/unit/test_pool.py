@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.beyond import MOST_STARTING, Beyond
+from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.worker_process import Stage, WorkerProcess
