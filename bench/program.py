@@ -14,7 +14,6 @@ from bench import machine, processes, report
 from bench.drawing import overview
 from bench.measurements import MEASUREMENTS
 from bench.peers import PEERS, install
-from bench.peers.base import Peer
 from bench.record import Absence, Key, Record
 from bench.trial import Measurement, Session, Trial
 
@@ -96,7 +95,7 @@ def _is_whole(options: argparse.Namespace) -> bool:
 
 def _run(options: argparse.Namespace, folder: Path) -> Record:
     record = Record()
-    peers = tuple(_provided(options.peers, record))
+    peers = tuple(install.provided(PEERS, _named(options.peers), record))
     session = Session(peers, folder, options.quick)
     rounds = options.rounds or session.pick(ROUNDS, 1)
     here = machine.describe(folder)
@@ -114,20 +113,6 @@ def _run(options: argparse.Namespace, folder: Path) -> Record:
         _measure(MEASUREMENTS[name], session, rounds, record)
         record.seconds[name] = time.monotonic() - began
     return record
-
-
-def _provided(wanted: str, record: Record) -> list[Peer]:
-    """The peers that can be had; the others are named with the reason."""
-    chosen, found = _named(wanted), []
-    for name, peer in PEERS.items():
-        reason = install.reason_missing(peer.needs) if name in chosen else "left out by --peers"
-        if reason is None:
-            found.append(peer)
-            continue
-        record.miss(Absence("", name, "", reason))
-        if name in chosen:
-            print(f"{peer.title}: not measured: {reason}", file=sys.stderr)
-    return found
 
 
 def _measure(measurement: Measurement, session: Session, rounds: int, record: Record) -> None:

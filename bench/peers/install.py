@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from bench import processes
+from bench.record import Absence, Record
 
 HERE = Path(__file__).parent
 PLACE = HERE.parent / ".peers"
@@ -42,6 +44,32 @@ def reason_missing(needs: tuple[Need, ...]) -> str | None:
         if problem is not None:
             return problem
     return None
+
+
+class Contestant(Protocol):
+    """What a benchmark compares with."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+
+
+C = TypeVar("C", bound=Contestant)
+
+
+def provided(peers: Mapping[str, C], chosen: Collection[str], record: Record) -> list[C]:
+    """The chosen peers that can be had; the record names the others with the reason."""
+    found = []
+    for name, peer in peers.items():
+        reason = reason_missing(peer.needs) if name in chosen else "left out by --peers"
+        if reason is None:
+            found.append(peer)
+            continue
+        record.miss(Absence("", name, "", reason))
+        if name in chosen:
+            print(f"{peer.title}: not measured: {reason}", file=sys.stderr)
+    return found
 
 
 @functools.cache

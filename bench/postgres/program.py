@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import machine, processes
 from bench.peers import install
 from bench.postgres import measures, report
-from bench.postgres.contestants import OURS, PEERS, Contestant
+from bench.postgres.contestants import OURS, PEERS
 from bench.record import Absence, Key, Record
 from bench.trial import Trial
 from tests.postgres_server import programs, server
@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, folder: Path) -> Record:
     record = Record()
-    found = [OURS, *_provided(options.chosen, record)]
+    found = [OURS, *install.provided(PEERS, options.chosen, record)]
     versions = machine.versions(()) | {"PostgreSQL": _server_version()}
     for one in found:
         versions |= one.versions()
@@ -101,19 +101,6 @@ def _run(options: argparse.Namespace, folder: Path) -> Record:
 def _server_version() -> str:
     command = [str(programs() / "postgres"), "--version"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
-
-
-def _provided(chosen: list[str], record: Record) -> list[Contestant]:
-    found = []
-    for name, peer in PEERS.items():
-        reason = install.reason_missing(peer.needs) if name in chosen else "left out by --peers"
-        if reason is None:
-            found.append(peer)
-        else:
-            record.miss(Absence("", name, "", reason))
-            if name in chosen:
-                print(f"{peer.title}: not measured: {reason}", file=sys.stderr)
-    return found
 
 
 def _try(figure: str, trial: Trial, record: Record) -> None:

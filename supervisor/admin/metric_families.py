@@ -205,7 +205,9 @@ def _server(server: ServerView | None) -> Iterator[Metric]:
         value=0.0 if server is None else server.notifications,
     )
     rows = {"jobs": 0} if server is None else {table.name.rpartition(".")[2]: table.dead for table in server.tables}
-    yield _by("supervisor_dead_rows", "Dead rows of our tables on a server; 0 where there is none.", "table", rows)
+    yield _by(
+        "supervisor_dead_rows", "Dead rows in the job tables on a PostgreSQL server; 0 with SQLite.", "table", rows
+    )
 
 
 def _by(

@@ -161,8 +161,7 @@ class Maintainer:
 
     def _admitted(self, wanted: JobSelector) -> JobSelector:
         """Without the types that are paused on this host."""
-        types = self._gate.unpaused(wanted.types)
-        return wanted if types is wanted.types else wanted._replace(types=types)
+        return wanted.narrowed(self._gate.unpaused(wanted.types))
 
     def _broken_pools(self) -> dict[str, str]:
         """What the supervisor shows of them on the scoreboard."""

@@ -36,6 +36,10 @@ class JobSelector(NamedTuple):
     types: tuple[str, ...]
     capabilities: str = ""
 
+    def narrowed(self, types: tuple[str, ...]) -> JobSelector:
+        """With these types in place of its own. Cheap if they are the same."""
+        return self if types is self.types else self._replace(types=types)
+
 
 class Exchange(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost.

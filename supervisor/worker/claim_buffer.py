@@ -37,10 +37,6 @@ class ClaimBuffer:
         """Do not run it now: put it back at the front."""
         self._waiting.appendleft(claim)
 
-    def refuse(self, claim: Claim) -> None:
-        """It goes back to the queue."""
-        self._returned.append(released(claim))
-
     def finish(self, settlement: Settlement) -> None:
         self._finished.append(settlement)
 
@@ -56,7 +52,7 @@ class ClaimBuffer:
     def release(self) -> None:
         """Turn the claims that were not started into settlements that return them to the queue."""
         while (claim := self.next()) is not None:
-            self.refuse(claim)
+            self.give_back([claim])
 
     def collect(self) -> tuple[list[Settlement], int]:
         """Everything that is ready to be settled, and how many of these, counted from the front, are of runs that

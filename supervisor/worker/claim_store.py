@@ -65,8 +65,8 @@ class ClaimStore:
         Raises StoreError; call `wait` then, and `over` when it succeeds again.
         """
         wanted = self.wanted
-        if want and (types := self.gate.unpaused(wanted.types)) is not wanted.types:
-            wanted = wanted._replace(types=types)
+        if want:
+            wanted = wanted.narrowed(self.gate.unpaused(wanted.types))
         if want and not (wanted.types and self.gate.is_open()):
             want = 0
         elif want and (generation := self.gate.generation) != self._generation:

@@ -12,6 +12,7 @@ import pytest
 from supervisor import AsyncQueue
 from tests.postgres_pooler import Pooler, pooler
 from tests.postgres_server import Databases, NoServerError
+from tests.processes.test_on_a_server import kill_a_worker
 from tests.site_under_test import Site, kill, wait_for
 
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 3\n'
@@ -71,15 +72,7 @@ def test_jobs_of_all_clients_run_and_end(behind: Callable[..., Site], bouncer: P
 
 
 def test_a_killed_workers_job_runs_again(behind: Callable[..., Site]) -> None:
-    site = behind()
-    job = site.queue.enqueue("work", {"seconds": 60})
-    site.start()
-    kill(site.running_pid(job))
-    wait_for(lambda: len(site.runs("start", job)) == 2, "the second run")
-    assert site.job(job).crashes == 1
-    assert site.queue.cancel(job)
-    wait_for(lambda: site.job(job).status.finished, "its end")
-    site.verdict(hit=[job], cancelled=[job])
+    kill_a_worker(behind())
 
 
 def test_a_killed_supervisors_jobs_run_again(behind: Callable[..., Site]) -> None:

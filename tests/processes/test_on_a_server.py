@@ -77,7 +77,11 @@ def test_workers_whose_registration_is_gone_register_again(on_a_server: Callable
 
 
 def test_a_killed_workers_job_runs_again_at_once(on_a_server: Callable[..., Site]) -> None:
-    site = on_a_server()
+    kill_a_worker(on_a_server())
+
+
+def kill_a_worker(site: Site) -> None:
+    """Its job runs again, charged once."""
     job = site.queue.enqueue("work", {"seconds": 60})
     site.start()
     kill(site.running_pid(job))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from itertools import chain, repeat
 from typing import Any
 
@@ -25,12 +24,11 @@ class _Dumper(Dumper):
     element: int  # the type's oid
     code: str  # as in `struct`
 
-    def dump(self, obj: Iterable[Any]) -> Buffer | None:
-        values = tuple(obj)
-        count = len(values)
+    def dump(self, obj: tuple[Any, ...]) -> Buffer | None:
+        count = len(obj)
         # Dimensions, whether there are NULLs, the type, the length, the first index; then each value after its length.
         layout = f"!iiIii{f'i{self.code}' * count}"
-        return struct.pack(layout, 1, 0, self.element, count, 1, *chain.from_iterable(zip(repeat(8), values)))
+        return struct.pack(layout, 1, 0, self.element, count, 1, *chain.from_iterable(zip(repeat(8), obj)))
 
 
 class _IntegersDumper(_Dumper):

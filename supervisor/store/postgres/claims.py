@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -70,13 +71,10 @@ class PostgresClaims(SqlClaims):
         }
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
-        stuck = want > 0 and bool(self._stuck)
         exchange = None
-        try:
-            if not stuck:
+        if not (want > 0 and self._stuck):
+            with suppress(RowRefused):
                 exchange = self._exchange(settlements, wanted, want, mark)
-        except RowRefused:
-            pass
         if exchange is None:
             exchange = self._exchange_singly(settlements, wanted, want, mark)
         return self._in_session(self._without_ignored(exchange, settlements, owner, now))
@@ -175,21 +173,23 @@ def _id(settlement: Settlement) -> int:
 
 
 def _arrays(plain: Sequence[Settlement]) -> dict[str, Any]:
-    results = [s.result for s in plain]
     return {
         "ids": Integers([s.job_id for s in plain]),
         "tokens": Integers([s.token for s in plain]),
-        "results": None if results.count(None) == len(results) else results,
+        "results": _unless_all_null([s.result for s in plain]),
         "progresses": _floats([s.progress for s in plain]),
         "starts": _floats([s.started_at for s in plain]),
     }
 
 
 def _floats(values: list[float | None]) -> Sequence[float | None] | None:
-    unknown = values.count(None)
-    if unknown == len(values):
-        return None
-    return values if unknown else Floats(values)  # type: ignore[arg-type]  # none of them is None
+    known = [value for value in values if value is not None]
+    return Floats(known) if len(known) == len(values) else _unless_all_null(values)
+
+
+def _unless_all_null(values: list[Any]) -> list[Any] | None:
+    """NULL for the whole array is as good as one of NULLs."""
+    return None if values.count(None) == len(values) else values
 
 
 def _answer(rows: list[Row]) -> Exchange:

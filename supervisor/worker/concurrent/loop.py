@@ -208,9 +208,8 @@ class ConcurrentLoop:
         void = [claim for claim in claims if (claim.job_id, claim.token) in runs]
         if not void:
             return claims
-        for claim in void:
-            self._void.add((claim.job_id, claim.token))
-            self.buffer.refuse(claim)
+        self._void.update((claim.job_id, claim.token) for claim in void)
+        self.buffer.give_back(void)
         return [claim for claim in claims if claim not in void]
 
     def _exchange(self, want: int) -> list[Claim]:
