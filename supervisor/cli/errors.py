@@ -18,6 +18,8 @@ INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
 
 _OF_PARSER = re.compile(r"Invalid value for '[^']*': (.* is not a job's id)")
 
+_NEGATIVE = re.compile(r"No such option: (-\d+)")
+
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
 # The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
@@ -71,8 +73,14 @@ def report_usage(error: Any) -> int:
     message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
     if match := _OF_PARSER.fullmatch(message):
         message = match[1]
+    elif (match := _NEGATIVE.fullmatch(message)) and _takes_ids(context):
+        message = f"'{match[1]}' is not a job's id"
     message, hint = meant(message, hint.removesuffix(" --help")) or (message, hint)  # without a guess of the parser's
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
+
+
+def _takes_ids(context: Any) -> bool:
+    return any(parameter.name in ("job_id", "job_ids") for parameter in context.command.params)
 
 
 def interrupted() -> None:

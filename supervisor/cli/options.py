@@ -44,9 +44,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 def as_job_id(text: str) -> int:
     """Raises BadParameter."""
-    if not is_number(text) or not 1 <= int(text[:20]) < 2**63:
+    digits = text.lstrip("0")
+    if not is_number(text) or not 1 <= int(digits[:20] or 0) < 2**63:
         raise typer.BadParameter(f"{reprlib.repr(text)} is not a job's id")
-    return int(text)
+    return int(digits)
 
 
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]

@@ -10,11 +10,23 @@ from supervisor.testing import context
 
 from .conftest import CONFIGURATION, Run, execute
 
+OF_JOBS = ["jobs show", "jobs cancel", "jobs delete", "jobs retry", "logs", "logs -f"]
 
-@pytest.mark.parametrize("command", ["show", "cancel", "delete", "retry"])
-def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str) -> None:
-    ran = cli("jobs", command, "abc")
-    assert (ran.code, ran.errors()) == (2, ["'abc' is not a job's id"])
+
+@pytest.mark.parametrize("command", OF_JOBS)
+@pytest.mark.parametrize("text", ["abc", "0", str(2**63), "9" * 30, "0" * 10 + "1" + "0" * 30, "1e3", "٣"])
+def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str, text: str) -> None:
+    ran = cli(*command.split(), text)
+    assert ran.code == 2
+    [error] = ran.errors()
+    assert error.endswith("is not a job's id")
+
+
+@pytest.mark.parametrize("command", OF_JOBS)
+def test_a_negative_number_is_refused_in_one_sentence(cli: Run, database: Path, command: str) -> None:
+    for words in (["-5"], ["--", "-5"]):
+        ran = cli(*command.split(), *words)
+        assert (ran.code, ran.errors()) == (2, ["'-5' is not a job's id"])
 
 
 @pytest.mark.parametrize(
