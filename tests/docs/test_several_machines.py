@@ -62,12 +62,80 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
         assert ran.returncode == 0, ran.stderr
         assert (queue.job(job).status, queue.job(job).result) == (Status.DONE, "Hello, Ada!")
     assert "1 done" in _supervisor(tmp_path, "status", "--database", roles["jobs_reader"]).stdout
-    assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_reader"]).returncode != 0
+    _only_enqueues(roles["jobs_enqueuer"])
+    _operates(tmp_path, roles["jobs_worker"])
+    _only_looks(tmp_path, roles["jobs_reader"])
     assert _supervisor(tmp_path, "pause", "greet", "--database", roles["jobs_worker"]).returncode == 0
     assert "not visible" not in _supervisor(tmp_path, "doctor", "--database", roles["jobs_worker"]).stdout
 
     with Queue(roles["jobs_enqueuer"].partition("?")[0], create=False) as queue:  # as through a pooler
         assert queue.enqueue("greet", {"name": "Bob"}) > job
+
+
+def _only_enqueues(url: str) -> None:
+    """In each way, also those that reserve ids, and in the caller's transaction."""
+    psycopg = pytest.importorskip("psycopg")
+    with Queue(url, create=False) as queue:
+        many = queue.enqueue_many("greet", [{"name": str(number)} for number in range(1200)])
+        assert len(set(many)) == 1200
+        assert queue.enqueue("greet", {"name": "x"}, unique_key="k") == queue.enqueue("greet", {}, unique_key="k")
+        with psycopg.connect(url) as own:
+            inside = queue.enqueue("greet", {"name": "y"}, connection=own)
+        assert queue.job(inside).status is Status.PENDING
+        with pytest.raises(TimeoutError):
+            queue.wait(inside, timeout=0.2)
+        for refused in (lambda: queue.cancel(inside), lambda: queue.pause("greet")):
+            with pytest.raises(StoreError, match="lacks a right"):
+                refused()
+    with psycopg.connect(url, autocommit=True) as own:
+        for statement in (
+            "UPDATE jobs SET priority = 1",
+            "DELETE FROM jobs",
+            "SELECT * FROM job_errors",
+            "SELECT * FROM job_workers",
+            "UPDATE job_meta SET value = 'x'",
+            "SELECT setval('job_token_floor', 0)",
+            "SELECT setval('job_timeline', 0)",
+            "SELECT setval('job_sleepers', 0)",
+            "SELECT setval('jobs_id_seq', 1)",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                own.execute(statement)
+
+
+def _operates(folder: Path, url: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    with Queue(url, create=False) as queue:
+        jobs = [str(queue.enqueue("greet", {"name": "z"}, delay="1h")) for _ in range(2)]
+    for words in (
+        ["jobs", "cancel", jobs[0]],
+        ["jobs", "retry", jobs[0]],
+        ["jobs", "cancel", *jobs, "--yes"],
+        ["jobs", "delete", jobs[0]],
+        ["pause", "greet"],
+        ["resume", "greet"],
+        ["scale", "default", "1"],
+        ["drain", "elsewhere", "--force"],
+        ["undrain", "elsewhere"],
+    ):
+        ended = _supervisor(folder, *words, "--database", url)
+        assert ended.returncode == 0, (words, ended.stderr)
+    with psycopg.connect(url, autocommit=True) as own:
+        for statement in ("DROP TABLE jobs", "CREATE TABLE jobs.other (x int)", "ALTER TABLE jobs DISABLE TRIGGER ALL"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                own.execute(statement)
+
+
+def _only_looks(folder: Path, url: str) -> None:
+    for words in (["status"], ["jobs", "list"], ["schedules", "list"], ["doctor"], ["logs"]):
+        ended = _supervisor(folder, *words, "--database", url)
+        assert "lacks a right" not in ended.stdout + ended.stderr, (words, ended.stdout, ended.stderr)
+    for words in (["pause", "greet"], ["enqueue", "greet", "{}"], ["drain", "x", "--force"], ["scale", "default", "3"]):
+        ended = _supervisor(folder, *words, "--database", url)
+        assert ended.returncode == 3, (words, ended.stdout, ended.stderr)
+        assert "lacks a right" in ended.stderr
+    with Queue(url, create=False) as queue, pytest.raises(StoreError, match="lacks a right"):
+        queue.enqueue("greet", {})
 
 
 def _as(url: str, role: str, password: str) -> str:
