@@ -228,7 +228,7 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
 
 
 def _of_server(server: ServerView | None) -> Iterator[Finding]:
-    """What makes claims slower, with its cause."""
+    """What makes claims slower or keeps jobs of dead hosts waiting, with its cause."""
     if server is None:
         return
     strong = [Keeper(one.kind, one.who, one.seconds, one.transactions) for one in server.keepers]
@@ -254,6 +254,14 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
             f"the queue of notifications is {server.notifications:.0%} full: a session that listens is in a transaction"
         )
         yield Finding("warning", "server", fact, "end that transaction; when it is full, inserts fail", "notifications")
+    if server.powerless:
+        names = ", ".join(server.powerless)
+        fact = f"hosts have users of their own, and {names} may not end the sessions of the others"
+        grant = (
+            f"let a superuser GRANT pg_signal_backend TO {names}, and let no host be a superuser: until then, "
+            "jobs of a host that dies may return only when the server has ended its sessions"
+        )
+        yield Finding("warning", "server", fact, grant, "powerless")
 
 
 def _jobs(count: int, one: str, more: str) -> str:

@@ -245,7 +245,8 @@ class KeeperView:
 @dataclass(frozen=True, slots=True)
 class ServerView:
     """A database server. `notifications` is the part of their queue that is in use, 1 being all. `sees_all`: this user
-    may see the transactions of other users, so that the `keepers` of dead rows are all that there are.
+    may see the transactions of other users, so that the `keepers` of dead rows are all that there are. `powerless` are
+    users of workers who may not end the sessions of the other ones.
     """
 
     connections: int
@@ -254,6 +255,7 @@ class ServerView:
     tables: list[TableView]
     keepers: list[KeeperView]
     sees_all: bool = True
+    powerless: list[str] = field(default_factory=list)
 
 
 def server_of(state: ServerState | None) -> ServerView | None:
@@ -261,7 +263,10 @@ def server_of(state: ServerState | None) -> ServerView | None:
         return None
     tables = [TableView(text_of(table.name), table.live, table.dead) for table in state.tables]
     keepers = [KeeperView(one.kind, text_of(one.who), finite(one.seconds), one.xids) for one in state.keepers]
-    return ServerView(state.connections, state.max_connections, state.notifications, tables, keepers, state.sees_all)
+    powerless = [text_of(name) for name in state.powerless]
+    return ServerView(
+        state.connections, state.max_connections, state.notifications, tables, keepers, state.sees_all, powerless
+    )
 
 
 def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:

@@ -35,6 +35,7 @@ from supervisor.store.values import AdoptedColumn as AdoptedColumn
 from supervisor.store.values import AdoptOptions as AdoptOptions
 from supervisor.store.values import AdoptReport as AdoptReport
 from supervisor.store.values import Anomalies as Anomalies
+from supervisor.store.values import Blocker as Blocker
 from supervisor.store.values import ControlState as ControlState
 from supervisor.store.values import Cursor as Cursor
 from supervisor.store.values import DatabaseHolder as DatabaseHolder
@@ -161,6 +162,11 @@ class Claims(Protocol):
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
     ) -> None:
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
+
+    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
+        """Who holds the locks for which a settlement of these jobs, or a claim, has waited in vain. Empty if that is
+        nobody any more, or cannot be told.
+        """
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""

@@ -336,6 +336,7 @@ class ServerState(NamedTuple):
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
     `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we
     see it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
+    `powerless` are users of workers who may not end the sessions of the other ones.
     """
 
     time: float
@@ -347,6 +348,7 @@ class ServerState(NamedTuple):
     tables: tuple[TableRows, ...]
     keepers: tuple[Keeper, ...]
     pooled: bool = False
+    powerless: tuple[str, ...] = ()
 
 
 class Anomalies(NamedTuple):
@@ -368,6 +370,15 @@ class RestoreReport(NamedTuple):
     jobs: int
     schema: int
     kept: Path | None
+
+
+class Blocker(NamedTuple):
+    """A session of a server that holds a lock for which a worker waits: `who` is for people; `here`: it is one of the
+    process that asks, or of one that this has started.
+    """
+
+    who: str
+    here: bool
 
 
 class Holder(NamedTuple):

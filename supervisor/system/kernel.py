@@ -153,7 +153,7 @@ def is_stopped(pid: int) -> bool:
 
 def memory_of_family(pid: int) -> int:
     """The same for a process and all its descendants: what ending them together would free."""
-    return sum(memory_of(member) for member in _family(pid))
+    return sum(memory_of(member) for member in family(pid))
 
 
 def gather_pages(seconds: float) -> int:
@@ -194,13 +194,13 @@ def _large_mappings() -> list[tuple[int, int]]:
 def resident_of_family(pid: int) -> int:
     """The resident set size in bytes of a process and all its descendants: quick to read, and never too small."""
     total = 0
-    for member in _family(pid):
+    for member in family(pid):
         with contextlib.suppress(OSError, IndexError):
             total += int(Path(f"/proc/{member}/statm").read_text().split()[1]) * _PAGE
     return total
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
     """A process and all its descendants."""
     ahead = [pid]
     while ahead:

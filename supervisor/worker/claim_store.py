@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.store.base import Blocker, Claims, Engine, Exchange, JobSelector, WorkerRecord
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
+from supervisor.worker.fitness import Ruined
 from supervisor.worker.wakeups import Wakeups
 
 _FIRST, _MOST = 0.05, 5.0  # seconds between attempts
@@ -62,7 +64,8 @@ class ClaimStore:
     def settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Exchange:
         """In one transaction. `posted`: somebody has just seen a due job.
 
-        Raises StoreError; call `wait` then, and `over` when it succeeds again.
+        Raises StoreError; call `wait` then, and `over` when it succeeds again. Raises Ruined if this process keeps
+        itself waiting, and no job runs that could end that.
         """
         wanted = self.wanted
         if want:
@@ -73,7 +76,10 @@ class ClaimStore:
             self._store.register(self.record)  # another host may have taken this one for dead
             self._generation = generation
         owner, store = self.record.incarnation, self._store
-        exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
+        try:
+            exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
+        except StoreBusy as error:
+            raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
         if exchange.registered:
             return exchange
         # A crash of the server has undone it, or somebody has deleted the row.
@@ -85,6 +91,16 @@ class ClaimStore:
             refused=[*exchange.refused, *again.refused],
             doubtful=exchange.doubtful or again.doubtful,
         )
+
+    def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
+        """The same error with who is in the way. Raises Ruined."""
+        found: list[Blocker] = []
+        with suppress(StoreError):
+            found = self._store.blockers(self.record.incarnation, jobs)
+        who = "; ".join(blocker.who for blocker in found)
+        if any(blocker.here for blocker in found) and not self.slot.read().running:
+            raise Ruined(f"a handler left a database transaction open that this worker waits for: {who}")
+        return StoreBusy(f"{error}: {who} holds what it waits for") if found else error
 
     def held(self) -> list[Claim]:
         """What the table has for this worker. Raises StoreError."""

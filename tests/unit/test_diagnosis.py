@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,7 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("replication_slot", "warning", False, {"server": server(KeeperView("replication slot", "slot a", None, 10**6))}),
     ("dead_rows", "warning", False, {"server": server(tables=[TableView("jobs", 60_000, 60_001)])}),
     ("notifications", "warning", False, {"server": server(notifications=0.3)}),
+    ("powerless", "warning", False, {"server": replace(server(), powerless=["jobs_a"])}),
     ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
     ("schedule_paused", "note", False, {"schedules": [ScheduleView("nightly", -61.0, None, None, 900.0)]}),
 ]

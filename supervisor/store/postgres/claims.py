@@ -8,11 +8,12 @@ from typing import Any
 
 import psycopg
 
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Exchange, JobSelector, WorkerRecord
+from supervisor.store.base import Blocker, Exchange, JobSelector, WorkerRecord
 from supervisor.store.postgres.arrays import Floats, Integers
-from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES
@@ -23,6 +24,7 @@ from supervisor.store.sql.rows import selected
 from supervisor.store.sql.settling import record_run, settle
 
 _AT_ONCE = 1e-6  # seconds
+_MOST_UNANSWERED = 100
 
 
 class PostgresClaims(SqlClaims):
@@ -36,6 +38,7 @@ class PostgresClaims(SqlClaims):
         self._registered: str | None = None
         self._exchanged_in = 0  # which of the connection's sessions; none yet
         self._marks: dict[JobSelector, SharedMarks] = {}
+        self._unanswered: list[float] = []  # when exchanges began that may have claimed, as nobody has told us
 
     def register(self, worker: WorkerRecord) -> None:
         self._connection.belong_to(worker.incarnation)
@@ -71,13 +74,33 @@ class PostgresClaims(SqlClaims):
         }
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
+        void = self._of_replaced(owner, settlements) if self._unanswered else []
+        settlements = [s for s in settlements if s.job_id not in void] if void else settlements
         exchange = None
-        if not (want > 0 and self._stuck):
-            with suppress(RowRefused):
-                exchange = self._exchange(settlements, wanted, want, mark)
-        if exchange is None:
-            exchange = self._exchange_singly(settlements, wanted, want, mark)
-        return self._in_session(self._without_ignored(exchange, settlements, owner, now))
+        try:
+            if not (want > 0 and self._stuck):
+                with suppress(RowRefused):
+                    exchange = self._exchange(settlements, wanted, want, mark)
+            if exchange is None:
+                exchange = self._exchange_singly(settlements, wanted, want, mark)
+        except StoreError:
+            if want > 0:
+                self._unanswered = [*self._unanswered[-_MOST_UNANSWERED:], now]
+            raise
+        self._unanswered.clear()
+        exchange = self._without_ignored(exchange, settlements, owner, now)
+        return self._in_session(exchange._replace(lost=[*exchange.lost, *void]) if void else exchange)
+
+    def _of_replaced(self, owner: str, settlements: Sequence[Settlement]) -> list[int]:
+        """Settlements that are not meant for the rows that there are. An exchange whose answer was lost may have
+        refused one, because its row was deleted, and claimed a row that somebody has inserted with its id: its tokens begin
+        anew, so it may have the same one. But its run had begun before that claim.
+        """
+        if not self._connection.pooled:  # none of them is still on its way then
+            self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
+        which = {"owner": owner, "times": self._unanswered}
+        claimed = {(job, token): at for job, token, at in self._connection.rows(QUERIES.claimed_at, which)}
+        return [s.job_id for s in settlements if s.started_at and s.started_at < claimed.get((s.job_id, s.token), 0.0)]
 
     def _in_session(self, exchange: Exchange) -> Exchange:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""
@@ -135,6 +158,11 @@ class PostgresClaims(SqlClaims):
             if may_be_a_rows_fault(error) and not is_lost(error):
                 raise RowRefused(str(error).strip().partition("\n")[0]) from None
             raise translated(error, connection.address.shown) from None
+
+    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
+        from supervisor.store.postgres.blockers import blockers  # rarely needed
+
+        return blockers(self._connection, owner, jobs)
 
     def show_progress(
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float

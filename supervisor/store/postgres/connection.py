@@ -93,6 +93,12 @@ class _Session:
         return opened
 
 
+def own_sessions() -> set[int]:
+    """The numbers of the sessions that this process uses for itself."""
+    opened = [session.raw for session in list(_living)]
+    return {raw.info.backend_pid for raw in opened if raw is not None and not raw.closed}
+
+
 class Connection:
     """A connection for one process and (apart from an outer lock) one thread. It connects at its first use, and again
     after it was lost.

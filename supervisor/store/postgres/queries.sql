@@ -104,6 +104,25 @@ FROM supervisor_settle_and_claim_v3(
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
   :from_ids::bigint[], :most::bigint);
 
+-- name: claimed_at
+-- What a worker holds that it has claimed at one of these moments, exactly.
+SELECT id, claim_token, locked_at FROM jobs
+WHERE status = 'running' AND locked_by = :owner AND locked_at = ANY (:times::double precision[]);
+
+-- name: lock_as_writers
+-- What every statement that changes a row asks for first.
+LOCK TABLE jobs, job_errors, job_runs IN ROW EXCLUSIVE MODE;
+
+-- name: blockers
+-- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
+SELECT b.pid, host(a.client_addr), a.client_port,
+       CASE WHEN b.pid = 0 THEN 'a prepared transaction'
+            ELSE format('session %s (%s, user %s, %s, transaction open for %s s)', b.pid,
+                        coalesce(nullif(a.application_name, ''), 'unnamed'), coalesce(a.usename, 'unknown'),
+                        coalesce(a.state, 'state unknown'),
+                        coalesce(round(extract(epoch FROM clock_timestamp() - a.xact_start))::text, '?')) END
+FROM unnest(pg_blocking_pids(:waiting::integer)) AS b (pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid;
+
 -- name: delete_done
 -- At once, unless somebody waits for the end of a job: then it is pruned later.
 DELETE FROM jobs
@@ -320,24 +339,29 @@ RETURNING extract(epoch FROM clock_timestamp())::double precision;
 UPDATE job_supervisors SET lease_until = 0 WHERE id = :id;
 
 -- name: leases
-SELECT id, lease_until - extract(epoch FROM clock_timestamp())::double precision, coalesce(posted, '')
+-- What is no time, such as NaN or infinity, is a lease that has ended, here and below.
+SELECT id, CASE WHEN lease_until > 0 AND lease_until < 1e11 THEN lease_until ELSE 0 END
+           - extract(epoch FROM clock_timestamp())::double precision, coalesce(posted, '')
 FROM job_supervisors;
 
 -- name: lock_lease
 -- Whether a lease holds, and will while this transaction lasts: renewing it waits for that.
-SELECT lease_until > extract(epoch FROM clock_timestamp()) FROM job_supervisors WHERE id = :id FOR NO KEY UPDATE;
+SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11 FROM job_supervisors WHERE id = :id FOR NO KEY UPDATE;
 
 -- name: lease_holds
 -- By the server's clock, which all hosts share.
-SELECT lease_until > extract(epoch FROM clock_timestamp()) FROM job_supervisors WHERE id = :id;
+SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11 FROM job_supervisors WHERE id = :id;
 
 -- name: supervisors
-SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at, coalesce(node, '')
+SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,
+       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, coalesce(node, '')
 FROM job_supervisors ORDER BY started_at;
 
 -- name: forget_supervisor
 -- Its own row, or that of a dead one.
-DELETE FROM job_supervisors WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp())) RETURNING host, pid;
+DELETE FROM job_supervisors
+WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp()) OR lease_until >= 1e11)
+RETURNING host, pid;
 
 -- name: gone
 -- The hosts that supervisors have left.
@@ -349,11 +373,13 @@ VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_
 ON CONFLICT (incarnation) DO NOTHING;
 
 -- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+SELECT incarnation, supervisor, pool, name, pid, slot, policy,
+       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, pid_started
 FROM job_workers WHERE supervisor = :supervisor;
 
 -- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+SELECT incarnation, supervisor, pool, name, pid, slot, policy,
+       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, pid_started
 FROM job_workers WHERE incarnation = :incarnation;
 
 -- name: end_sessions
@@ -370,17 +396,25 @@ DELETE FROM job_workers WHERE incarnation = :incarnation;
 -- Schedules ----------------------------------------------------------------------------------------
 
 -- name: plan
--- A schedule with a new timing starts again; otherwise its next time stays.
+-- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
 INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
 ON CONFLICT (name) DO UPDATE SET
-  next_at = CASE WHEN job_schedules.timing <> excluded.timing THEN excluded.next_at ELSE job_schedules.next_at END,
+  next_at = CASE WHEN job_schedules.timing = excluded.timing AND job_schedules.next_at > 0 AND job_schedules.next_at < 1e11
+                 THEN job_schedules.next_at ELSE excluded.next_at END,
   timing = excluded.timing, type = excluded.type, payload = excluded.payload;
 
 -- name: schedule
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
+-- What is no time, such as infinity, is 0.
+SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
+       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
+       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
+FROM job_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
+SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
+       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
+       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
+FROM job_schedules ORDER BY name;
 
 -- name: note_fired
 UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
@@ -492,6 +526,18 @@ SELECT extract(epoch FROM clock_timestamp())::double precision,
         WHERE coalesce(backend_type = 'client backend', datid IS NOT NULL AND usesysid IS NOT NULL)),
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
        pg_notification_queue_usage(), pg_has_role('pg_read_all_stats', 'USAGE');
+
+-- name: powerless
+-- Of the users that workers have, those who may not end the sessions of another one. Of sessions that we may not see the
+-- names, we know nothing.
+WITH users AS (
+  SELECT DISTINCT r.oid, r.rolname, r.rolsuper FROM pg_stat_activity a JOIN pg_roles r ON r.oid = a.usesysid
+  WHERE a.datname = current_database() AND a.application_name LIKE 'job-supervisor %'
+)
+SELECT DISTINCT one.rolname::text FROM users one JOIN users other ON one.oid <> other.oid
+WHERE NOT one.rolsuper AND NOT pg_has_role(one.oid, other.oid, 'USAGE')
+  AND (other.rolsuper OR NOT pg_has_role(one.oid, 'pg_signal_backend'::name, 'USAGE'))
+ORDER BY 1;
 
 -- name: table_rows
 -- Our tables: live and dead rows, when the last VACUUM ended, whether we may make one, and whether one is being made.

@@ -33,4 +33,5 @@ class PostgresStatistics(SqlStatistics):
         """Raises StoreError."""
         [row] = self._connection.rows(QUERIES.server_state)
         rows, keepers = tables_of(self._connection), keepers_of(self._connection)
-        return ServerState._make((*row, tuple(rows), tuple(keepers), self._connection.pooled))
+        powerless = tuple(name for (name,) in self._connection.rows(QUERIES.powerless))
+        return ServerState._make((*row, tuple(rows), tuple(keepers), self._connection.pooled, powerless))

@@ -29,7 +29,8 @@ class SqlSchedules:
     def plan(self, name: str, timing: str, next_at: float, *, type: str = "", payload: str = "{}") -> Planned:
         wanted = Planned(name, timing, next_at, type=type, payload=payload)
         found = self._planned(name)
-        if found is None or (found.timing, found.type, found.payload) != (timing, type, payload):
+        known = found is not None and found.next_at  # a stranger may have written what is no time
+        if not known or found is None or (found.timing, found.type, found.payload) != (timing, type, payload):
             self._connection.apply(self._connection.queries.plan, asdict(wanted))
             found = self._planned(name)
         return found or wanted

@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from supervisor.domain.errors import StoreError
+from supervisor.domain.job import Status
+from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
+from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.doctor import examine, place
-from supervisor.store.base import Engine
+from supervisor.ops.status import gather
+from supervisor.store.base import Engine, Exchange, JobSelector
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.vacuum import tables_of
 from tests.postgres_server import Databases
-from tests.store.kit import Desk, supervisor_record
+from tests.store.kit import LOCK, NOW, Desk, supervisor_record, until, worker_record
 
 
 def facts(engine: Engine, level: str) -> str:
@@ -116,3 +121,63 @@ def test_a_database_without_tables_is_no_fault(postgres: Databases, engine: Engi
 def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
     with pytest.raises(StoreError, match="refused"):
         place.examine("postgresql://127.0.0.1:1/x")
+
+
+def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_to_grant(
+    desk: Desk, engine: Engine, foreign: psycopg.Connection
+) -> None:
+    """Each host has a user of its own. What a dead worker may still claim goes back all the same."""
+    here, there = (f"{name}_{foreign.info.backend_pid}" for name in ("here", "there"))
+    try:
+        for role in (here, there):
+            foreign.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+            foreign.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
+            foreign.execute(f"GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO {role}")
+            foreign.execute(f"GRANT pg_read_all_stats TO {role}")
+        assert powerless(desk) == ()
+        with (
+            closing(_as(engine, there).claims()) as theirs,
+            closing(_as(engine, here).claims()) as ours,
+            closing(_as(engine, here).maintenance()) as maintenance,
+        ):
+            theirs.register(worker_record("w1"))
+            ours.register(worker_record("w2"))
+            assert powerless(desk) == (here, there)
+            [found] = [one for one in diagnose(gather(engine, desk.operations)) if one.name == "powerless"]
+            assert f"GRANT pg_signal_backend TO {here}, {there}" in found.advice
+
+            assert maintenance.locks.held_by("w1") == []  # its session lives on
+            desk.put()
+            [late] = theirs.settle_and_claim("w1", [], JobSelector(("tag",)), 1, LOCK, NOW).claims
+            assert maintenance.locks.settle_dead("w1", [], NOW) == 0
+            assert desk.status(late.job_id) is Status.PENDING
+            assert theirs.settle_and_claim("w1", [done(late, None)], JobSelector(("tag",)), 1, LOCK, NOW) == Exchange(
+                [], [late.job_id], doubtful=True, registered=False
+            )
+
+            foreign.execute(f"GRANT pg_signal_backend TO {here}, {there}")
+            assert powerless(desk) == ()
+            theirs.register(worker_record("w1"))
+            maintenance.locks.held_by("w1")
+            until(lambda: not _sessions(foreign, there))
+    finally:
+        for role in (here, there):
+            foreign.execute(f"DROP OWNED BY {role}")
+            foreign.execute(f"DROP ROLE {role}")
+
+
+def powerless(desk: Desk) -> tuple[str, ...]:
+    state = desk.operations.statistics.server()
+    assert state is not None
+    return state.powerless
+
+
+def _as(engine: Engine, role: str) -> Engine:
+    parts = urlsplit(engine.url)
+    return open_engine(parts._replace(netloc=f"{role}:x@{parts.hostname}:{parts.port}").geturl())
+
+
+def _sessions(foreign: psycopg.Connection, role: str) -> list[object]:
+    return foreign.execute(
+        "SELECT pid FROM pg_stat_activity WHERE usename = %s AND application_name LIKE 'job-supervisor %%'", (role,)
+    ).fetchall()
