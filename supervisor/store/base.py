@@ -2,9 +2,8 @@
 
 Nothing above `store/` knows which engine it talks to. What an engine opens may be used only in the process that
 opened it; in a forked child each call raises StoreError. Methods raise StoreBusy when another writer held the lock
-for too long (trying again is right), StoreGone when what was opened is no longer the database that the URL names,
-and StoreError when the database cannot be used.
-All times are Unix seconds given by the caller, so that tests decide what time it is.
+for too long (trying again is right), StoreGone when what was opened is no longer the database that the URL names, and
+StoreError when the database cannot be used. All times are Unix seconds given by the caller, so that tests decide them.
 """
 
 from __future__ import annotations
@@ -113,9 +112,7 @@ class TransactionalInsert(Protocol):
         """
 
     def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
-        """Insert jobs: they exist if and only if the caller's transaction commits. The driver's errors reach the caller
-        unchanged.
-        """
+        """Insert jobs, if and only if the caller's transaction commits. The driver's errors are raised as they are."""
 
     def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
         """The same for one job. Returns its id, and False if that is an existing job with the same unique key."""
@@ -164,9 +161,7 @@ class Claims(Protocol):
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
 
     def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-        """Who holds the locks for which a settlement of these jobs, or a claim, has waited in vain. Empty if that is
-        nobody any more, or cannot be told.
-        """
+        """Who keeps a settlement of these jobs, or a claim, waiting; empty if that cannot be told."""
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
@@ -353,9 +348,8 @@ class Database(Protocol):
         """Identifies this life of the database: after a restore, ids may be used again."""
 
     def migrate(self) -> list[int]:
-        """Create the schema or bring it up to date. Returns the versions applied.
-
-        Raises StoreError if the database cannot be written, even if there is nothing to do.
+        """Create the schema or bring it up to date. Returns the versions applied. Raises StoreError if the database
+        cannot be written, even if there is nothing to do.
         """
 
     def pin(self) -> None:

@@ -93,8 +93,8 @@ class PostgresClaims(SqlClaims):
 
     def _of_replaced(self, owner: str, settlements: Sequence[Settlement]) -> list[int]:
         """Settlements that are not meant for the rows that there are. An exchange whose answer was lost may have
-        refused one, because its row was deleted, and claimed a row that somebody has inserted with its id: its tokens begin
-        anew, so it may have the same one. But its run had begun before that claim.
+        refused one, because its row was deleted, and claimed a row that somebody has inserted with its id: its
+        tokens begin anew, so it may have the same one. But the run had begun before that claim.
         """
         if not self._connection.pooled:  # none of them is still on its way then
             self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
