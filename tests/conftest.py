@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.postgres_server import VARIABLE, Databases, Home, NoServerError, Server, home_of_run, programs
 from tests.site_under_test import HANDLERS, Site, site
@@ -25,6 +26,11 @@ _FAULTS = Path(__file__).parent / "faults"
 _SERVERS = {"postgres_home", "shared_postgres", "postgres", "own_postgres", "kept_database"}  # fixtures
 _MEMORY = Path("/dev/shm")  # a file system in memory
 _NEEDED = 4 << 30  # bytes
+
+
+# On a busy machine examples take long, and that is no fault of what is tested.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None
         assert one.title.partition(",")[0] in text
 
 
+@pytest.mark.server
 @pytest.mark.timeout(180)
 def test_a_run_without_peers_measures_ours(tmp_path: Path) -> None:
     command = [

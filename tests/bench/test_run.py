@@ -103,6 +103,7 @@ def test_measurements_with_models_miss_nothing(run: Run, name: str, expected: se
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_no_folder(run: Run, how: signal.Signals) -> None:
     process = run.start("--only", "latency", "--peers", "none")
@@ -118,6 +119,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder(run: Run, how: signa
     assert not run.results.exists()
 
 
+@pytest.mark.long
 def test_a_peer_that_cannot_be_had_is_named_and_the_others_are_measured(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()

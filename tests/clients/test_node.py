@@ -47,6 +47,7 @@ def test_the_tests_of_the_package_pass() -> None:
 
 
 @needs_packages
+@pytest.mark.long
 def test_what_is_packed_is_complete_and_works_beside_the_applications_better_sqlite3(tmp_path: Path) -> None:
     command = ["npm", "pack", "--json", "--pack-destination", str(tmp_path)]
     ran = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=PATIENCE, check=True)

@@ -214,7 +214,7 @@ def talk(folder: Path, lines: bytes) -> tuple[int, list[Any]]:
         return process.returncode, [json.loads(line) for line in replies]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(requests=st.lists(JOBS | CANCELS | OTHERS, max_size=8), garbage=st.none() | GARBAGE)
 def test_whatever_a_helper_is_sent_each_job_gets_one_last_word(
     tmp_path_factory: pytest.TempPathFactory, requests: list[dict[str, Any]], garbage: bytes | None

@@ -378,7 +378,7 @@ def expected(data: bytes) -> Event | Violation | None:
     return word
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=CHATTER, ending=st.sampled_from(ENDINGS))
 def test_whatever_a_program_sends_and_however_it_ends_its_job_has_one_outcome(
     interrupting: Any, data: bytes, ending: str

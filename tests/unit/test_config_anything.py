@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import load
@@ -123,7 +123,6 @@ LINES = st.tuples(st.sampled_from(KEYS), st.sampled_from(FRAGMENTS)).map(" = ".j
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=st.lists(SCRAPS, max_size=40).map("".join)
     | st.lists(LINES, max_size=12).map("\n".join)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.worker.protocol import (
@@ -263,7 +263,6 @@ def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Event], 
     return events, end, talk.phase
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(CHATTER, st.lists(st.integers(1, 30), max_size=10), st.sampled_from([Phase.GREETING, Phase.IDLE, Phase.BUSY]))
 def test_whatever_a_program_sends_a_job_gets_at_most_one_last_word(data: bytes, sizes: list[int], phase: Phase) -> None:
     events, end, last = outcomes(data, sizes, phase)

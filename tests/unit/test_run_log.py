@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.system.run_log import HEAD_BYTES, MOST_BYTES, RunLog, behind, printed, said, shared, tee
@@ -54,7 +54,6 @@ def test_of_a_lot_whole_lines_of_the_beginning_and_the_end_are_kept(run_log: Run
     assert sum(len(line) + 1 for line in [*lines]) == int(left_out) + sum(len(line) + 1 for line in kept)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.integers(1, 5000)), max_size=12))
 def test_nothing_is_missing_that_is_not_counted(parts: list[tuple[bytes, int]]) -> None:
     run_log = RunLog()
@@ -190,7 +189,7 @@ def test_where_there_is_no_room_for_it_nothing_is_shared(tmp_path: Path) -> None
     assert said(tmp_path / "nowhere" / "tapes", 1, 8, 2) is None
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.booleans())
 def test_who_follows_a_run_hears_everything_once(steps: list[int], ends: bool) -> None:
     """Each step prints so many lines of up to a kilobyte; the reader looks after it, and finds the rest recorded."""

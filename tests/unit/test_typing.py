@@ -62,7 +62,7 @@ def by_pyright(folder: Path) -> Mistakes:
     }
 
 
-@pytest.mark.parametrize("checker", [by_mypy, by_pyright])
+@pytest.mark.parametrize("checker", [pytest.param(by_mypy, marks=pytest.mark.long), by_pyright])
 def test_the_right_calls_are_accepted_and_the_wrong_ones_are_not(
     checker: Callable[[Path], Mistakes], tmp_path: Path
 ) -> None:
