@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from supervisor.domain.duration import human
+
+if TYPE_CHECKING:
+    from supervisor.domain.job import Job
 
 
 class QueueError(Exception):
@@ -34,8 +39,29 @@ class JobNotFound(QueueError, LookupError):
         self.job_id = job_id
 
 
+class QueueFull(QueueError):
+    """`max_waiting` jobs of the type wait already: nothing was enqueued."""
+
+    def __init__(self, type: str, max_waiting: int) -> None:
+        super().__init__(f"{max_waiting} jobs of type {type!r} are waiting already, which is the maximum")
+        self.type = type
+        self.max_waiting = max_waiting
+
+
+class JobFailed(QueueError):
+    """`Queue.run`: the job has ended without a result. `job` says how."""
+
+    def __init__(self, job: Job) -> None:
+        told = f": {job.last_error}" if job.last_error else ""
+        super().__init__(f"job {job.id} {_ENDS.get(job.status, f'is {job.status}')}{told}")
+        self.job = job
+
+
+_ENDS = {"failed": "has failed", "cancelled": "was cancelled", "quarantined": "is quarantined"}
+
+
 class WaitTimeout(QueueError, TimeoutError):
-    """`Queue.wait` stopped waiting; the job continues."""
+    """`Queue.wait` or `Queue.run` stopped waiting; the job continues."""
 
     def __init__(self, job_id: int, seconds: float) -> None:
         super().__init__(f"job {job_id} has not finished within {human(seconds)}")

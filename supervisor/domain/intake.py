@@ -15,7 +15,7 @@ from typing import Any, final
 from supervisor.domain.capability import normalise
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import InvalidJob, JobNotFound
-from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
+from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -23,6 +23,9 @@ MAX_PRIORITY = 100
 MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 exceed it
 MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
+MAX_WAITING = 1_000_000
+ONCE = "run:"
+"""How the unique keys begin that are looked up among finished jobs, too: an index of the tables holds them."""
 MAX_REQUIRES = 1000
 MAX_META_BYTES = 16 << 10
 LAST_ID = 2**63 - 1
@@ -63,6 +66,37 @@ def new_job(
         meta=meta_of(meta),
         delay=_delay(delay),
     )
+
+
+def new_request(
+    *given: Any, idempotency_key: str | None = None, max_waiting: int | None = None, **options: Any
+) -> NewJob:
+    """`new_job` for somebody who waits for the result. Raises InvalidJob."""
+    job = new_job(*given, **options)
+    if idempotency_key is not None:
+        if job.unique_key is not None:
+            raise InvalidJob("idempotency_key", "give either unique_key or idempotency_key, not both")
+        job = job._replace(unique_key=once_key(idempotency_key), once=True)
+    if max_waiting is not None:
+        job = job._replace(max_waiting=whole("max_waiting", max_waiting, 1, MAX_WAITING))
+    return job
+
+
+def once_key(value: object) -> str:
+    """The unique key of the job that answers all requests with this idempotency key. Raises InvalidJob."""
+    most = MAX_KEY - len(ONCE)
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise InvalidJob("idempotency_key", f"{short(value)} is not a string of 1 to {most} characters")
+    try:
+        return checked_unique_key(ONCE + value) or ""
+    except InvalidJob as error:
+        raise InvalidJob("idempotency_key", error.problem) from None
+
+
+def require_same(job: Job, wanted: NewJob) -> None:
+    """Raises InvalidJob if the job that was found by the idempotency key is that of another request."""
+    if job.payload != loads(wanted.payload):
+        raise InvalidJob("idempotency_key", f"job {job.id} has it, with another payload")
 
 
 def payload_of(value: object) -> str:

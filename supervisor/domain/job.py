@@ -30,7 +30,9 @@ class NewJob(NamedTuple):
     """A validated job, ready to be inserted. It is due at `scheduled_at`, Unix seconds, or `delay` seconds after it is
     inserted, by the clock that the store goes by; without either at once.
 
-    `payload` and `meta` are JSON texts.
+    `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type are due already,
+    and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
+    found, too; that key must be one of `intake.once_key`.
     """
 
     type: str
@@ -42,6 +44,8 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     meta: str | None = None
     delay: float | None = None
+    max_waiting: int | None = None
+    once: bool = False
 
     def due(self, now: float) -> float:
         """When it is due if it is inserted now; both are Unix seconds."""

@@ -71,7 +71,7 @@ class Producer(Protocol):
         """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
 
     def put(self, job: NewJob) -> tuple[int, bool]:
-        """Insert one job. Returns its id, and False if that is an existing job with the same unique key."""
+        """Insert a job, or find one by its key. Returns its id, and whether it is new. Raises QueueFull: see NewJob."""
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         """`put` for each of these, in one transaction: the answers or the errors of each.

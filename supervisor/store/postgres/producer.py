@@ -12,8 +12,10 @@ from supervisor.store.base import Operations
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.operations import operations
-from supervisor.store.sql.connection import RowRefused
+from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.connection import RowRefused, Transaction
 from supervisor.store.sql.producer import SqlProducer
+from supervisor.store.sql.requests import Requests
 
 Answer = TypeVar("Answer")
 
@@ -29,15 +31,20 @@ class PostgresProducer(SqlProducer):
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         with self._connection.write() as raw:
-            return insert_or_find(raw, job, None)
+            return _requests(raw).put(job, lambda job: insert_or_find(raw, job, None))
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         try:
             with self._connection.write() as raw:
-                return [insert_or_find(raw, job, None) for job in jobs]
+                requests = _requests(raw)
+                return [requests.put_or_full(job, lambda job: insert_or_find(raw, job, None)) for job in jobs]
         except (RowRefused, Conflict) as error:
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
     @cached_property
     def operations(self) -> Operations:
         return operations(self._connection)
+
+
+def _requests(raw: Transaction) -> Requests:
+    return Requests(QUERIES, raw, alone=QUERIES.one_request_at_a_time)

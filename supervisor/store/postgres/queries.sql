@@ -65,6 +65,48 @@ COPY jobs (id, type, payload, priority, requires, scheduled_at, max_attempts, cr
 SELECT id FROM jobs
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
 
+-- name: find_once
+-- The job of an earlier request, in whatever state. The bounds are those of the index.
+SELECT id FROM jobs
+WHERE type = :type AND unique_key = :unique_key AND unique_key >= 'run:' AND unique_key < 'run;'
+ORDER BY id DESC LIMIT 1;
+
+-- name: one_request_at_a_time
+-- Until the transaction ends: between a look at the table and the insert that depends on it, nobody else looks.
+SELECT pg_advisory_xact_lock(7308604897285366888);
+
+-- name: count_waiting
+-- Due jobs of a type, paused or not, counted up to a limit. One seek for each (requires, priority), so that delayed ones
+-- cost nothing.
+WITH RECURSIVE
+kinds (requires) AS (
+  SELECT (SELECT j.requires FROM jobs j WHERE j.status = 'pending' AND j.type = :type ORDER BY j.requires LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.requires FROM jobs j WHERE j.status = 'pending' AND j.type = :type AND j.requires > k.requires
+          ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (requires, priority) AS (
+  SELECT k.requires, (SELECT j.priority FROM jobs j
+                      WHERE j.status = 'pending' AND j.type = :type AND j.requires = k.requires
+                      ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.requires, (SELECT j.priority FROM jobs j
+                      WHERE j.status = 'pending' AND j.type = :type AND j.requires = g.requires
+                        AND j.priority < g.priority
+                      ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT count(*) FROM (
+  SELECT 1 FROM groups g CROSS JOIN LATERAL (
+    SELECT 1 FROM jobs j
+    WHERE j.status = 'pending' AND j.type = :type AND j.requires = g.requires AND j.priority = g.priority
+      AND j.scheduled_at <= extract(epoch FROM clock_timestamp())
+    LIMIT :limit) AS due
+  WHERE g.priority IS NOT NULL
+  LIMIT :limit) AS waiting;
+
 -- name: transaction_status
 -- committed, aborted, in progress, or NULL if it was too long ago; and whether a job that it inserted is there: after a
 -- crash or a failover, another transaction may have its number.

@@ -14,6 +14,7 @@ from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
 from supervisor.store.base import Operations
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.producer import SqlProducer
+from supervisor.store.sql.requests import Requests
 from supervisor.store.sql.rows import job_of
 from supervisor.store.sqlite import callers, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -100,7 +101,12 @@ class SqliteProducer(SqlProducer):
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         self._prepare()
-        return self._connection.inserter.with_room(lambda raw: insert_or_find(raw.cursor(), job, time.time()))
+
+        def put(raw: sqlite3.Connection) -> tuple[int, bool]:
+            cursor, now = raw.cursor(), time.time()
+            return Requests(QUERIES, cursor, now).put(job, lambda job: insert_or_find(cursor, job, now))
+
+        return self._connection.inserter.with_room(put)
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         begun = inserted = False
@@ -109,7 +115,8 @@ class SqliteProducer(SqlProducer):
             nonlocal begun, inserted
             begun, inserted = True, False
             cursor, now = raw.cursor(), time.time()
-            answers: list[tuple[int, bool] | Exception] = [insert_or_find(cursor, job, now) for job in jobs]
+            requests = Requests(QUERIES, cursor, now)
+            answers = [requests.put_or_full(job, lambda job: insert_or_find(cursor, job, now)) for job in jobs]
             inserted = True
             return answers
 

@@ -33,6 +33,45 @@ SELECT id FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running');
 
+-- name: find_once
+-- The job of an earlier request, in whatever state. The bounds are those of the index.
+SELECT id FROM jobs INDEXED BY jobs_once
+WHERE type = :type AND unique_key = :unique_key AND unique_key >= 'run:' AND unique_key < 'run;'
+ORDER BY id DESC LIMIT 1;
+
+-- name: count_waiting
+-- Due jobs of a type, paused or not, counted up to a limit. One seek for each (requires, priority), so that running and
+-- delayed ones cost nothing.
+WITH RECURSIVE
+kinds (requires) AS (
+  SELECT (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type = :type AND (j.status = 'pending' OR j.status = 'running')
+          ORDER BY j.requires LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type = :type AND j.requires > k.requires AND (j.status = 'pending' OR j.status = 'running')
+          ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+),
+groups (requires, priority) AS (
+  SELECT k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = :type AND j.requires = k.requires
+                        AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.priority DESC LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+  UNION ALL
+  SELECT g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                      WHERE j.type = :type AND j.requires = g.requires AND j.priority < g.priority
+                        AND (j.status = 'pending' OR j.status = 'running')
+                      ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT count(*) FROM (
+  SELECT 1 FROM groups g CROSS JOIN jobs j INDEXED BY jobs_unfinished
+  WHERE g.priority IS NOT NULL AND j.type = :type AND j.requires = g.requires AND j.priority = g.priority
+    AND j.status = 'pending' AND j.scheduled_at <= :now
+  LIMIT :limit);
+
 -- name: unique_rules
 -- Those of the application.
 SELECT name FROM pragma_index_list('jobs') WHERE "unique" AND name <> 'jobs_unique_key';
