@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from supervisor.client import awaited_requests
 from supervisor.client.lanes import LISTER, READER, WRITER
 from supervisor.client.queue import Queue
 from supervisor.client.watcher import Listener
@@ -17,6 +18,7 @@ from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
+    import datetime
     from typing import Self
 
     from supervisor.domain.job import Job, JobEvent
@@ -136,6 +138,49 @@ class AsyncQueue:
     progress = _Awaited(Queue.progress, READER)
     jobs = _Awaited(Queue.jobs, LISTER)
     count = _Awaited(Queue.count, LISTER)
+
+    async def run(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        timeout: float | None = 10,
+        cancel: bool = False,
+        idempotency_key: str | None = None,
+        max_waiting: int | None = None,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Enqueue one job, wait until it has finished, and return its result.
+
+        `timeout` is seconds. When the time is up, it raises WaitTimeout, which has the id, and the job continues; with
+        `cancel` a job that this call has enqueued is cancelled then, and also if the task that awaits it is cancelled.
+        Raises JobFailed, which has the job, if that ends without a result.
+
+        All calls with the same `idempotency_key`, for the same type and payload, wait for one job, which may have
+        finished: after an interruption, the same call gets the result of the first one, as long as the job is kept.
+        Raises QueueFull if `max_waiting` jobs of the type are due already. Everything else is as for `enqueue`.
+        """
+        wanted = _in_context(
+            self._queue._new_request,
+            type,
+            payload,
+            idempotency_key=idempotency_key,
+            max_waiting=max_waiting,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            meta=meta,
+        )
+        return await awaited_requests.run(self, wanted, timeout, cancel)
 
     async def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Wait until the job has finished, however it ended. `timeout` is seconds.

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from supervisor.client import requests
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobNotFound, StoreError, WaitTimeout
-from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, waiting_limit
+from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, new_request, waiting_limit
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
@@ -134,9 +135,57 @@ class Queue(Administration):
             return self._on(connection).put(connection, job)
         return self._connections.using(self._connections.writer, lambda producer: producer.put(job))
 
+    def run(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        timeout: float | None = 10,
+        cancel: bool = False,
+        idempotency_key: str | None = None,
+        max_waiting: int | None = None,
+        priority: int = 0,
+        delay: str | float | None = None,
+        at: datetime.datetime | float | None = None,
+        requires: str | Iterable[str] = (),
+        max_attempts: int | None = None,
+        unique_key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Enqueue one job, wait until it has finished, and return its result.
+
+        `timeout` is seconds. When the time is up, it raises WaitTimeout, which has the id, and the job continues; with
+        `cancel` a job that this call has enqueued is cancelled then, and after any other interruption of the waiting.
+        Raises JobFailed, which has the job, if that ends without a result.
+
+        All calls with the same `idempotency_key`, for the same type and payload, wait for one job, which may have
+        finished: after an interruption, the same call gets the result of the first one, as long as the job is kept.
+        Raises QueueFull if `max_waiting` jobs of the type are due already. Everything else is as for `enqueue`.
+        """
+        wanted = self._new_request(
+            type,
+            payload,
+            idempotency_key=idempotency_key,
+            max_waiting=max_waiting,
+            priority=priority,
+            delay=delay,
+            at=at,
+            requires=requires,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            meta=meta,
+        )
+        return requests.run(self, wanted, timeout, cancel)
+
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""
-        job = new_job(*given, **options)
+        return self._hooked(new_job(*given, **options))
+
+    def _new_request(self, *given: Any, **options: Any) -> NewJob:
+        """The same for a `run`."""
+        return self._hooked(new_request(*given, **options))
+
+    def _hooked(self, job: NewJob) -> NewJob:
         return hooks.apply(job) if (hooks := self._hooks) else job
 
     def _put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, forgetful, inherited
 from supervisor.domain.errors import JobNotFound, StoreError
+from supervisor.domain.pace import Pace
 
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 _LINGER = 1.0  # seconds without listeners after which the thread of event loops ends
 _SAFETY = 1.0  # seconds between two checks without any hint: for a file that was replaced
 _UNHINTED = 0.02  # seconds between two checks where there are no hints
-_REST = 0.005  # seconds without checks after a change: beside a busy database, few more are seen
-_REST_SHARE = 20  # times as long as a look took
+_REST = 0.005  # seconds without checks after an error
 _SHORT = 0.002  # seconds
 
 
@@ -270,6 +270,7 @@ class _Watch:
         self._feed: ChangeFeed | None = None
         self._version: int | None = None
         self._rest = 0.0  # seconds without checks that are due
+        self._pace = Pace()
         self._hinted = 0.0  # monotonic seconds of the last hint
         self._step = 0  # of the window of checks after it
 
@@ -310,8 +311,9 @@ class _Watch:
             return
         for listener in listeners:
             listener.tell(found.get(listener.job_id))
+        rest = self._pace.rest_after(began, time.monotonic())
         if changed:
-            self._rest = max(_REST, _REST_SHARE * (time.monotonic() - began))
+            self._rest = rest
 
     def _look(self, producer: Producer) -> tuple[bool, list[Listener], dict[int, JobEvent]]:
         """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of

@@ -1,0 +1,88 @@
+"""`AsyncQueue.run`, and its parts for the admin process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from supervisor.client.lanes import WRITER, Put
+from supervisor.client.requests import give_up, result_of
+from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.intake import require_same, waiting_limit
+from supervisor.domain.job import NewJob, Status
+
+if TYPE_CHECKING:
+    from supervisor.client.asynchronous import AsyncQueue
+    from supervisor.client.queue import Queue
+
+
+async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | None, cancel: bool) -> Any:
+    """See `AsyncQueue.run`."""
+    limit = waiting_limit(timeout)
+    deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+    job_id, new = await enqueue(queue, wanted, cancel=cancel)
+    try:
+        return await result_of_job(queue, job_id, deadline)
+    except TimeoutError:
+        if cancel and new:
+            await cancel_job(queue, job_id)
+        raise WaitTimeout(job_id, limit or 0.0) from None
+    except asyncio.CancelledError:
+        if cancel and new:
+            _cancel_later(queue._queue, job_id)
+        raise
+
+
+async def enqueue(queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False) -> Put:
+    """`put` for the job that `wanted` returns, in the thread of those that write. If the task that awaits it is
+    cancelled, so is its job, with `cancel`.
+    """
+    made: list[NewJob] = []
+
+    def new_job() -> NewJob:
+        made.append(wanted())
+        return made[0]
+
+    writer = queue._queue._lanes[WRITER]
+    begun = writer.insert(new_job, queue._queue._put_each)
+    try:
+        job_id, new = await asyncio.wrap_future(begun)
+    except asyncio.CancelledError:
+        if cancel:
+            writer.call(functools.partial(_cancel_what_it_made, queue._queue, begun))  # its turn comes after the insert
+        raise
+    if not new and made[0].once:
+        require_same(await queue.job(job_id), made[0])
+    return job_id, new
+
+
+async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None) -> Any:
+    """Raises JobFailed if it ends without a result; TimeoutError after the deadline, in seconds of the loop."""
+    while True:
+        async with aclosing(queue._events(job_id, deadline)) as events:
+            async for event in events:
+                if event.status is Status.DONE:
+                    return event.result
+        job = await queue.job(job_id)
+        if job.status.finished:  # nobody has retried it in between
+            return result_of(job)
+
+
+async def cancel_job(queue: AsyncQueue, job_id: int) -> None:
+    """Unless it has just ended."""
+    await asyncio.wrap_future(_cancel_later(queue._queue, job_id))
+
+
+def _cancel_later(queue: Queue, job_id: int) -> Future[None]:
+    return queue._lanes[WRITER].call(functools.partial(give_up, queue, job_id))
+
+
+def _cancel_what_it_made(queue: Queue, begun: Future[Put]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        job_id, new = begun.result()
+        if new:
+            give_up(queue, job_id)

@@ -1,0 +1,57 @@
+"""`Queue.run`: enqueue a job and wait for its result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervisor.domain.errors import JobFailed, QueueError, WaitTimeout
+from supervisor.domain.intake import require_same, waiting_limit
+from supervisor.domain.job import Job, NewJob, Status
+
+if TYPE_CHECKING:
+    from supervisor.client.queue import Queue
+
+
+def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> Any:
+    """See `Queue.run`."""
+    limit = waiting_limit(timeout)
+    deadline = None if limit is None else time.monotonic() + limit
+    job_id, new = queue._connections.using(queue._connections.writer, lambda producer: producer.put(wanted))
+    try:
+        if wanted.once and not new:
+            require_same(queue.job(job_id), wanted)
+        return _result(queue, job_id, deadline)
+    except TimeoutError:
+        if cancel and new:
+            give_up(queue, job_id)
+        raise WaitTimeout(job_id, limit or 0.0) from None
+    except (KeyboardInterrupt, SystemExit):
+        if cancel and new:
+            give_up(queue, job_id)
+        raise
+
+
+def _result(queue: Queue, job_id: int, deadline: float | None) -> Any:
+    """Raises TimeoutError after the deadline, in monotonic seconds."""
+    while True:
+        for event in queue._watcher.events(job_id, deadline):
+            if event.status is Status.DONE:
+                return event.result
+        job = queue.job(job_id)
+        if job.status.finished:  # nobody has retried it in between
+            return result_of(job)
+
+
+def result_of(job: Job) -> Any:
+    """Of a finished job. Raises JobFailed if it has none."""
+    if job.status is not Status.DONE:
+        raise JobFailed(job)
+    return job.result
+
+
+def give_up(queue: Queue, job_id: int) -> None:
+    """Cancel a job that nobody waits for any longer, unless it has just ended."""
+    with contextlib.suppress(QueueError):
+        queue.cancel(job_id)
