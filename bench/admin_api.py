@@ -19,9 +19,11 @@ from typing import Any
 
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import Keys
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
 
@@ -142,8 +144,9 @@ async def listening(app: Any, database: Path) -> tuple[float, int]:
 
 
 async def measure(path: Path) -> None:
-    executor = StoreExecutor(open_engine(f"sqlite:///{path}"))
-    app = make_app(AppState(SETTINGS, Keys(None, None, "session"), executor, Watch(executor), ()))
+    url = f"sqlite:///{path}"
+    executor, requests = StoreExecutor(open_engine(url)), Requests(AsyncQueue(url), {})
+    app = make_app(AppState(SETTINGS, Keys(None, None, "session"), executor, Watch(executor), (), requests=requests))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs
     for question in QUESTIONS:
         times = []

@@ -30,7 +30,14 @@ WRONG_TOKEN_PAUSE = 0.5  # seconds of delay after a wrong token
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FORMS = frozenset({"/login", "/logout"})
-DATA = ("/api/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # for programs: never answered with a page
+DATA = (
+    "/api/",
+    "/run/",
+    "/metrics",
+    "/openapi.json",
+    "/readyz",
+    "/healthz",
+)  # for programs: never answered with a page
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::\d*)?")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 

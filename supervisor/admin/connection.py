@@ -14,8 +14,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.telemetry import events
 
-MOST = 500  # connections at once
+MOST = 600  # connections at once
 MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
+YOUNG = 2.0  # seconds in which a new one is not closed for that: of hundreds at once, each needs its turn to be read
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body
@@ -44,10 +45,11 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
         self.whose = _whose(transport)
-        # A new connection usually sends its request at once: older ones that have not are closed to make room.
-        mine = [other for other in self._strangers() if other.whose == self.whose]
-        if len(mine) >= MOST_STRANGERS:
-            mine[0].give_way()
+        if len(self.connections) > MOST_STRANGERS:
+            # A new connection usually sends its request at once: older ones that have not are closed to make room.
+            mine = [other for other in self._strangers() if other.whose == self.whose]
+            if len(mine) >= MOST_STRANGERS and mine[0]._made < self._made - YOUNG:
+                mine[0].give_way()
         if len(self.connections) > MOST and not self._made_room():
             transport.write(FULL)
             transport.close()

@@ -10,10 +10,12 @@ import socket
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
+from supervisor.admin.requests import Requests
 from supervisor.admin.server import Server
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
 from supervisor.system import signals
@@ -36,8 +38,13 @@ def become(
         channel.send({"problem": str(error)})
         return 1
     executor = StoreExecutor(engine)
-    state = AppState(settings.admin, keys, executor, Watch(executor), tuple(settings.pools), supervisor)
-    server = Server(AccessMiddleware(make_app(state), keys, settings.admin), listening, channel, slot)
+    queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
+    requests = Requests(queue, settings.max_waiting)
+    state = AppState(
+        settings.admin, keys, executor, Watch(executor), tuple(settings.pools), supervisor, requests=requests
+    )
+    app = AccessMiddleware(make_app(state), keys, settings.admin)
+    server = Server(app, listening, channel, slot, leave=requests.leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory
     # No asyncio runner: it would wait for threads that hang in a database call.

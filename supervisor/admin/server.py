@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,9 +25,13 @@ LARGEST_HEAD = 32 << 10  # bytes
 
 
 class Server(uvicorn.Server):
-    """Serves `app` on a listening socket until the supervisor requests the end or its channel closes."""
+    """Serves `app` on a listening socket until the supervisor requests the end or its channel closes: then `leave` is
+    called, to end what would wait for longer than is left.
+    """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, channel: Channel, slot: Slot) -> None:
+    def __init__(
+        self, app: ASGIApp, listening: socket.socket, channel: Channel, slot: Slot, *, leave: Callable[[], None]
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -48,6 +52,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._channel = channel
         self._slot = slot
+        self._leave = leave
         self._told = asyncio.Event()
         _pass_on_log()
 
@@ -75,6 +80,7 @@ class Server(uvicorn.Server):
         if told or self._channel.closed:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
             self.should_exit = True
+            self._leave()
             self._told.set()
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from supervisor.admin.keys import Keys
+from supervisor.admin.requests import Requests
 from supervisor.admin.snapshots import Snapshots
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
@@ -24,6 +25,7 @@ class AppState:
     watch: Watch
     pools: tuple[str, ...]
     supervisor: str = ""
+    requests: Requests = field(kw_only=True)
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

@@ -42,6 +42,7 @@ _AS_WRITTEN = (
     "max_memory",
     "memory_budget",
     "max_crashes",
+    "max_waiting",
     "start",
     "preload",
     "preload_setup",

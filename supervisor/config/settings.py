@@ -95,6 +95,7 @@ class PoolSettings(NamedTuple):
     max_memory: int | None  # bytes of one worker
     memory_budget: int | None  # bytes of the whole pool
     max_crashes: int
+    max_waiting: int | None  # due jobs of a type while which no request for another one is accepted
     start: Literal["fork", "spawn"]
     preload: bool
     preload_setup: bool  # also run the handler's setup once, before the fork
@@ -145,3 +146,12 @@ class Settings(NamedTuple):
     on_partition: Literal["finish", "stop"] = "finish"  # what happens to running jobs when the lease cannot be renewed
     listen_database: str | None = None  # a URL of the same database without a pooler, for notifications
     vacuum: bool = True  # of our tables on a server, where autovacuum comes too late
+
+    @property
+    def max_waiting(self) -> dict[str, int]:
+        """By type; of several pools that take it, the largest counts."""
+        limits: dict[str, int] = {}
+        for pool in self.pools.values():
+            if pool.max_waiting is not None:
+                limits |= {type_: max(limits.get(type_, 0), pool.max_waiting) for type_ in pool.types}
+        return limits

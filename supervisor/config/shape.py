@@ -18,7 +18,7 @@ from supervisor.config.values import Inner, Key, Table, anything, boolean, liste
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, checked_type, checked_unique_key, encode
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_WAITING, checked_type, checked_unique_key, encode
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import is_number
 
@@ -305,6 +305,7 @@ class PoolTable(Table):
     max_memory = Key[int | None](_memory, None)
     memory_budget = Key[int | None](_memory, None)
     max_crashes = Key(count, 3)
+    max_waiting = Key[int | None](whole(1, MAX_WAITING), None)
     start = Key[Any](one_of("fork", "spawn"), "fork")
     preload = Key(boolean, True)
     preload_setup = Key(boolean, False)

@@ -19,9 +19,11 @@ from supervisor.admin import access, login
 from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
 from supervisor.admin.keys import Keys, keys_of
 from supervisor.admin.left import SESSION_SECONDS
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState, may_change
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.engine import open_engine
@@ -85,8 +87,9 @@ class Door:
     seen: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        desk = StoreExecutor(open_engine("sqlite:////nowhere/jobs.db"))
-        state = AppState(self.settings, self.keys, desk, Watch(desk), ())
+        url = "sqlite:////nowhere/jobs.db"
+        desk = StoreExecutor(open_engine(url))
+        state = AppState(self.settings, self.keys, desk, Watch(desk), (), requests=Requests(AsyncQueue(url), {}))
         self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)
 
     def _noted(self, app: Application) -> Any:

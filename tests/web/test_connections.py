@@ -84,7 +84,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
     def run() -> None:
         loop = asyncio.new_event_loop()
-        serving = Server(application, listening, theirs, slot)
+        serving = Server(application, listening, theirs, slot, leave=lambda: None)
         loop.run_until_complete(serving.serve(sockets=[listening]))
         for left in list(serving.server_state.connections):  # a process of its own would just be gone
             left.transport.abort()

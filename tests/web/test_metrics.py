@@ -16,9 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
 from supervisor.admin.metric_families import OTHERS
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.engine import open_engine
 from supervisor.ops.views import MOST_TYPES
 from supervisor.system.counters import BOUNDS, shared
@@ -51,7 +53,9 @@ class Scraper:
 
     def __init__(self, url: str) -> None:
         self._desk = StoreExecutor(open_engine(url))
-        self._app = make_app(AppState(SETTINGS, keys_of(SETTINGS), self._desk, Watch(self._desk), ()))
+        requests = Requests(AsyncQueue(url), {})
+        watch = Watch(self._desk)
+        self._app = make_app(AppState(SETTINGS, keys_of(SETTINGS), self._desk, watch, (), requests=requests))
         self.made.append(self)
 
     def close(self) -> None:

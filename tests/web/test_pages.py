@@ -19,9 +19,11 @@ from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import Attempt, Run
@@ -44,7 +46,8 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
-        self.app = Application(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",)))
+        requests = Requests(AsyncQueue(url), {})
+        self.app = Application(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",), requests=requests))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 

@@ -17,7 +17,17 @@ from starlette.responses import JSONResponse
 from supervisor.admin.watch import TooManyListeners
 from supervisor.config import values
 from supervisor.config.problems import shown
-from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, JobNotFound, QueueError, StoreBusy, StoreError
+from supervisor.domain.errors import (
+    ConfigError,
+    Conflict,
+    InvalidJob,
+    JobFailed,
+    JobNotFound,
+    QueueError,
+    QueueFull,
+    StoreBusy,
+    StoreError,
+)
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
@@ -39,6 +49,8 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownHost, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
+    (JobFailed, 500),
+    (QueueFull, 429),
     (Conflict, 409),
     (StoreError, 503),
     (TooManyListeners, 503),
@@ -52,6 +64,8 @@ class Problem(BaseModel):
     error: str = Field(description="One sentence for people.")
     hint: str | None = Field(default=None, description="What to do about it.")
     field: str | None = Field(default=None, description="The invalid field of the request.")
+    job: int | None = Field(default=None, description="The id of the job that has ended without a result.")
+    status: str | None = Field(default=None, description="The state in which that job has ended.")
     matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
         default=None, description="For a change of many jobs: the snapshot of those that match now."
@@ -69,6 +83,8 @@ _MEANINGS = {
     415: "The body must be `application/json`.",
     421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
     422: "The request is invalid.",
+    429: "`max_waiting` jobs of the type are waiting already.",
+    500: "The job has ended without a result: it has failed, was cancelled, or is quarantined.",
     503: "The database cannot be used at the moment, or there are too many requests.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
@@ -111,7 +127,7 @@ def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"model": Problem, "description": _MEANINGS[code]} for code in sorted(set(codes))}
 
 
-def problem(status: int, error: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
+def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
     """The answer to a request that is refused."""
     content = {"error": error} | {name: value for name, value in more.items() if value is not None}
     return JSONResponse(json_safe(content), status, headers=dict(headers or {}))
@@ -139,9 +155,10 @@ def tell_problems(app: FastAPI) -> None:
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners)) else {}
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners, QueueFull)) else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
-    return problem(code, sentence, field=getattr(error, "field", None), headers=headers)
+    ended = {"job": error.job.id, "status": error.job.status} if isinstance(error, JobFailed) else {}
+    return problem(code, sentence, field=getattr(error, "field", None), headers=headers, **ended)
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:

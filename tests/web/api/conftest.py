@@ -15,10 +15,13 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from supervisor import Queue
 from supervisor.admin.keys import keys_of
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
+from supervisor.client.asynchronous import AsyncQueue
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.scoreboard import Scoreboard
@@ -46,6 +49,7 @@ POOL: dict[str, Any] = {
     "devices": {},
     "stale": {},
 }
+LIMITS = {"few": 2}  # max_waiting, by type
 BULLETIN: dict[str, Any] = {
     "pid": 1,
     "maintainer": 2,
@@ -66,6 +70,10 @@ class Client:
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         return self._loop.run(self._http.request(method, path, **more))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop.get_loop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something else on the loop."""
@@ -142,7 +150,10 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             asking = StoreExecutor(engine)
             stack.callback(asking.close)
             chosen = SETTINGS._replace(**settings)
-            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"), own)
+            queue = Queue(engine.url)
+            stack.callback(queue.close)
+            requests = Requests(AsyncQueue.of(queue), LIMITS)
+            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"), own, requests=requests)
             client = Client(Application(state))
             stack.callback(client.close)
             return Site(engine, path, state, client, desk)

@@ -1,0 +1,104 @@
+"""A request over the queue: enqueue a job and wait for its result."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from supervisor.admin.api import models
+from supervisor.admin.api.documents import answer
+from supervisor.admin.api.problems import changing, each_once
+from supervisor.admin.requests import ClientGone
+from supervisor.admin.state import TheState
+from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.intake import new_request
+
+router = APIRouter(tags=["jobs"])
+
+LONGEST_WAIT = 300.0  # seconds
+
+
+class RunQuery(models.Request):
+    """How a job is enqueued whose result is waited for."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    wait: float = Field(
+        default=30.0, ge=0, le=LONGEST_WAIT, description="The seconds after which the answer is 202, at most."
+    )
+    cancel: bool = Field(default=False, description="Cancel the job if the client goes away before the answer.")
+    priority: models.Priority = Field(default=0, description="Higher ones run first.")
+    requires: list[models.Capability] = Field(
+        default_factory=list, max_length=100, description="Capabilities that the worker must have; may be repeated."
+    )
+    max_attempts: models.Attempts | None = Field(default=None, description="Default: the pool's policy.")
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        pattern=r"^[!-~]{1,200}$",
+        description="Requests of a type with the same key are answered with the same job, which is run once, as long "
+        "as that is kept.",
+    ),
+]
+
+
+class RunAnswer(BaseModel):
+    """The job has succeeded."""
+
+    id: int
+    result: Any = Field(description="JSON: what the handler has returned.")
+
+
+class RunLater(BaseModel):
+    """The job has not finished yet."""
+
+    id: int
+
+
+@router.post(
+    "/run/{type:path}",
+    response_model=RunAnswer,
+    responses={
+        202: {"model": RunLater, "description": "The time is up; the job continues."},
+        **changing(404, 429, 500),
+    },
+    dependencies=[each_once("requires")],
+)
+async def run(
+    state: TheState,
+    request: Request,
+    type: Annotated[models.JobType, Path()],
+    query: Annotated[RunQuery, Query()],
+    payload: Annotated[Any, Body(description="Any JSON of at most 1 MiB and 64 levels; default `{}`.")] = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Enqueue a job and answer with its result. The body is the payload."""
+    job = new_request(
+        type,
+        payload,
+        idempotency_key=idempotency_key,
+        priority=query.priority,
+        requires=query.requires,
+        max_attempts=query.max_attempts,
+    )
+    try:
+        job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel)
+    except WaitTimeout as error:
+        return answer({"id": error.job_id}, 202, _location(error.job_id))
+    except ClientGone:
+        return Response()  # nobody reads it
+    return answer({"id": job_id, "result": result}, headers=_location(job_id))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _location(job_id: int) -> dict[str, str]:
+    return {"Location": f"/api/admin/jobs/{job_id}"}

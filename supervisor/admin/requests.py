@@ -1,0 +1,74 @@
+"""Requests that wait for the result of a job: what they have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.awaited_requests import cancel_job, enqueue, result_of_job
+from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.job import NewJob
+
+
+class ClientGone(Exception):
+    """Nobody is left to be answered."""
+
+
+class Requests:
+    """Those of one admin process. Threads and connections are made for the first one.
+
+    `max_waiting` says for which types requests are refused while how many jobs wait.
+    """
+
+    def __init__(self, queue: AsyncQueue, max_waiting: Mapping[str, int]) -> None:
+        self._queue = queue
+        self._max_waiting = max_waiting
+        self._results: set[asyncio.Task[Any]] = set()
+        self._leaving = False
+
+    async def run(
+        self, job: NewJob, wait: float, gone: Coroutine[Any, Any, object], *, cancel: bool
+    ) -> tuple[int, Any]:
+        """The id of the job, and its result. `wait` is seconds, `gone` ends when the client goes away.
+
+        Raises JobFailed; WaitTimeout when the time is up or this process is about to end; QueueFull; InvalidJob for an
+        idempotency key of another request; ClientGone, and with `cancel` the job is cancelled if it is a new one.
+        """
+        deadline = asyncio.get_running_loop().time() + wait
+        left = asyncio.ensure_future(gone)
+        try:
+            wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
+            job_id, new = await enqueue(self._queue, lambda: wanted)
+            result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline))
+            self._results.add(result)
+            if self._leaving:
+                result.cancel()
+            try:
+                await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
+                if result.cancelled():
+                    raise WaitTimeout(job_id, wait)
+                if result.done():
+                    return job_id, _within(result, job_id, wait)
+            finally:
+                self._results.discard(result)
+                result.cancel()
+            if cancel and new:
+                await cancel_job(self._queue, job_id)
+            raise ClientGone
+        finally:
+            left.cancel()
+
+    def leave(self) -> None:
+        """The process is about to end: nobody waits any longer."""
+        self._leaving = True
+        for result in self._results:
+            result.cancel()
+
+
+def _within(result: asyncio.Task[Any], job_id: int, wait: float) -> Any:
+    try:
+        return result.result()
+    except TimeoutError:
+        raise WaitTimeout(job_id, wait) from None

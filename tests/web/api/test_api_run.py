@@ -1,0 +1,182 @@
+"""A request over the queue: the result of a job in one answer, and never a second run for the same key."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.store.kit import until
+from tests.web.api.conftest import Site, checked
+
+END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
+CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
+ENDS: dict[str, tuple[str | None, str | None]] = {"done": ('{"n": 1}', None)}
+
+
+@pytest.fixture
+def work(site: Site) -> Iterator[Callable[[str], None]]:
+    """Ends the next job in a state, beside the request."""
+    threads = []
+
+    def work(status: str = "done") -> None:
+        def wait_and_end() -> None:
+            until(lambda: site.rows("SELECT 1 FROM jobs WHERE status = 'pending'"))
+            site.rows(CLAIM)
+            site.rows(END, status, *ENDS.get(status, (None, "no")))
+
+        threads.append(threading.Thread(target=wait_and_end))
+        threads[-1].start()
+
+    yield work
+    for thread in threads:
+        thread.join(20)
+
+
+def asked(site: Site, path: str = "/run/tag", payload: Any = None, key: str = "", **params: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    body = {} if payload is None else {"json": payload}
+    return site.client.ask("POST", path, params=params, headers=headers, **body)
+
+
+def states(site: Site) -> list[str]:
+    return [row[0].decode() for row in site.rows("SELECT status FROM jobs ORDER BY id")]
+
+
+def test_the_answer_is_the_result(site: Site, work: Callable[..., None]) -> None:
+    work()
+    answer = asked(site, payload={"path": "cat.jpg"}, priority=7, requires=["cpu", "gpu"], max_attempts=2)
+
+    assert checked(answer, 200) == {"id": 1, "result": {"n": 1}}
+    assert answer.headers["location"] == "/api/admin/jobs/1"
+    columns = "type, payload, priority, requires, max_attempts, unique_key"
+    assert site.rows(f"SELECT {columns} FROM jobs") == [(b"tag", b'{"path":"cat.jpg"}', 7, b"cpu gpu", 2, None)]
+
+
+def test_the_result_is_shown_although_payloads_are_hidden(site: Site, work: Callable[..., None]) -> None:
+    work()
+    assert checked(asked(site), 200)["result"] == {"n": 1}
+    assert site.get("/api/admin/jobs/1")["redacted"]
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "quarantined"])
+def test_a_job_without_a_result_is_a_problem_that_names_it(site: Site, work: Callable[..., None], status: str) -> None:
+    work(status)
+    problem = checked(asked(site), 500)
+    assert (problem["job"], problem["status"]) == (1, status)
+    assert problem["error"].startswith("job 1 ")
+    assert problem["error"].endswith(": no")
+
+
+def test_when_the_time_is_up_the_answer_says_where_to_look(site: Site) -> None:
+    answer = asked(site, wait=0.05, cancel=True)
+    assert checked(answer, 202) == {"id": 1}
+    assert site.get(answer.headers["location"])["status"] == "pending"
+
+
+def test_the_same_key_again_is_answered_with_the_same_job(site: Site, work: Callable[..., None]) -> None:
+    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == {"id": 1}
+    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == {"id": 1}
+    work()
+    for _ in range(2):
+        assert checked(asked(site, payload={"n": 1}, key="k"), 200)["id"] == 1
+    assert states(site) == ["done"]
+
+
+def test_the_key_of_another_request_is_refused(site: Site) -> None:
+    asked(site, payload={"n": 1}, key="k", wait=0)
+    problem = checked(asked(site, payload={"n": 2}, key="k"), 422)
+    assert problem == {"error": "idempotency_key: job 1 has it, with another payload", "field": "idempotency_key"}
+
+
+def test_a_full_queue_answers_at_once(site: Site) -> None:
+    for _ in range(2):
+        assert asked(site, "/run/few", wait=0).status_code == 202
+    began = time.monotonic()
+    answer = asked(site, "/run/few", wait=30)
+
+    assert "2 jobs of type 'few' are waiting" in checked(answer, 429)["error"]
+    assert int(answer.headers["retry-after"]) >= 1
+    assert time.monotonic() - began < 10
+    assert asked(site, "/run/other", wait=0).status_code == 202
+    assert site.post("/api/admin/jobs", {"type": "few"}, 201)["id"] == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "field"),
+    [
+        ("/run/Bad%20Type", {}, "type"),
+        ("/run/tag", {"wait": -1}, "wait"),
+        ("/run/tag", {"wait": 301}, "wait"),
+        ("/run/tag", {"priority": 101}, "priority"),
+        ("/run/tag", {"unique_key": "k"}, "unique_key"),
+        ("/run/tag", {"wait": [1, 2]}, "wait"),
+        ("/run/tag", {"key": "two words"}, "idempotency-key"),
+    ],
+)
+def test_invalid_requests_are_refused_and_nothing_is_written(
+    site: Site, path: str, options: dict[str, Any], field: str
+) -> None:
+    assert checked(asked(site, path, **options), 422)["field"] == field
+    assert states(site) == []
+
+
+def test_a_type_may_contain_slashes(site: Site) -> None:
+    asked(site, "/run/App%2FJobs:Send", wait=0)
+    assert site.rows("SELECT type FROM jobs") == [(b"App/Jobs:Send",)]
+
+
+def test_who_waits_when_the_process_ends_is_told_where_to_look(site: Site) -> None:
+    def leave() -> None:
+        until(lambda: states(site))
+        site.client.loop.call_soon_threadsafe(site.state.requests.leave)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert checked(asked(site, cancel=True), 202) == {"id": 1}
+    thread.join(20)
+    assert states(site) == ["pending"]
+    assert checked(asked(site), 202) == {"id": 2}
+
+
+class TestTheClientGoesAway:
+    def go(self, site: Site, **params: str) -> None:
+        """Ask, and go away once the job is there."""
+
+        async def ask() -> None:
+            body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+            async def receive() -> dict[str, Any]:
+                if body:
+                    return body.pop()
+                while not states(site):
+                    await asyncio.sleep(0.005)
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                pass
+
+            query = "&".join(f"{name}={value}" for name, value in params.items()).encode()
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": "/run/tag",
+                "query_string": query,
+                "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
+            }
+            await asyncio.wait_for(site.client.app(scope, receive, send), 20)  # type: ignore[arg-type]
+
+        site.client.run(ask())
+
+    def test_its_job_continues(self, site: Site) -> None:
+        self.go(site)
+        assert states(site) == ["pending"]
+
+    def test_its_job_is_cancelled_if_it_asked_for_that(self, site: Site) -> None:
+        self.go(site, cancel="true")
+        assert states(site) == ["cancelled"]
