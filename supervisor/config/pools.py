@@ -31,8 +31,11 @@ _AS_WRITTEN = (
     "idle_timeout",
     "prefetch",
     "concurrency",
-    "batch_size",
+    "latency_target",
     "batch_wait",
+    "batch_key",
+    "batch_cost",
+    "batch_budget",
     "timeout",
     "startup_timeout",
     "shutdown_grace",
@@ -142,12 +145,32 @@ def _check_one_way(table: Checked, report: Report) -> None:
         report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
 
 
+def _largest_batch(pool: Layers) -> int:
+    size: int | None = pool.get("batch_size")
+    most: int = pool.get("max_batch_size")
+    return most if size is None else size
+
+
 def _check_batches(pool: Layers, report: Report) -> None:
-    for key, what in (("command", "a program"), ("tasks", "a task")):
-        if pool.own.values.get(key) and pool.get("batch_size") > 1:
-            at = pool.at(("batch_size",))
-            report.add(at, f"{what} is given one job at a time; batches need a handler with handle_batch")
-    if pool.get("concurrency") > 1 and pool.get("batch_size") > 1:
+    largest = _largest_batch(pool)
+    if pool.own.values.get("tasks") and largest > 1:
+        what = "a task is given one job at a time; batches need a handler with handle_batch"
+        report.add(pool.at(("batch_size",)), what)
+    for key in ("max_batch_size", "latency_target"):
+        if key in pool.own.values and pool.get("batch_size") is not None:
+            report.add((*pool.own.at, key), 'it has an effect only with batch_size = "auto"')
+    for key in ("batch_key", "batch_cost", "batch_budget"):
+        if key in pool.own.values and largest == 1:
+            report.add((*pool.own.at, key), "it has an effect only with batches: set batch_size")
+    budget = pool.get("batch_budget")
+    if budget == 0:
+        report.add(pool.at(("batch_budget",)), "must be more than 0")
+    if pool.get("batch_cost") and budget is None and not pool.faulty("batch_budget"):
+        report.add(pool.at(("batch_cost",)), "it needs a batch_budget, the most that a batch may cost")
+    if budget is not None and pool.own.values.get("command") and not pool.get("batch_cost"):
+        what = "it needs batch_cost, the field of the payload that says what a job costs"
+        report.add(pool.at(("batch_budget",)), what)
+    if pool.get("concurrency") > 1 and largest > 1:
         report.add(
             pool.at(("concurrency",)), "a worker runs batches one at a time: raise batch_size or concurrency, not both"
         )
@@ -178,6 +201,8 @@ def _pool(
         min_workers=low,
         max_workers=high,
         capabilities=tuple(pool.get("capabilities")),
+        batch_size=_largest_batch(pool),
+        batch_auto=pool.get("batch_size") is None,
         hosts=tuple(pool.get("hosts")),
         gpus=tuple(pool.get("gpus")),
         cpu_affinity=tuple(pool.get("cpu_affinity")),

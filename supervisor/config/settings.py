@@ -84,8 +84,13 @@ class PoolSettings(NamedTuple):
     hosts: tuple[str, ...]  # patterns of names; empty: it runs on every host
     prefetch: int | None  # None: determined by the worker's own speed
     concurrency: int  # jobs that one worker runs at the same time
-    batch_size: int
+    batch_size: int  # the largest batch
+    batch_auto: bool  # each worker finds the size itself
+    latency_target: float  # seconds that such a batch may take
     batch_wait: float
+    batch_key: str  # fields of the payload; empty: the handler's own methods, if it has them
+    batch_cost: str
+    batch_budget: float | None
     timeout: float
     startup_timeout: float
     shutdown_grace: float

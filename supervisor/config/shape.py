@@ -141,19 +141,9 @@ def _some(values: list[str]) -> list[str]:
     return values
 
 
-def _prefetch(value: object) -> int | None:
-    if value == "auto":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 256:
-        raise ValueError(f'must be "auto" or a whole number from 1 to 256, not {shown(value)}')
-    return value
-
-
-def _threads(value: object) -> int | None:
-    if value == "auto":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_THREADS:
-        raise ValueError(f'must be "auto" or a whole number from 1 to {MOST_THREADS}, not {shown(value)}')
+def _path(value: str) -> str:
+    if not all(part.strip() for part in value.split(".")):
+        raise ValueError(f'{value!r} is not a field of a payload; write it like "model" or "options.model"')
     return value
 
 
@@ -292,10 +282,15 @@ class PoolTable(Table):
     idle_timeout = Key(duration, 300.0)
     capabilities = Key[list[str]](listed(text(_capability), _distinct), [])
     hosts = Key[list[str]](listed(text(host_pattern), _distinct), [])
-    prefetch = Key(_prefetch, None)
+    prefetch = Key(whole(1, 256, auto=True), None)
     concurrency = Key(whole(1, MOST_AT_ONCE), 1)
-    batch_size = Key(whole(1, MOST_IN_A_BATCH), 1)
+    batch_size = Key(whole(1, MOST_IN_A_BATCH, auto=True), 1)
+    max_batch_size = Key(whole(2, MOST_IN_A_BATCH), MOST_IN_A_BATCH)
+    latency_target = Key(wait, 0.2)
     batch_wait = Key(duration, 0.02)
+    batch_key = Key(text(_path), "")
+    batch_cost = Key(text(_path), "")
+    batch_budget = Key[float | None](number(0.0, 1e15), None)
     timeout = Key(wait, 120.0)
     startup_timeout = Key(wait, 300.0)
     shutdown_grace = Key(duration, 30.0)
@@ -310,7 +305,7 @@ class PoolTable(Table):
     preload = Key(boolean, True)
     preload_setup = Key(boolean, False)
     gpus = Key[list[str]](listed(_device, _distinct), [])
-    threads = Key(_threads, None)
+    threads = Key(whole(1, MOST_THREADS, auto=True), None)
     cpu_affinity = Key[list[int]](listed(whole(0, MOST_CORES - 1), _distinct), [])
     nice = Key(whole(0, 19), 0)
     env = Key[dict[str, str]](named(_variable, text(_variable_value)), {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from supervisor.config.lines import Key as Way
 from supervisor.config.problems import shown
@@ -86,9 +86,20 @@ def boolean(value: Any) -> bool:
     return _of_kind(value, bool, MUST_BE_BOOLEAN)
 
 
-def whole(least: int, most: int) -> Check[int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
+@overload
+def whole(least: int, most: int) -> Check[int]: ...
+@overload
+def whole(least: int, most: int, *, auto: Literal[True]) -> Check[int | None]: ...
+def whole(least: int, most: int, *, auto: bool = False) -> Check[Any]:
+    """With `auto` it may also be "auto", which becomes None."""
+
+    def check(value: Any) -> int | None:
+        if auto and value == "auto":
+            return None
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if auto and not (number and least <= value <= most):
+            raise _refused(f'must be "auto" or a whole number from {least} to {most}', value)
+        if not number:
             raise _refused(MUST_BE_WHOLE, value)
         return int(_within(value, least, most))
 

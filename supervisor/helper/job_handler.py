@@ -1,7 +1,7 @@
 """Handle jobs in a separate program: the Python side of job-supervisor's `command = [...]`.
 
-One file, only the standard library, Python 3.8 or newer. A program that a pool starts finds it on its
-path, whatever interpreter or virtual environment runs it; you can also copy it next to the program.
+One file, only the standard library, Python 3.8 or newer. A program that a pool starts finds it on its path, whatever
+interpreter or virtual environment runs it; you can also copy it next to the program.
 
     from job_handler import serve
     def handle(payload, ctx):
@@ -9,12 +9,12 @@ path, whatever interpreter or virtual environment runs it; you can also copy it 
 
     serve(handle)
 
-`python -m job_handler handlers.nsfw:NsfwClassifier` serves a handler that was written for a worker: a
-function, or a class with `handle` and optionally `setup` and `teardown`, each of them `async` or not.
+`python -m job_handler handlers.nsfw:NsfwClassifier` serves a handler that was written for a worker: a function, or a
+class with `handle`, `handle_batch` for batches, or both, and optionally `setup` and `teardown`, all `async` or not.
 
-Raise Retry("why", after="30s") for another attempt and Fail("why") for none; any other exception follows
-the pool's policy. A job that exceeds its time limit, or is cancelled and does not stop, gets JobInterrupted, which
-`except Exception` does not catch. TERM and INT are ignored until the worker has announced the end.
+Raise Retry("why", after="30s") for another attempt and Fail("why") for none; any other exception follows the pool's
+policy. A job that exceeds its time limit, or is cancelled and does not stop, gets JobInterrupted, which `except
+Exception` does not catch. TERM and INT are ignored until the worker has announced the end.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ import threading
 import time
 import traceback
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from operator import attrgetter
+from typing import Any, Callable, Iterator
 
-if TYPE_CHECKING:
-    import asyncio
-
-__all__ = ["Context", "Fail", "JobInterrupted", "Retry", "serve"]
+__all__ = ["BatchContext", "Context", "Fail", "JobInterrupted", "Retry", "serve"]
 
 PROTOCOL = 1
 REPLY_FD = "SUPERVISOR_REPLY_FD"
@@ -86,10 +84,7 @@ class Log:
         except _TooLong:
             self._send(type="log", level=level, text=str(event)[:MAX_WORDS])
 
-    debug = partialmethod(_log, "debug")
-    info = partialmethod(_log, "info")
-    warning = partialmethod(_log, "warning")
-    error = partialmethod(_log, "error")
+    debug, info, warning, error = (partialmethod(_log, level) for level in ("debug", "info", "warning", "error"))
 
     def exception(self, event: str, **fields: Any) -> None:
         self.error(event, exception=traceback.format_exc(), **fields)
@@ -103,6 +98,7 @@ class Context:
     """
 
     token = 0
+    jobs: tuple[Context, ...] = ()
 
     def __init__(self, link: _Link, hello: dict[str, Any], job: dict[str, Any]) -> None:
         self._link = link
@@ -151,11 +147,23 @@ class Context:
                 self._link.send(id=self._id, **message)
 
 
+class BatchContext(Context):
+    """For `handle_batch`: `jobs` has a context for each job, in the order of the payloads."""
+
+    def __init__(self, link: _Link, hello: dict[str, Any], batch: dict[str, Any]) -> None:
+        super().__init__(link, hello, {"id": batch["id"], "timeout": batch["timeout"]})
+        self.jobs = tuple(Context(link, hello, {"timeout": self.timeout, **job}) for job in batch["jobs"])
+        self.type = self.jobs[0].type if len({job.type for job in self.jobs}) == 1 else ""
+
+    def enqueue(self, *args: Any, **arguments: Any) -> None:
+        raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that job")
+
+
 def serve(handler: Any, *, capabilities: Any = None) -> None:
     """Send hello, run jobs until the worker sends bye, and return.
 
-    `handler` is a function (payload, ctx), or a class or an object with `handle` and optionally `setup` and
-    `teardown`. `capabilities`, if given, is what it can do; a pool that declares more is rejected.
+    `handler` is a function (payload, ctx), or a class or an object with `handle` or `handle_batch`, and optionally
+    `setup` and `teardown`. `capabilities`, if given, is what it can do; a pool that declares more is rejected.
     """
     _Server(_Link(), handler, capabilities).run()
 
@@ -211,7 +219,7 @@ class _Server:
         self._latest: Context | None = None  # of the job that was received last
         self._interruptible = False
         self._leave_by = float("inf")  # monotonic seconds from which TERM comes from the worker, after its bye
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: Any = None
 
     def run(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -226,36 +234,44 @@ class _Server:
         idle = Context(self._link, hello, {})
         self._finish(getattr(target, "setup", lambda ctx: None)(idle))
         words = {} if self._capabilities is None else {"capabilities": list(self._capabilities)}
-        self._link.send(type="hello", protocol=PROTOCOL, **words)
+        self._together = getattr(target, "handle_batch", None)
+        self._handle = getattr(target, "handle", None if self._together else target)
+        self._link.send(type="hello", protocol=PROTOCOL, batches=self._together is not None, **words)
         threading.Thread(target=self._read, args=(requests, hello), name="requests", daemon=True).start()
         while (job := self._jobs.get()) is not None:
-            self._one(getattr(target, "handle", target), *job)
+            self._one(*job)
         self._finish(getattr(target, "teardown", lambda ctx: None)(idle))
 
-    def _one(self, handle: Any, ctx: Context, payload: Any) -> None:
-        ctx._running = True
+    def _one(self, ctx: Context, payload: Any) -> None:
+        for each in (ctx, *ctx.jobs):
+            each._running = True
         try:
-            reply = self._outcome(handle, ctx, payload)
+            replies = self._outcomes(ctx, payload)
         except BaseException as error:
-            reply = _error_reply(error)
+            replies = [(ctx, _error_reply(error))]
         with self._link.lock:
-            ctx._running = False
-            self._link.send(id=ctx._id, **reply)
+            for each in (ctx, *ctx.jobs):
+                each._running = False
+            for each, reply in replies:
+                self._link.send(id=each._id, **reply)
 
-    def _outcome(self, handle: Any, ctx: Context, payload: Any) -> dict[str, Any]:
+    def _outcomes(self, ctx: Context, payload: Any) -> list[tuple[Context, dict[str, Any]]]:
+        """The reply to the job, or to each job of a batch."""
         try:
             self._interruptible = True
             if ctx._must_stop:
                 raise JobInterrupted
-            value = self._finish(handle(payload, ctx))
+            value = self._finish((self._together if ctx.jobs else self._handle)(payload, ctx))
         finally:
             self._interruptible = False
-        reply = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
-        try:
-            _encoded(reply)
-        except (TypeError, ValueError, RecursionError) as error:
-            return {"type": "error", "kind": "result", "message": f"result: {error}"}
-        return reply
+        if not ctx.jobs:
+            return [(ctx, _result_reply(ctx, value))]
+        if not isinstance(value, (list, tuple)) or len(value) != len(ctx.jobs):
+            raise ValueError("handle_batch must return a list with a result or an exception for each job")
+        return [
+            (job, _error_reply(each) if isinstance(each, BaseException) else _result_reply(job, each))
+            for job, each in zip(ctx.jobs, value)
+        ]
 
     def _finish(self, value: Any) -> Any:
         """Await the value if necessary, on one event loop that lasts."""
@@ -288,9 +304,7 @@ class _Server:
             raise JobInterrupted
 
     def _terminate(self, number: int, frame: Any) -> None:
-        """From a terminal or a whole cgroup it is meant for the supervisor, which drains; from the worker it comes
-        after a last request.
-        """
+        """From a terminal or a whole cgroup it is meant for the supervisor; the worker's comes after a last request."""
         if self._must_stop() or time.monotonic() > self._leave_by:
             os._exit(1)
 
@@ -302,11 +316,15 @@ class _Server:
         try:
             for request in requests:
                 kind, number = request.get("type"), request.get("id")
-                if kind == "job" and isinstance(number, int):
+                if kind == "job" and isinstance(number, int) and self._handle is not None:
                     self._latest = Context(self._link, hello, request)
                     self._jobs.put((self._latest, request.get("payload")))
-                elif kind == "cancel" and self._latest is not None and self._latest._id == number:
-                    self._cancel(self._latest, request.get("now"))
+                elif kind in ("job", "batch"):
+                    jobs = request.get("jobs", [request])  # or a single one, for a class with only handle_batch
+                    self._latest = BatchContext(self._link, hello, {**request, "jobs": jobs})
+                    self._jobs.put((self._latest, [job["payload"] for job in jobs]))
+                elif kind == "cancel" and self._latest is not None:
+                    self._cancel(self._latest, number, request.get("now"))
                 elif kind == "bye":
                     self._leave_by = time.monotonic() + LATE
                     self._jobs.put(None)
@@ -315,9 +333,10 @@ class _Server:
             traceback.print_exc()
         os._exit(1)  # the worker is gone without a bye, or is not a worker
 
-    def _cancel(self, ctx: Context, now: Any) -> None:
-        ctx.cancelled = True
-        if now:
+    def _cancel(self, ctx: Context, number: Any, now: Any) -> None:
+        for each in (ctx, *ctx.jobs):
+            each.cancelled = each.cancelled or each._id == number
+        if now and number >= ctx._id and not ctx._must_stop:
             ctx._must_stop = True
             if ctx._running:
                 faulthandler.dump_traceback(all_threads=True)
@@ -331,6 +350,16 @@ def _plain(value: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         return repr(value)[:MAX_WORDS]
     return value
+
+
+def _result_reply(ctx: Context, value: Any) -> dict[str, Any]:
+    """What the handler has returned, as the final message about a job."""
+    reply = {"type": "result", "value": value, **({"enqueue": ctx._children} if ctx._children else {})}
+    try:
+        _encoded(reply)
+    except (TypeError, ValueError, RecursionError) as error:
+        return {"type": "error", "kind": "result", "message": f"result: {error}"}
+    return reply
 
 
 def _error_reply(error: BaseException) -> dict[str, Any]:
@@ -376,10 +405,7 @@ def main() -> None:
         raise SystemExit("usage: python -m job_handler MODULE:ATTRIBUTE")
     module, _, attribute = sys.argv[1].partition(":")
     sys.path.insert(0, "")  # the configuration's folder, as for a worker
-    target: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        target = getattr(target, part)
-    serve(target)
+    serve(attrgetter(attribute)(importlib.import_module(module)))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler
+from supervisor.worker.memory_errors import is_out_of_memory
 from supervisor.worker.middleware import WorkerMiddleware, own_traceback
 from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
@@ -45,7 +46,8 @@ from supervisor.worker.recorder import WORTH, Recorder
 @dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
-    a handler has reached the memory limit, and `out_of_files` tells whether an error was caused by descriptors that
+    a handler has reached the memory limit, but not if `too_large` says that the batch of this size was the cause and the
+    next ones will be smaller; `out_of_files` tells whether an error was caused by descriptors that
     other jobs have left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of
     it. `log` names pool and worker.
     """
@@ -60,6 +62,7 @@ class Executor:
     timeout: Callable[[str], float] = lambda type: 0.0
     timed_out: Callable[[Claim], bool] = lambda claim: False
     exhausted: Callable[[], None] = lambda: None
+    too_large: Callable[[int], bool] = lambda size: False
     out_of_files: Callable[[BaseException], bool] = lambda error: False
     recorder: Recorder = field(default_factory=Recorder)
     mark: Mark = ALWAYS
@@ -131,7 +134,7 @@ class Executor:
 
     def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
         contexts = [self.context(claim) for claim in claims]
-        assert self._handle_batch is not None  # a program is never given a batch
+        assert self._handle_batch is not None
         batch = BatchContext(self.board, contexts)
         self._run_log.run = claims[0]
         try:
@@ -166,7 +169,7 @@ class Executor:
         """The settlements for a run that has raised. A retry that a batch asks for applies to all of its jobs."""
         if len(claims) == 1 or isinstance(error, Retry):
             return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
-        if self.out_of_files(error):
+        if isinstance(error, NotBegun) or self.out_of_files(error):
             return self._shared([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
@@ -179,7 +182,9 @@ class Executor:
             stack=stack,
             hint="the attempts do not count; the jobs run again in smaller batches, until the failing one runs alone",
         )
-        if isinstance(error, MemoryError):
+        if is_out_of_memory(error) and self.too_large(len(claims)):
+            clear_frames(error.__traceback__)  # they refer to what has filled the memory
+        elif isinstance(error, MemoryError):
             self._make_room(error)
         return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
 
@@ -319,7 +324,7 @@ def _name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, (Fail, Retry, Reported, BadPayload)):
+    if isinstance(error, (Fail, Retry, Reported, Crashed, BadPayload)):
         return "".join((str(error),))  # a plain str, also from a subclass of str
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
@@ -328,7 +333,7 @@ def _message(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> str | None:
-    if isinstance(error, (Fail, BadPayload)):
+    if isinstance(error, (Fail, Crashed, BadPayload)):
         return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback

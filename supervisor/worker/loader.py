@@ -54,7 +54,7 @@ class Handler:
     that lasts as long as the worker.
     What jobs leave on it ends with them; what `setup` has started there continues.
     With `check_options` it can reject the pool's options by a ValueError, before its `setup`. `middleware` is its own,
-    called inside the pool's.
+    called inside the pool's. `batch_key` and `batch_cost` tell of a payload which jobs may be in one batch.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -75,6 +75,8 @@ class Handler:
         self._teardown = getattr(target, "teardown", None)
         self._check_options = getattr(target, "check_options", None)
         self.middleware: Sequence[Any] = getattr(target, "middleware", ())
+        self.batch_key: Callable[[Any], Any] | None = getattr(target, "batch_key", None)
+        self.batch_cost: Callable[[Any], Any] | None = getattr(target, "batch_cost", None)
         self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
@@ -103,6 +105,8 @@ class Handler:
         alone = self._handle_batch is None
         _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
         _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
+        _check_signature(self.batch_key, f"{self.name}.batch_key", "payload")
+        _check_signature(self.batch_cost, f"{self.name}.batch_cost", "payload")
         _check_signature(self._setup, f"{self.name}.setup", "ctx")
         _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
 

@@ -3,8 +3,10 @@
 One JSON object a line, in UTF-8. docs/subprocess.md describes the messages for those who write programs;
 this is the worker's side as a state machine:
 
-    GREETING --hello--> IDLE --job--> BUSY --result, error--> IDLE --bye--> LEAVING
+    GREETING --hello--> IDLE --job, batch--> BUSY --result, error--> IDLE --bye--> LEAVING
     any state --what the state does not allow--> BROKEN
+
+After a batch it is idle when each of its jobs has its answer, or the batch an error.
 
 Lines are handled one at a time, in order: what follows a job's last message in the same read is examined only
 when it is asked for, so it cannot undo that message. After a violation nothing is sent or read any more.
@@ -13,6 +15,7 @@ when it is asked for, so it cannot undo that message. After a violation nothing 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn
@@ -45,9 +48,10 @@ class Violation(Exception):
 
 
 class Hello(NamedTuple):
-    """`capabilities` is None if the program does not say what it can do."""
+    """`capabilities` is None if the program does not say what it can do; `batches`: it takes several jobs at once."""
 
     capabilities: frozenset[str] | None
+    batches: bool = False
 
 
 class Progress(NamedTuple):
@@ -84,7 +88,22 @@ class Error(NamedTuple):
     traceback: str | None = None
 
 
-Event = Hello | Progress | Extend | Log | Result | Error
+class Answer(NamedTuple):
+    """To the job at this place of a batch."""
+
+    place: int
+    reply: Result | Error
+
+
+class JobOfBatch(NamedTuple):
+    job_id: int
+    type: str
+    attempt: int
+    payload: Any
+    key: str | None
+
+
+Event = Hello | Progress | Extend | Log | Result | Error | Answer
 Message = dict[str, Any]
 
 
@@ -94,6 +113,8 @@ class Conversation:
     def __init__(self) -> None:
         self.phase = Phase.GREETING
         self._id = 0  # of the latest job
+        self._batch = 0  # the id of the batch that it has, if it is one; those of its jobs follow
+        self._open: set[int] = set()  # the jobs without an answer
         self._heard = bytearray()
         self._searched = 0  # bytes of the input already searched for a line break
 
@@ -126,13 +147,38 @@ class Conversation:
             payload=payload,
         )
         self._id += 1
+        self._batch, self._open = 0, {self._id}
         self.phase = Phase.BUSY
         return line
 
-    def cancel(self, *, now: bool) -> bytes:
-        """Ask for the job to be stopped: when convenient, or `now`, before TERM is sent."""
+    def batch(self, jobs: Sequence[JobOfBatch], timeout: float) -> bytes:
+        """Hand over several jobs at once. Raises ValueError for a payload that JSON cannot represent."""
+        assert self.phase is Phase.IDLE
+        batch = self._id + 1
+        written = [
+            {
+                "id": batch + 1 + place,
+                "job_id": job.job_id,
+                "idempotency_key": job.key,
+                "job_type": job.type,
+                "attempt": job.attempt,
+                "payload": job.payload,
+            }
+            for place, job in enumerate(jobs)
+        ]
+        line = _line(type="batch", id=batch, timeout=timeout, jobs=written)
+        self._id = batch + len(jobs)
+        self._batch, self._open = batch, set(range(batch + 1, self._id + 1))
+        self.phase = Phase.BUSY
+        return line
+
+    def cancel(self, *, now: bool, place: int | None = None) -> bytes:
+        """Ask for the jobs without an answer to be stopped, or for the one at this place of a batch: when convenient,
+        or `now`, before TERM is sent.
+        """
         assert self.phase is Phase.BUSY
-        return _line(type="cancel", id=self._id, now=now)
+        asked = sorted(self._open) if place is None else sorted(self._open & {self._batch + 1 + place})
+        return b"".join(_line(type="cancel", id=number, now=now) for number in asked)
 
     def bye(self) -> bytes:
         """The end: whatever the program still sends is ignored."""
@@ -185,22 +231,31 @@ class Conversation:
             return self._hello(message)
         if kind not in ("progress", "extend", "result", "error"):
             self._break(f"a message of an unknown type, {_short(kind)}")
-        self._check_id(kind, message.get("id"))
+        number = message.get("id")
+        self._check_id(kind, number)
         if kind == "progress":
             return Progress(self._fraction(message), self._text(message, "text"))
         if kind == "extend":
             return Extend(self._seconds(message, "seconds", message.get("seconds")))
         event = self._result(message) if kind == "result" else self._error(message)
-        self.phase = Phase.IDLE
-        return event
+        self._open.discard(number)
+        if not self._open or number == self._batch:
+            self.phase = Phase.IDLE
+        return Answer(number - self._batch - 1, event) if self._batch and number != self._batch else event
 
     def _check_id(self, kind: Any, number: Any) -> None:
         if self.phase is Phase.GREETING:
             self._break(f"{_article(kind)} before its hello")
         if type(number) is not int or not 1 <= number <= self._id:
             self._break(f"{_article(kind)} with an invalid id, {_short(number)}")
-        if self.phase is not Phase.BUSY or number != self._id:
+        if self.phase is Phase.BUSY and number in self._open:
+            return
+        if self.phase is not Phase.BUSY or not self._batch <= number or not self._batch:
             self._break(f"a late {kind}: job {number} had ended")
+        if number > self._batch:
+            self._break(f"{_article(kind)} for job {number}, which had its answer")
+        if kind == "result":
+            self._break(f"a result for the batch {number} instead of one for each of its jobs")
 
     def _hello(self, message: Message) -> Hello:
         if self.phase is not Phase.GREETING:
@@ -210,8 +265,11 @@ class Conversation:
         words = message.get("capabilities")
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
             self._break("a hello whose capabilities are not a list of texts")
+        batches = message.get("batches", False)
+        if not isinstance(batches, bool):
+            self._break("a hello whose batches is not true or false")
         self.phase = Phase.IDLE
-        return Hello(None if words is None else frozenset(words))
+        return Hello(None if words is None else frozenset(words), batches)
 
     def _log(self, message: Message) -> Log:
         level, fields = message.get("level", "info"), message.get("fields", {})

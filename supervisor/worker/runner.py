@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Slot
 from supervisor.worker.claim_buffer import ClaimBuffer
@@ -25,6 +26,8 @@ from supervisor.worker.heartbeat import HeartbeatThread
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
+    from supervisor.domain.batching import Candidate
+    from supervisor.worker.batch_plan import BatchPlan
 
 _len = len  # handlers may also replace builtins, until the process is checked
 _STDERR = 2
@@ -36,7 +39,8 @@ _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together be
 class Runner:
     """A run is of one job, or of up to `batch_size` jobs whose handler takes them together. `done` counts jobs.
 
-    `commit` settles what has ended so far. A `cautious` one checks the process after every run.
+    `commit` settles what has ended so far. A `cautious` one checks the process after every run. If the pool has a plan
+    for its batches, that decides which jobs run together; the others return to the queue.
     """
 
     pool: PoolSettings
@@ -54,6 +58,7 @@ class Runner:
         self._timeout = self.pool.timeout
         self._timeouts = {type_: settings.timeout for type_, settings in self.pool.by_type.items()}
         self._handler = self.executor.handler
+        self._plan = self._planned() if self._most > 1 and not self.cautious else None
         self._limits: Mapping[int, int] = {}
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None
@@ -62,11 +67,32 @@ class Runner:
         self._unread = False  # there may be output that the supervisor has not read
         self.done = 0
 
-    def run_all(self, claims: Sequence[Claim], limits: Mapping[int, int]) -> int:
+    def _planned(self) -> BatchPlan | None:
+        from supervisor.worker.batch_plan import plan_of  # imported here: few pools have batches
+
+        plan = plan_of(self.pool, self._handler, self.executor.log, self.executor.mark)
+        if plan is not None:
+            self.executor.too_large = plan.too_large
+        return plan
+
+    @property
+    def want(self) -> int:
+        """How many jobs to claim for the next batch."""
+        return self._most if self._plan is None else self._plan.want
+
+    @property
+    def full(self) -> int:
+        """With how many jobs a batch need not wait for more."""
+        return self._most if self._plan is None else self._plan.size
+
+    def run_all(self, claims: Sequence[Claim], limits: Mapping[int, int], rested: bool = False) -> int:
         """Run these, unless the worker is told to exit, or the heartbeat thread returns some. Returns how many jobs.
 
-        `limits` says with how many jobs each may run that has been in a batch that went wrong.
+        `limits` says with how many jobs each may run that has been in a batch that went wrong; `rested`, that the
+        worker had no jobs before these.
         """
+        if self._plan is not None:
+            self._plan.begin(limits, rested)
         requests, buffer, before = self.slot.requests, self.buffer, self.done
         self._enqueued, self._limits = 0, limits
         buffer.take(claims)
@@ -88,6 +114,8 @@ class Runner:
         if most == 1:
             claim = buffer.next()
             return [] if claim is None else [claim]
+        if self._plan is not None:
+            return self._next_planned(self._plan)
         while buffer.finished and buffer.waiting and not self.slot.requests.drain_requested:
             self.commit()
         batch: list[Claim] = []
@@ -100,6 +128,42 @@ class Runner:
             most = min(most, limit)
         return batch
 
+    def _next_planned(self, plan: BatchPlan) -> list[Claim]:
+        buffer, requests = self.buffer, self.slot.requests
+        looked: list[tuple[Claim, Candidate]] = []
+        while not requests.drain_requested and (claim := buffer.next()) is not None:
+            if (candidate := self._look(plan, claim)) is not None:
+                looked.append((claim, candidate))
+        batch, rest = plan.divide(looked)
+        buffer.give_back(rest)
+        # Before the batch begins: its death concerns none of the others.
+        while buffer and not requests.drain_requested:
+            self.commit()
+        if requests.drain_requested:
+            buffer.give_back(batch)
+            buffer.release()
+            return []
+        self.slot.work.hold(_len(batch))
+        return batch
+
+    def _look(self, plan: BatchPlan, claim: Claim) -> Candidate | None:
+        """What the plan must know of a job. If the handler is asked for that, it is a run of this job: it has the time
+        limit of one, and is charged if it ends the worker. None if the job has ended by that.
+        """
+        if not plan.asks_handler:
+            return plan.look(claim)
+        try:
+            self._begin([claim])
+            candidate = plan.look(claim)
+            self._running = None
+        except JobInterrupted as error:
+            settlements = self.executor.failed_together([claim], error, self.executor.clock())
+            self._running = None
+            self._end([claim], settlements)
+            return None
+        self.slot.work.finish(self.done)
+        return candidate
+
     def _run(self, claims: list[Claim]) -> None:
         try:
             self._begin(claims)
@@ -109,6 +173,11 @@ class Runner:
             # Raised just before the handler was called, or just after it returned.
             settlements = self.executor.failed_together(claims, error, self.executor.clock())
             self._running = None
+        if self._plan is not None:
+            self._plan.ran(settlements, self._began, monotonic())
+        self._end(claims, settlements)
+
+    def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         self.done += _len(claims)
         self.slot.work.finish(self.done)
         for settlement in settlements:

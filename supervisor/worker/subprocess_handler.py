@@ -7,10 +7,11 @@ after it has settled what it holds, and the pool replaces both; so no program is
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,14 +24,25 @@ from supervisor.system import signals
 from supervisor.system.oom import OomCounter
 from supervisor.telemetry import events
 from supervisor.worker import environment
-from supervisor.worker.context import Context, JobInterrupted
+from supervisor.worker.context import BatchContext, Context, JobInterrupted
 from supervisor.worker.loader import HandlerError
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
 from supervisor.worker.process_state import Changes
 from supervisor.worker.program import Ending, Program
 from supervisor.worker.program_link import CLOSING, Ended, ProgramLink
-from supervisor.worker.protocol import Error, Extend, Hello, Log, Progress, Result, Violation
+from supervisor.worker.protocol import (
+    Answer,
+    Error,
+    Extend,
+    Hello,
+    JobOfBatch,
+    Log,
+    Phase,
+    Progress,
+    Result,
+    Violation,
+)
 from supervisor.worker.recorder import Recorder
 
 # The sum of these stays below the time after which the supervisor kills the worker itself.
@@ -113,6 +125,9 @@ class SubprocessHandler:
         missing = set() if reply.capabilities is None else set(ctx.capabilities) - reply.capabilities
         if missing:
             raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
+        if self._pool.batch_size > 1 and not reply.batches:
+            why = 'its hello must say "batches": true, because the pool has batches'
+            raise HandlerError(f"{self.name}: it takes one job at a time; {why}")
 
     def teardown(self, ctx: Context) -> None:
         """Send bye, and end the program if it does not exit by itself."""
@@ -144,6 +159,53 @@ class SubprocessHandler:
                 self._crash(error)
         return self._outcome(reply, ctx)
 
+    def handle_batch(self, payloads: Sequence[Any], ctx: BatchContext) -> list[Any]:
+        """The same for several jobs at once: a result, or an exception as a value, for each. An error of the program
+        for the whole batch is raised.
+        """
+        replies: list[Any] = [_unsendable(payload) for payload in payloads]
+        places = [place for place, reply in enumerate(replies) if reply is None]
+        if not places:
+            return replies
+        with _blocked(signals.INTERRUPT):
+            self._look_up()
+            self._hand_over_batch([(payloads[place], ctx.jobs[place]) for place in places])
+            try:
+                answers = self._wait_for_answers([ctx.jobs[place] for place in places], ctx)
+            except JobInterrupted as interrupted:
+                self._stop(interrupted, "the batch")
+            except (Violation, Ended) as error:
+                self._crash(error, f"a batch of {len(places)} job{'s' * (len(places) > 1)}")
+        for place, answer in zip(places, answers, strict=True):
+            try:
+                replies[place] = self._outcome(answer, ctx.jobs[place])
+            except Reported as failure:
+                replies[place] = failure
+        return replies
+
+    def _hand_over_batch(self, jobs: Sequence[tuple[Any, Context]]) -> None:
+        written = [JobOfBatch(ctx.job_id, ctx.type, ctx.attempt, payload, _key(ctx)) for payload, ctx in jobs]
+        self._send(self._link.conversation.batch(written, self._pool.timeout_of(written[0].type)))
+
+    def _wait_for_answers(self, jobs: Sequence[Context], ctx: Context) -> list[Result | Error]:
+        """Until each job has its answer. JobInterrupted can only be raised while waiting."""
+        answers: dict[int, Result | Error] = {}
+        asked: set[int] = set()
+        while len(answers) < len(jobs):
+            for place, job in enumerate(jobs):
+                if place not in asked and job.cancelled:
+                    asked.add(place)
+                    self._link.send(self._link.conversation.cancel(now=False, place=place))
+            self._look_for_oom(self._oom.look)
+            reply = self._link.next(time.monotonic() + _LOOK)
+            if isinstance(reply, Answer):
+                answers[reply.place] = reply.reply
+            elif isinstance(reply, Error):
+                self._fail(reply, keep=self._pool.batch_auto and len(jobs) > 1)
+            elif reply is not None:
+                self._process_event(reply, ctx)
+        return [answers[place] for place in range(len(jobs))]
+
     def _look_up(self) -> None:
         """Read what was sent between jobs, when only log lines are allowed."""
         if not self._over:
@@ -169,6 +231,9 @@ class SubprocessHandler:
             line = self._link.conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
         except ValueError as error:
             raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
+        self._send(line)
+
+    def _send(self, line: bytes) -> None:
         self._output.begin()
         self._look_for_oom(self._oom.forget)
         self._logged = 0
@@ -196,24 +261,23 @@ class SubprocessHandler:
             self._look_at = now + 1.0
             look()
 
-    def _stop(self, interrupted: JobInterrupted) -> NoReturn:
+    def _stop(self, interrupted: JobInterrupted, what: str = "the job") -> NoReturn:
         """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""
-        last: Result | Error | None = None
-        until = time.monotonic() + LET_GO
-        self._link.send(self._link.conversation.cancel(now=True))
+        talk, until = self._link.conversation, time.monotonic() + LET_GO
+        self._link.send(talk.cancel(now=True))
         with contextlib.suppress(Violation, Ended):
-            while last is None and time.monotonic() < until:  # ignore everything else it sends
+            while talk.phase is Phase.BUSY and time.monotonic() < until:  # only the end counts of what it sends
                 reply = self._link.next(until)
-                last = reply if isinstance(reply, (Result, Error)) else None
-        if isinstance(last, Error):
-            interrupted.traceback = last.traceback
-        elif last is None:
-            interrupted.traceback = f"the program did not stop the job, and {self._end()}"
+                last = reply.reply if isinstance(reply, Answer) else reply
+                if isinstance(last, Error):
+                    interrupted.traceback = last.traceback
+        if talk.phase is not Phase.IDLE:
+            interrupted.traceback = f"the program did not stop {what}, and {self._end()}"
             self._leave()
         interrupted.stderr = self._output.tail()
         raise interrupted
 
-    def _crash(self, error: Violation | Ended) -> NoReturn:
+    def _crash(self, error: Violation | Ended, busy: str = "the job") -> NoReturn:
         """The program is dead, or must be killed: the job is charged a crash, and the worker exits.
 
         Not a job that the program never read from its input: the cause came before it.
@@ -222,7 +286,7 @@ class SubprocessHandler:
             self._abandon_unstarted(error)
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
-        what = f"{error}; it was killed" if broke else f"{ending} while it was running the job{ending.hint}"
+        what = f"{error}; it was killed" if broke else f"{ending} while it was running {busy}{ending.hint}"
         what = f"the program {what}"
         self._lost(what)
         self._leave()
@@ -246,7 +310,10 @@ class SubprocessHandler:
             except InvalidJob as error:
                 raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
             return reply.value
-        if reply.kind == "memory":
+        self._fail(reply)
+
+    def _fail(self, reply: Error, *, keep: bool = False) -> NoReturn:
+        if reply.kind == "memory" and not keep:
             self._leave()  # whatever it has run out of, the next program starts fresh
         kind = "permanent" if reply.permanent else "retry" if reply.retry else reply.kind
         stderr = self._output.tail()
@@ -295,6 +362,15 @@ def _blocked(number: int) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _unsendable(payload: Any) -> Reported | None:
+    """What is wrong with a payload that JSON cannot represent."""
+    try:
+        json.dumps(payload, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        return Reported("payload", f"the payload cannot be sent to a program as JSON: {error}")
+    return None
 
 
 def _key(ctx: Context) -> str | None:

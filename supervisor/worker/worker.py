@@ -186,7 +186,7 @@ class Worker:
     def _want(self) -> int:
         left = self.pool.max_jobs_per_worker - self._runner.done
         if self.pool.batch_size > 1 and not self.cautious:
-            return min(self.pool.batch_size, left)
+            return min(self._runner.want, left)
         # The first job after a rest begins sooner if it is claimed alone.
         return 1 if self.cautious or self._slept else min(self._pace.want, left)
 
@@ -194,11 +194,11 @@ class Worker:
         """Wait up to batch_wait for a fuller batch. The worker counts as idle meanwhile, so that new jobs wake it."""
         until = monotonic() + self.pool.batch_wait
         self.slot.state(State.IDLE)
-        while len(claims) < self._want() and not self._draining:
+        while len(claims) < min(self._want(), self._runner.full) and not self._draining:
             claims += self._exchange(self._want() - len(claims), len(claims))
             self.slot.work.hold(len(claims))
             left = until - monotonic()
-            if left <= 0 or len(claims) >= self._want():
+            if left <= 0 or len(claims) >= min(self._want(), self._runner.full):
                 break
             self._sleep(left)
         return claims
@@ -261,7 +261,7 @@ class Worker:
             self._heartbeat.batch(began)
         if not slept:
             self.recorder.read_meters(began)
-        count = runner.run_all(claims, limits)
+        count = runner.run_all(claims, limits, slept)
         now = monotonic()
         fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)

@@ -301,6 +301,11 @@ def test_sql_stands_in_sql_files() -> None:
     assert wrong == []
 
 
+LONGER = {"supervisor/helper/job_handler.py": 420}
+"""It must be one file, because programs without our PYTHONPATH have a copy of it."""
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_can_be_read_in_one_sitting(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    most = LONGER.get(str(path.relative_to(ROOT)), 400)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= most

@@ -10,10 +10,10 @@ import pytest
 from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.output import PASSED_ON, TAIL_BYTES
-from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, Violation
+from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, JobOfBatch, Violation
 from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE
 from tests.docs.markdown import ROOT, named, spans, table
-from tests.unit.test_protocol import HELLO, heard
+from tests.unit.test_protocol import HELLO, heard, line
 
 PAGE = "docs/subprocess.md"
 
@@ -27,14 +27,16 @@ def test_the_messages_of_the_worker_are_listed_with_their_keys() -> None:
     talk = Conversation()
     sent = [talk.greet("tag", (), {})]
     heard(talk, HELLO)
-    sent += [talk.job(1, "tag", 1, {}, 1.0), talk.cancel(now=True), talk.bye()]
+    sent += [talk.job(1, "tag", 1, {}, 1.0), talk.cancel(now=True)]
+    heard(talk, line(type="result", id=1))
+    sent += [talk.batch([JobOfBatch(1, "tag", 1, {}, None)], 1.0), talk.bye()]
 
     said = {message.pop("type"): set(message) for message in map(json.loads, sent)}
     assert said == {spans(row[0])[0]: keys(row) for row in table(PAGE, "messages: worker")}
 
 
 EXAMPLES = {
-    "hello": {"protocol": 1, "capabilities": []},
+    "hello": {"protocol": 1, "capabilities": [], "batches": False},
     "progress": {"id": 1, "fraction": 0.5, "text": "half"},
     "extend": {"id": 1, "seconds": "5m"},
     "log": {"text": "a line", "level": "info", "fields": {}},

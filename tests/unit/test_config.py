@@ -24,7 +24,7 @@ handler = "handlers.tag:Tagger"      # or: command = ["python", "tag.py"]
 workers = 2                          # or min_workers / max_workers / jobs_per_worker / scale_down_delay
 capabilities = ["cpu", "tag@2"]
 prefetch = "auto"                    # or 1..256
-batch_size = 1                       # >1: the handler gets lists
+batch_size = 1                       # >1 or "auto": the handler gets lists
 batch_wait = "20ms"
 timeout = "2m"
 startup_timeout = "5m"
@@ -116,7 +116,12 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 prefetch=None,
                 concurrency=1,
                 batch_size=1,
+                batch_auto=False,
+                latency_target=0.2,
                 batch_wait=0.02,
+                batch_key="",
+                batch_cost="",
+                batch_budget=None,
                 timeout=120.0,
                 startup_timeout=300.0,
                 shutdown_grace=30.0,

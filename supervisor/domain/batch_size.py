@@ -1,0 +1,229 @@
+"""How many jobs a batch has with `batch_size = "auto"`: decided from how long batches of different sizes took.
+
+Nothing is assumed about the handler, except that a larger batch does not take less time. Times of sizes that were not
+tried lie between those of their neighbours. Of the sizes within the latency target, the smallest is taken whose
+throughput is close to the best: larger ones would only make jobs wait.
+
+It begins with one job and doubles while that promises a gain. Now and then it tries a size nearby, to notice that the
+handler's times have changed. A size that ran out of memory is not tried again for a long time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+_KEPT = 16  # times of one size; the newest replace the oldest
+_FEW = 3  # times of a size before a larger one may be tried
+_ENOUGH = 8  # times of a size before it is believed that larger ones gain nothing
+_SIZES = 16  # about which times are kept
+_GAIN = 1.04  # a throughput higher by less than this is not worth a larger batch
+_PROBE_EVERY = 16  # batches
+_CHOOSE_EVERY = 4  # batches, once the size is found
+_CHANGED = 1.25  # the ratio of newer times to older ones of a size that noise does not explain
+_STALE = 500  # batches after which times of a size that is not used are forgotten
+_PATIENCE = 1000  # batches until a size that ran out of memory may be tried again; doubled each time
+_LONGEST_PATIENCE = 64_000
+_PLENTIFUL = 0.75  # of the size asked for: smaller batches say nothing about it
+_WEIGHT = 0.1  # of the latest batch in the average time between two
+
+
+class AutoBatchSize:
+    """`size` is how many jobs the next batch should have, at most `most`. `target` is the seconds a batch may take."""
+
+    def __init__(self, most: int, target: float) -> None:
+        self._most = most
+        self._target = target
+        self._ceiling = most  # one less than what has run out of memory
+        self._patience = _PATIENCE
+        self._lift_at = 0  # batches; when the ceiling rises
+        self._failed_in_row = 0
+        self._times: dict[int, _Times] = {}
+        self._between = 0.0  # seconds from the end of a batch to the start of the next
+        self._batches = 0
+        self._probe_at = _PROBE_EVERY
+        self._probing = self._upwards = False
+        self._best = 1
+        self._found = False
+        self.size = 1
+
+    def observe(self, size: int, seconds: float, between: float | None = None) -> None:
+        """A batch of this size has run. `between` is the time since the one before, None if the worker had no jobs."""
+        if between is not None:
+            self._between += _WEIGHT * (min(between, 4 * self._between or between) - self._between)
+        if size < self.size * _PLENTIFUL:
+            return
+        self._batches += 1
+        self._failed_in_row = 0
+        times = self._times.setdefault(size, _Times())
+        change = times.add(seconds, self._batches)
+        if change != 1.0:
+            for other in self._times.values():
+                if other is not times:
+                    other.scale(change)
+        self._forget()
+        if self._ceiling < self._most and self._batches >= self._lift_at:
+            self._lift()
+        self.size = self._next(times)
+
+    def out_of_memory(self, size: int) -> None:
+        """A batch of this size has run out of memory."""
+        # Once, a single large payload may be the cause. If it happens again at once, there is less memory than before.
+        self._ceiling = max(1, min(self._ceiling, size // 2 if self._failed_in_row else size - 1))
+        self._failed_in_row += 1
+        self._lift_at = self._batches + self._patience
+        self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+        for known in [known for known in self._times if known > self._ceiling]:
+            del self._times[known]
+        self._probing = self._found = False
+        self._best = min(self._best, self._ceiling)
+        self.size = self._choose() if self._times else max(1, self._ceiling // 2)
+
+    def _lift(self) -> None:
+        self._ceiling = min(self._most, self._ceiling + max(1, self._ceiling // 4))
+        self._lift_at = self._batches + self._patience
+        self._found = False
+
+    def _next(self, latest: _Times) -> int:
+        if self._probing:
+            self._probing = False
+            return self._best
+        if len(latest) < _FEW:
+            return self.size
+        if self._found and self._batches % _CHOOSE_EVERY:
+            return self._best
+        self._best = self._choose()
+        larger = self._larger()
+        self._found = larger is None
+        if larger is not None:
+            return larger
+        if self._batches >= self._probe_at:
+            return self._probe()
+        return self._best
+
+    def _choose(self) -> int:
+        """The smallest size whose throughput is close to the best of those within the target."""
+        rising = _rising(self._times)
+        smallest = next(iter(rising))
+        if rising[smallest] > self._target:
+            return max(1, smallest // 2)
+        rates = {n: self._rate(n, seconds) for n, seconds in _filled_in(rising).items() if seconds <= self._target}
+        enough = max(rates.values()) / _GAIN
+        return next(n for n, rate in rates.items() if rate >= enough)
+
+    def _rate(self, size: int, seconds: float) -> float:
+        return size / max(seconds + self._between, 1e-9)
+
+    def _larger(self) -> int | None:
+        """A size that was not tried and promises a gain; the largest tried one, to know more about it; or None."""
+        rising = _rising(self._times)
+        top = max((n for n, seconds in rising.items() if seconds <= self._target), default=0)
+        if not top or top >= self._ceiling or any(n > top for n in rising):
+            return None
+        if self._ceiling < self._most:
+            larger = (top + self._ceiling + 1) // 2
+        else:
+            larger = min(2 * top, self._ceiling)
+        slope = _slope(rising, top)
+        if slope > 0.0:
+            larger = min(larger, top + int((self._target - rising[top]) / slope))
+        if larger <= top:
+            return None
+        expected = self._rate(larger, rising[top] + slope * (larger - top))
+        if expected > _GAIN * self._rate(self._best, _filled_in(rising)[self._best]):
+            return larger
+        return None if len(self._times[top]) >= _ENOUGH else top
+
+    def _probe(self) -> int:
+        """A size near the best one, for a single batch."""
+        self._probe_at = self._batches + _PROBE_EVERY
+        self._probing = True
+        self._upwards = not self._upwards
+        rising = _rising(self._times)
+        if self._upwards and self._best < self._ceiling:
+            larger = min(self._ceiling, self._best + max(1, self._best * 2 // 5))
+            expected = rising.get(self._best, 0.0) + _slope(rising, self._best) * (larger - self._best)
+            if expected <= self._target:
+                return larger
+        return max(1, self._best * 7 // 10)
+
+    def _forget(self) -> None:
+        for size in [n for n, times in self._times.items() if times.latest < self._batches - _STALE]:
+            del self._times[size]
+        if len(self._times) > _SIZES:
+            del self._times[min(self._times, key=lambda n: self._times[n].latest)]
+
+
+class _Times:
+    """How long the latest batches of one size took."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_KEPT)
+        self.typical = 0.0
+        self.latest = 0  # when it was used last
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def add(self, seconds: float, now: int) -> float:
+        """Returns by which factor the times have changed, 1.0 if they have not."""
+        self._seconds.append(seconds)
+        self.latest = now
+        change = 1.0
+        if len(self._seconds) == _KEPT:
+            newest = list(self._seconds)[_KEPT // 2 :]
+            ratio = _middle(newest) / max(_middle(list(self._seconds)[: _KEPT // 2]), 1e-9)
+            if not 1 / _CHANGED < ratio < _CHANGED:
+                change = ratio
+                self._seconds = deque(newest, maxlen=_KEPT)
+        self.typical = _middle(self._seconds)
+        return change
+
+    def scale(self, factor: float) -> None:
+        self._seconds = deque((seconds * factor for seconds in self._seconds), maxlen=_KEPT)
+        self.typical *= factor
+
+
+def _middle(values: Sequence[float] | deque[float]) -> float:
+    """The mean without the quarter of the smallest and of the largest: close to a mean in ordinary noise, and one
+    batch during which the machine did something else does not count.
+    """
+    ordered = sorted(values)
+    inner = ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
+    return sum(inner) / len(inner)
+
+
+def _rising(times: Mapping[int, _Times]) -> dict[int, float]:
+    """The seconds of each size in order, so that no larger batch takes less time: where noise says so, the weighted
+    mean of both (pool adjacent violators).
+    """
+    pools: list[tuple[float, int, list[int]]] = []  # seconds, how many times, sizes
+    for size in sorted(times):
+        pool = (times[size].typical, len(times[size]), [size])
+        while pools and pools[-1][0] >= pool[0]:
+            seconds, count, sizes = pools.pop()
+            together = count + pool[1]
+            pool = ((seconds * count + pool[0] * pool[1]) / together, together, sizes + pool[2])
+        pools.append(pool)
+    return {size: seconds for seconds, _, sizes in pools for size in sizes}
+
+
+def _filled_in(rising: Mapping[int, float]) -> dict[int, float]:
+    """The same with the sizes in between, for large ones in steps of about a sixteenth."""
+    found = {}
+    for (low, seconds), (high, more) in pairwise(rising.items()):
+        step = max(1, 1 << (low.bit_length() - 5)) if low >= 16 else 1
+        for size in range(low, high, step):
+            found[size] = seconds + (more - seconds) * (size - low) / (high - low)
+    last = next(reversed(rising))
+    found[last] = rising[last]
+    return found
+
+
+def _slope(rising: Mapping[int, float], size: int) -> float:
+    """Seconds for each further job above `size`, judged by a size that is clearly smaller; 0 if there is none."""
+    below = [n for n in rising if n <= size * 3 // 4]
+    if size not in rising or not below:
+        return 0.0
+    return (rising[size] - rising[below[-1]]) / (size - below[-1])

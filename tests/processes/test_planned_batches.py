@@ -1,0 +1,228 @@
+"""Batches of one key, within a budget, and of a size that the worker finds itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor import Status
+from tests.site_under_test import Site
+
+MakeSite = Callable[..., Site]
+POOL = """
+[pools.batch]
+handler = "jobs:Batch"
+workers = 1
+batch_size = 16
+batch_wait = "50ms"
+max_crashes = 2
+retry = { max_attempts = 1 }
+"""
+HANDLERS = """
+import ctypes, json, os, time
+from ledger import record
+
+def note(payloads):
+    with open("batches", "a") as batches:
+        batches.write(json.dumps(payloads) + "\\n")
+
+class Batch:
+    def handle_batch(self, payloads, ctx):
+        for job in ctx.jobs:
+            record("start", job)
+        note(payloads)
+        for job in ctx.jobs:
+            record("end", job)
+        return [os.getpid()] * len(payloads)
+
+class Asked(Batch):
+    def batch_key(self, payload):
+        do = payload.get("do")
+        if do == "hang":
+            time.sleep(60)
+        elif do == "segfault":
+            ctypes.string_at(0)
+        elif do == "raise":
+            raise KeyError("nothing to go by")
+        return payload.get("width", 0) // 100
+
+    def batch_cost(self, payload):
+        return payload.get("width", 0)
+
+class OutOfMemoryError(Exception):
+    pass
+
+class Limited(Batch):
+    def handle_batch(self, payloads, ctx):
+        time.sleep(0.01)
+        if len(payloads) >= 12 or any(payload.get("large") for payload in payloads):
+            with open("failures", "a") as failures:
+                failures.write(f"{len(payloads)}\\n")
+            how = ctx.options["how"]
+            if how == "host":
+                raise MemoryError
+            if how == "device":
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise OutOfMemoryError("too many")
+        return super().handle_batch(payloads, ctx)
+
+class FixedCost(Batch):
+    def handle_batch(self, payloads, ctx):
+        time.sleep(0.03)
+        return super().handle_batch(payloads, ctx)
+"""
+
+
+def batches(site: Site) -> list[list[dict[str, Any]]]:
+    return [json.loads(line) for line in (site.folder / "batches").read_text().splitlines()]
+
+
+def with_pool(make_site: MakeSite, *lines: str, handler: str = "Batch") -> Site:
+    return make_site(POOL.replace("jobs:Batch", f"jobs:{handler}") + "\n".join(lines) + "\n", HANDLERS)
+
+
+def nobody_charged(site: Site) -> bool:
+    charged = site.rows("SELECT count(*) FROM jobs WHERE type = 'batch' AND (attempts <> 1 OR crashes <> 0)")
+    return charged == [(0,)] and site.rows("SELECT count(*) FROM job_errors") == [(0,)]
+
+
+def test_jobs_with_different_keys_do_not_meet(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'batch_key = "options.model"')
+    models = ["small", "large", None]
+    site.queue.enqueue_many("batch", [{"options": {"model": models[n % 3]}} for n in range(96)])
+    site.start()
+    site.verdict()
+    ran = batches(site)
+    assert all(len({payload["options"]["model"] for payload in batch}) == 1 for batch in ran)
+    assert nobody_charged(site)
+    assert max(len(batch) for batch in ran) == 16
+
+
+def test_a_rare_key_does_not_wait_for_the_others(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'batch_key = "model"')
+    site.queue.enqueue_many("batch", [{"model": "rare" if n == 40 else "common"} for n in range(300)])
+    site.start()
+    site.verdict()
+    ran = batches(site)
+    place = next(place for place, batch in enumerate(ran) if batch[0]["model"] == "rare")
+    assert sum(len(batch) for batch in ran[:place]) <= 40 + 16
+    assert len(ran[place]) == 1
+
+
+def test_the_handler_may_say_what_belongs_together_and_what_it_costs(make_site: MakeSite) -> None:
+    site = with_pool(make_site, "batch_budget = 1000", handler="Asked")
+    site.queue.enqueue_many("batch", [{"width": 150 if n % 2 else 250} for n in range(60)])
+    site.start()
+    site.verdict()
+    ran = batches(site)
+    assert {tuple({payload["width"] for payload in batch}) for batch in ran} == {(150,), (250,)}
+    assert max(len(batch) for batch in ran if batch[0]["width"] == 150) == 6
+    assert max(len(batch) for batch in ran if batch[0]["width"] == 250) == 4
+    assert nobody_charged(site)
+
+
+def test_a_batch_stays_within_its_budget_and_what_is_above_it_runs_alone(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'batch_cost = "pixels"', "batch_budget = 10")
+    costs: list[Any] = [3, 4, 3, 50, 1, 9, 9, "many", 2, 2]
+    site.queue.enqueue_many("batch", [{"pixels": cost} for cost in costs])
+    site.start()
+    site.verdict()
+    ran = [[payload["pixels"] for payload in batch] for batch in batches(site)]
+    assert all(len(batch) == 1 or sum(batch) <= 10 for batch in ran)
+    assert ran[0] == [3, 4, 3]
+    assert [50] in ran
+    assert ["many"] in ran
+    assert site.event("batch_not_planned")["error"].startswith("ValueError: a cost must be a number")
+
+
+def test_a_budget_without_a_cost_breaks_the_pool_with_a_sentence(make_site: MakeSite) -> None:
+    site = with_pool(make_site, "batch_budget = 10")
+    site.start()
+    event = site.event("pool_broken") or site.event("setup_failed")
+    assert "batch_budget needs batch_cost" in json.dumps(event)
+
+
+@pytest.mark.fault(110)
+@pytest.mark.parametrize(("do", "status", "kind"), [("hang", "failed", "timeout"), ("segfault", "quarantined", "crash")])
+def test_a_job_whose_key_ends_or_hangs_the_worker_is_charged_alone(
+    make_site: MakeSite, do: str, status: str, kind: str
+) -> None:
+    site = with_pool(make_site, 'timeout = "300ms"', handler="Asked")
+    jobs = site.queue.enqueue_many("batch", [{"do": do} if n == 5 else {} for n in range(12)])
+    site.start()
+    for job in jobs:
+        ended = site.queue.wait(job, timeout=40)
+        assert ended.status is (Status(status) if job == jobs[5] else Status.DONE)
+    assert {row[0] for row in site.rows("SELECT kind FROM job_errors")} == {kind}
+    assert {row[0] for row in site.rows("SELECT job_id FROM job_errors")} == {jobs[5]}
+    others = set(site.rows("SELECT attempts, crashes FROM jobs WHERE type = 'batch' AND id <> ?", jobs[5]))
+    assert others == {(1, 0)}
+
+
+def test_a_job_whose_key_cannot_be_found_runs_alone(make_site: MakeSite) -> None:
+    site = with_pool(make_site, handler="Asked")
+    site.queue.enqueue_many("batch", [{"do": "raise"} if n == 5 else {} for n in range(12)])
+    site.start()
+    site.verdict()
+    assert [{"do": "raise"}] in batches(site)
+    assert nobody_charged(site)
+
+
+@pytest.mark.fault(111)
+@pytest.mark.parametrize("how", ["host", "device", "own class"])
+def test_batches_that_run_out_of_memory_become_smaller_and_no_job_fails(make_site: MakeSite, how: str) -> None:
+    site = with_pool(make_site, f'options = {{ how = "{how}" }}', handler="Limited")
+    (site.folder / "supervisor.toml").write_text(
+        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
+    )
+    jobs = site.queue.enqueue_many("batch", [{}] * 400)
+    site.start()
+    site.verdict(hit=jobs)
+    assert nobody_charged(site)
+    failures = (site.folder / "failures").read_text().split()
+    assert 1 <= len(failures) <= 6
+    assert {site.job(job).result for job in jobs} == {site.job(jobs[0]).result}  # one worker ran them all
+    sizes = [len(batch) for batch in batches(site)]
+    assert max(sizes) in (10, 11)
+    assert not site.event("worker_died")
+
+
+@pytest.mark.fault(111)
+def test_a_job_that_alone_is_too_large_fails_alone(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'options = { how = "device" }', handler="Limited")
+    (site.folder / "supervisor.toml").write_text(
+        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
+    )
+    jobs = site.queue.enqueue_many("batch", [{"large": True} if n == 60 else {} for n in range(120)])
+    site.start()
+    site.verdict(hit=jobs, failed=[jobs[60]])
+    assert set(site.rows("SELECT job_id FROM job_errors")) == {(jobs[60],)}
+
+
+def test_a_worker_finds_the_size_of_its_batches_itself(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'max_batch_size = 64\nlatency_target = "200ms"', handler="FixedCost")
+    (site.folder / "supervisor.toml").write_text(
+        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
+    )
+    site.queue.enqueue_many("batch", [{}] * 2500)
+    site.start()
+    site.verdict()
+    sizes = [len(batch) for batch in batches(site)]
+    assert sizes[0] == 1
+    assert sorted(sizes)[-10] >= 48
+    assert nobody_charged(site)
+
+
+def test_several_workers_share_the_keys(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'batch_key = "model"')
+    (site.folder / "supervisor.toml").write_text(
+        (site.folder / "supervisor.toml").read_text().replace("workers = 1", "workers = 3")
+    )
+    site.queue.enqueue_many("batch", [{"model": n % 7} for n in range(700)])
+    site.start()
+    site.verdict()
+    assert all(len({payload["model"] for payload in batch}) == 1 for batch in batches(site))
+    assert nobody_charged(site)
