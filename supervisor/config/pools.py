@@ -156,11 +156,22 @@ def _check_batches(pool: Layers, report: Report) -> None:
     if pool.own.values.get("tasks") and largest > 1:
         what = "a task is given one job at a time; batches need a handler with handle_batch"
         report.add(pool.at(("batch_size",)), what)
+    _check_plans(pool, report)
+    if pool.get("concurrency") > 1 and largest > 1:
+        report.add(
+            pool.at(("concurrency",)), "a worker runs batches one at a time: raise batch_size or concurrency, not both"
+        )
+    elif pool.get("concurrency") > 1 and pool.own.values.get("command"):
+        report.add(pool.at(("concurrency",)), "a program is given one job at a time; raise workers instead")
+
+
+def _check_plans(pool: Layers, report: Report) -> None:
+    """What batches consist of."""
     for key in ("max_batch_size", "latency_target"):
         if key in pool.own.values and pool.get("batch_size") is not None:
             report.add((*pool.own.at, key), 'it has an effect only with batch_size = "auto"')
     for key in ("batch_key", "batch_cost", "batch_budget"):
-        if key in pool.own.values and largest == 1:
+        if key in pool.own.values and _largest_batch(pool) == 1:
             report.add((*pool.own.at, key), "it has an effect only with batches: set batch_size")
     budget = pool.get("batch_budget")
     if budget == 0:
@@ -170,12 +181,6 @@ def _check_batches(pool: Layers, report: Report) -> None:
     if budget is not None and pool.own.values.get("command") and not pool.get("batch_cost"):
         what = "it needs batch_cost, the field of the payload that says what a job costs"
         report.add(pool.at(("batch_budget",)), what)
-    if pool.get("concurrency") > 1 and largest > 1:
-        report.add(
-            pool.at(("concurrency",)), "a worker runs batches one at a time: raise batch_size or concurrency, not both"
-        )
-    elif pool.get("concurrency") > 1 and pool.own.values.get("command"):
-        report.add(pool.at(("concurrency",)), "a program is given one job at a time; raise workers instead")
 
 
 def _pool(

@@ -284,7 +284,7 @@ class PoolTable(Table):
     hosts = Key[list[str]](listed(text(host_pattern), _distinct), [])
     prefetch = Key(whole(1, 256, auto=True), None)
     concurrency = Key(whole(1, MOST_AT_ONCE), 1)
-    batch_size = Key(whole(1, MOST_IN_A_BATCH, auto=True), 1)
+    batch_size = Key[int | None](whole(1, MOST_IN_A_BATCH, auto=True), 1)
     max_batch_size = Key(whole(2, MOST_IN_A_BATCH), MOST_IN_A_BATCH)
     latency_target = Key(wait, 0.2)
     batch_wait = Key(duration, 0.02)

@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import log2
 
-_KEPT = 16  # times of one size; the newest replace the oldest
+_KEPT = 32  # times of one size; the newest replace the oldest
 _FEW = 3  # times of a size before a larger one may be tried
-_ENOUGH = 8  # times of a size before it is believed that larger ones gain nothing
+_RECENT = 8  # times of a size that are compared with the earlier ones
+_DOUBT = 1.15  # by which factor few times may be wrong
+_ENOUGH = 12  # times of a size before it is believed that larger ones gain nothing
 _SIZES = 16  # about which times are kept
 _GAIN = 1.04  # a throughput higher by less than this is not worth a larger batch
 _PROBE_EVERY = 16  # batches
 _CHOOSE_EVERY = 4  # batches, once the size is found
-_CHANGED = 1.25  # the ratio of newer times to older ones of a size that noise does not explain
+_CHANGED = 1.3  # the ratio of newer times to older ones of a size that noise does not explain
 _STALE = 500  # batches after which times of a size that is not used are forgotten
 _PATIENCE = 1000  # batches until a size that ran out of memory may be tried again; doubled each time
 _LONGEST_PATIENCE = 64_000
@@ -57,11 +60,9 @@ class AutoBatchSize:
         self._batches += 1
         self._failed_in_row = 0
         times = self._times.setdefault(size, _Times())
-        change = times.add(seconds, self._batches)
-        if change != 1.0:
-            for other in self._times.values():
-                if other is not times:
-                    other.scale(change)
+        if times.add(seconds, self._batches):  # the handler or the machine has changed: what was known is no longer so
+            self._times = {size: times}
+            self._found = False
         self._forget()
         if self._ceiling < self._most and self._batches >= self._lift_at:
             self._lift()
@@ -74,11 +75,10 @@ class AutoBatchSize:
         self._failed_in_row += 1
         self._lift_at = self._batches + self._patience
         self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
-        for known in [known for known in self._times if known > self._ceiling]:
-            del self._times[known]
         self._probing = self._found = False
-        self._best = min(self._best, self._ceiling)
-        self.size = self._choose() if self._times else max(1, self._ceiling // 2)
+        known = [n for n in self._times if n <= self._ceiling]
+        self._best = min(self._best, self._ceiling) if known else max(1, self._ceiling // 2)
+        self.size = self._best
 
     def _lift(self) -> None:
         self._ceiling = min(self._most, self._ceiling + max(1, self._ceiling // 4))
@@ -94,10 +94,10 @@ class AutoBatchSize:
         if self._found and self._batches % _CHOOSE_EVERY:
             return self._best
         self._best = self._choose()
-        larger = self._larger()
-        self._found = larger is None
-        if larger is not None:
-            return larger
+        other = self._larger() or self._doubtful()
+        self._found = other is None
+        if other is not None:
+            return other
         if self._batches >= self._probe_at:
             return self._probe()
         return self._best
@@ -108,9 +108,15 @@ class AutoBatchSize:
         smallest = next(iter(rising))
         if rising[smallest] > self._target:
             return max(1, smallest // 2)
-        rates = {n: self._rate(n, seconds) for n, seconds in _filled_in(rising).items() if seconds <= self._target}
-        enough = max(rates.values()) / _GAIN
-        return next(n for n, rate in rates.items() if rate >= enough)
+        rates = {
+            n: self._rate(n, seconds)
+            for n, seconds in _filled_in(rising).items()
+            if seconds <= self._target and n <= self._ceiling
+        }
+        if not rates:
+            return self._ceiling
+        quickest = max(rates, key=lambda n: rates[n])
+        return next(n for n, rate in rates.items() if rate * _price(quickest / n) >= rates[quickest])
 
     def _rate(self, size: int, seconds: float) -> float:
         return size / max(seconds + self._between, 1e-9)
@@ -118,15 +124,15 @@ class AutoBatchSize:
     def _larger(self) -> int | None:
         """A size that was not tried and promises a gain; the largest tried one, to know more about it; or None."""
         rising = _rising(self._times)
-        top = max((n for n, seconds in rising.items() if seconds <= self._target), default=0)
+        top = max((n for n, seconds in rising.items() if seconds <= self._target and n <= self._ceiling), default=0)
         if not top or top >= self._ceiling or any(n > top for n in rising):
-            return None
-        if self._ceiling < self._most:
-            larger = (top + self._ceiling + 1) // 2
-        else:
-            larger = min(2 * top, self._ceiling)
+            return None  # what lies between two tried sizes is known well enough
+        larger = min(2 * top, self._most) if self._ceiling == self._most else (top + self._ceiling + 1) // 2
         slope = _slope(rising, top)
-        if slope > 0.0:
+        if slope is None:  # at worst each job takes as long as those so far
+            slope = 0.0
+            larger = min(larger, max(top + 1, int(self._target / max(rising[top], 1e-9) * top)))
+        elif slope > 0.0:
             larger = min(larger, top + int((self._target - rising[top]) / slope))
         if larger <= top:
             return None
@@ -135,17 +141,29 @@ class AutoBatchSize:
             return larger
         return None if len(self._times[top]) >= _ENOUGH else top
 
+    def _doubtful(self) -> int | None:
+        """A size that would be the better one if its few times are a little wrong."""
+        rising = _rising(self._times)
+        rate = self._rate(self._best, _filled_in(rising).get(self._best, 0.0))
+        for size, seconds in rising.items():
+            close = seconds <= _DOUBT * self._target and size <= self._ceiling
+            if size != self._best and close and len(self._times[size]) < _ENOUGH:
+                needed = rate / _price(self._best / size) if size < self._best else rate
+                if self._rate(size, seconds) * _DOUBT >= needed:
+                    return size
+        return None
+
     def _probe(self) -> int:
         """A size near the best one, for a single batch."""
         self._probe_at = self._batches + _PROBE_EVERY
         self._probing = True
         self._upwards = not self._upwards
-        rising = _rising(self._times)
-        if self._upwards and self._best < self._ceiling:
-            larger = min(self._ceiling, self._best + max(1, self._best * 2 // 5))
-            expected = rising.get(self._best, 0.0) + _slope(rising, self._best) * (larger - self._best)
-            if expected <= self._target:
-                return larger
+        times = self._times.get(self._best)
+        if self._upwards and self._best < self._ceiling and times is not None:
+            room = self._target / max(times.typical, 1e-9)
+            part = 0.4 if room >= 1.4 else 0.1  # close to the target, a little above it at most
+            if room >= 0.9:
+                return min(self._ceiling, self._best + max(1, int(self._best * part)))
         return max(1, self._best * 7 // 10)
 
     def _forget(self) -> None:
@@ -166,23 +184,24 @@ class _Times:
     def __len__(self) -> int:
         return len(self._seconds)
 
-    def add(self, seconds: float, now: int) -> float:
-        """Returns by which factor the times have changed, 1.0 if they have not."""
+    def add(self, seconds: float, now: int) -> bool:
+        """Whether the times have changed more than by noise; then only the newest are kept."""
         self._seconds.append(seconds)
         self.latest = now
-        change = 1.0
-        if len(self._seconds) == _KEPT:
-            newest = list(self._seconds)[_KEPT // 2 :]
-            ratio = _middle(newest) / max(_middle(list(self._seconds)[: _KEPT // 2]), 1e-9)
+        changed = False
+        if len(self._seconds) >= 2 * _RECENT:
+            newest = list(self._seconds)[-_RECENT:]
+            ratio = _middle(newest) / max(_middle(list(self._seconds)[:-_RECENT]), 1e-9)
             if not 1 / _CHANGED < ratio < _CHANGED:
-                change = ratio
+                changed = True
                 self._seconds = deque(newest, maxlen=_KEPT)
         self.typical = _middle(self._seconds)
-        return change
+        return changed
 
-    def scale(self, factor: float) -> None:
-        self._seconds = deque((seconds * factor for seconds in self._seconds), maxlen=_KEPT)
-        self.typical *= factor
+
+def _price(factor: float) -> float:
+    """By which factor the throughput must be higher to make a batch larger by `factor`, in which jobs wait longer."""
+    return 1.0 + min(0.08, 0.02 + 0.03 * log2(factor))
 
 
 def _middle(values: Sequence[float] | deque[float]) -> float:
@@ -190,7 +209,8 @@ def _middle(values: Sequence[float] | deque[float]) -> float:
     batch during which the machine did something else does not count.
     """
     ordered = sorted(values)
-    inner = ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
+    outer = (len(ordered) + 1) // 4
+    inner = ordered[outer : len(ordered) - outer]
     return sum(inner) / len(inner)
 
 
@@ -211,19 +231,19 @@ def _rising(times: Mapping[int, _Times]) -> dict[int, float]:
 
 def _filled_in(rising: Mapping[int, float]) -> dict[int, float]:
     """The same with the sizes in between, for large ones in steps of about a sixteenth."""
-    found = {}
+    found: dict[int, float] = {}
     for (low, seconds), (high, more) in pairwise(rising.items()):
         step = max(1, 1 << (low.bit_length() - 5)) if low >= 16 else 1
         for size in range(low, high, step):
             found[size] = seconds + (more - seconds) * (size - low) / (high - low)
-    last = next(reversed(rising))
+    last = max(rising)
     found[last] = rising[last]
     return found
 
 
-def _slope(rising: Mapping[int, float], size: int) -> float:
-    """Seconds for each further job above `size`, judged by a size that is clearly smaller; 0 if there is none."""
+def _slope(rising: Mapping[int, float], size: int) -> float | None:
+    """Seconds for each further job above `size`, judged by a size that is clearly smaller; None if there is none."""
     below = [n for n in rising if n <= size * 3 // 4]
-    if size not in rising or not below:
-        return 0.0
+    if not below:
+        return None
     return (rising[size] - rising[below[-1]]) / (size - below[-1])

@@ -84,7 +84,10 @@ class Log:
         except _TooLong:
             self._send(type="log", level=level, text=str(event)[:MAX_WORDS])
 
-    debug, info, warning, error = (partialmethod(_log, level) for level in ("debug", "info", "warning", "error"))
+    debug = partialmethod(_log, "debug")
+    info = partialmethod(_log, "info")
+    warning = partialmethod(_log, "warning")
+    error = partialmethod(_log, "error")
 
     def exception(self, event: str, **fields: Any) -> None:
         self.error(event, exception=traceback.format_exc(), **fields)
@@ -220,6 +223,8 @@ class _Server:
         self._interruptible = False
         self._leave_by = float("inf")  # monotonic seconds from which TERM comes from the worker, after its bye
         self._loop: Any = None
+        self._handle: Any = None
+        self._together: Any = None
 
     def run(self) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""What a worker's batches consist of, if not simply of the first `batch_size` jobs: one key, a budget, a size of its own.
+"""What a worker's batches consist of, if not of the first `batch_size` jobs: one key, a budget, a size of its own.
 
 Only pools that have set one of these have a plan.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_CLAIMED = 256
 _LEAST_SHARE = 0.25  # of the claims that have the first one's key: with less, batches are not full
-_WEIGHT = 0.2  # of the latest claims in the averages
+_WEIGHT = 0.5  # of the latest claims in the averages
 _PAUSE = 60.0  # seconds between two log lines about a method that fails: it may do so for every job
 
 Ask = Callable[[Any], Any]

@@ -46,8 +46,8 @@ from supervisor.worker.recorder import WORTH, Recorder
 @dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
-    a handler has reached the memory limit, but not if `too_large` says that the batch of this size was the cause and the
-    next ones will be smaller; `out_of_files` tells whether an error was caused by descriptors that
+    a handler has reached the memory limit, but not if `too_large` says that a batch of this size was the cause and the
+    next ones are smaller; `out_of_files` tells whether an error was caused by descriptors that
     other jobs have left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of
     it. `log` names pool and worker.
     """
@@ -167,7 +167,7 @@ class Executor:
 
     def failed_together(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
         """The settlements for a run that has raised. A retry that a batch asks for applies to all of its jobs."""
-        if len(claims) == 1 or isinstance(error, Retry):
+        if len(claims) == 1 or isinstance(error, Retry) or (isinstance(error, Reported) and error.kind == "retry"):
             return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
         if isinstance(error, NotBegun) or self.out_of_files(error):
             return self._shared([released(claim) for claim in claims], started_at)

@@ -11,8 +11,8 @@ _DEEPEST = 8  # causes of an error
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this, or what caused it, is a lack of memory: of this machine, or of a device.
 
-    torch raises `torch.cuda.OutOfMemoryError`, earlier a RuntimeError "CUDA out of memory"; other libraries have classes
-    of that name, too.
+    torch raises `torch.cuda.OutOfMemoryError`, earlier a RuntimeError "CUDA out of memory"; other libraries have
+    classes of that name, too.
     """
     cause: BaseException | None = error
     for _ in range(_DEEPEST):

@@ -231,7 +231,7 @@ class Conversation:
             return self._hello(message)
         if kind not in ("progress", "extend", "result", "error"):
             self._break(f"a message of an unknown type, {_short(kind)}")
-        number = message.get("id")
+        number: Any = message.get("id")
         self._check_id(kind, number)
         if kind == "progress":
             return Progress(self._fraction(message), self._text(message, "text"))

@@ -201,7 +201,7 @@ class SubprocessHandler:
             if isinstance(reply, Answer):
                 answers[reply.place] = reply.reply
             elif isinstance(reply, Error):
-                self._fail(reply, keep=self._pool.batch_auto and len(jobs) > 1)
+                raise self._failure(reply, keep=self._pool.batch_auto and len(jobs) > 1)
             elif reply is not None:
                 self._process_event(reply, ctx)
         return [answers[place] for place in range(len(jobs))]
@@ -310,14 +310,15 @@ class SubprocessHandler:
             except InvalidJob as error:
                 raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
             return reply.value
-        self._fail(reply)
+        raise self._failure(reply)
 
-    def _fail(self, reply: Error, *, keep: bool = False) -> NoReturn:
+    def _failure(self, reply: Error, *, keep: bool = False) -> Reported:
+        """What the program reports. For lack of memory it is replaced, unless it is to `keep`."""
         if reply.kind == "memory" and not keep:
             self._leave()  # whatever it has run out of, the next program starts fresh
         kind = "permanent" if reply.permanent else "retry" if reply.retry else reply.kind
         stderr = self._output.tail()
-        raise Reported(kind, reply.message, after=reply.after, traceback=reply.traceback, stderr=stderr)
+        return Reported(kind, reply.message, after=reply.after, traceback=reply.traceback, stderr=stderr)
 
     def _process_event(self, reply: object, ctx: Context) -> None:
         if isinstance(reply, Progress):

@@ -15,7 +15,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.worker.loader import HandlerError
 from tests.faults.programs import ended, program_site
 from tests.programs.conftest import MakePair, Pair
-from tests.site_under_test import Site
+from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 
@@ -110,7 +110,7 @@ def test_a_program_that_answers_a_batch_wrongly_is_killed_and_no_job_is_charged(
 
     assert nobody_is_charged(run(made, {}, {}, {}))
     assert made.losses == [f"the program {what}; it was killed"]
-    assert made.leaves == 1
+    assert made.leaves
 
 
 @pytest.mark.fault(112)
@@ -249,7 +249,7 @@ def test_a_program_is_told_which_job_of_its_batch_is_cancelled(make_site: MakeSi
     site = site_with(make_site)
     jobs = site.queue.enqueue_many("tag", [{}, {"do": "wait for cancel"}, {}])
     site.start()
-    site.running_pid(jobs[1])
+    wait_for(lambda: site.count("running") == 3, "the batch to be claimed")
     site.queue.cancel(jobs[1])
     assert {ended(site, job).status for job in jobs} == {Status.DONE}
     assert sizes(site) == [3]
@@ -270,7 +270,7 @@ def test_a_program_whose_batches_run_out_of_memory_gets_smaller_ones(make_site: 
 
 def test_jobs_for_a_program_are_grouped_by_a_field(make_site: MakeSite) -> None:
     site = site_with(make_site, 'batch_key = "model"')
-    jobs = site.queue.enqueue_many("tag", [{"model": n % 2} for n in range(32)])
+    jobs = site.queue.enqueue_many("tag", [{"model": n % 2} for n in range(160)])
     site.start()
     assert {ended(site, job).status for job in jobs} == {Status.DONE}
     assert 16 in sizes(site)

@@ -150,14 +150,14 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ("options = 3", "options: must be a table, like { name = … }, not 3"),
         ('command = ["python"]', "command: write either handler or command, not both"),
         ("batch_size = 257", 'batch_size: must be "auto" or a whole number from 1 to 256, not 257'),
-        ('batch_size = "big"', 'batch_size: must be "auto" or a whole number from 1 to 256, not \'big\''),
+        ('batch_size = "big"', "batch_size: must be \"auto\" or a whole number from 1 to 256, not 'big'"),
         ('max_batch_size = 1\nbatch_size = "auto"', "max_batch_size: must be at least 2, not 1"),
         ("max_batch_size = 9\nbatch_size = 8", 'max_batch_size: it has an effect only with batch_size = "auto"'),
         ('latency_target = "1s"', 'latency_target: it has an effect only with batch_size = "auto"'),
         ('batch_key = "model"', "batch_key: it has an effect only with batches: set batch_size"),
         (
             'batch_key = "options..model"\nbatch_size = 8',
-            "batch_key: 'options..model' is not a field of a payload; write it like \"model\" or \"options.model\"",
+            'batch_key: \'options..model\' is not a field of a payload; write it like "model" or "options.model"',
         ),
         ("batch_budget = 0\nbatch_size = 8", "batch_budget: must be more than 0"),
         (
