@@ -238,10 +238,12 @@ class _Server:
         target = self._handler() if isinstance(self._handler, type) else self._handler
         idle = Context(self._link, hello, {})
         self._finish(getattr(target, "setup", lambda ctx: None)(idle))
-        words = {} if self._capabilities is None else {"capabilities": list(self._capabilities)}
+        words: dict[str, Any] = {} if self._capabilities is None else {"capabilities": list(self._capabilities)}
         self._together = getattr(target, "handle_batch", None)
         self._handle = getattr(target, "handle", None if self._together else target)
-        self._link.send(type="hello", protocol=PROTOCOL, batches=self._together is not None, **words)
+        if self._together is not None:
+            words["batches"] = True
+        self._link.send(type="hello", protocol=PROTOCOL, **words)
         threading.Thread(target=self._read, args=(requests, hello), name="requests", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             self._one(*job)
@@ -324,11 +326,11 @@ class _Server:
                 if kind == "job" and isinstance(number, int) and self._handle is not None:
                     self._latest = Context(self._link, hello, request)
                     self._jobs.put((self._latest, request.get("payload")))
-                elif kind in ("job", "batch"):
+                elif kind in ("job", "batch") and isinstance(number, int):
                     jobs = request.get("jobs", [request])  # or a single one, for a class with only handle_batch
                     self._latest = BatchContext(self._link, hello, {**request, "jobs": jobs})
                     self._jobs.put((self._latest, [job["payload"] for job in jobs]))
-                elif kind == "cancel" and self._latest is not None:
+                elif kind == "cancel" and isinstance(number, int) and self._latest is not None:
                     self._cancel(self._latest, number, request.get("now"))
                 elif kind == "bye":
                     self._leave_by = time.monotonic() + LATE
