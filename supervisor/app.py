@@ -57,6 +57,8 @@ def run(
 
     def read() -> Settings:
         found = load(config, database=database, to_run=tuple(pools))
+        if burst:  # which ends when its jobs do
+            found = found._replace(pools={name: pool._replace(spares=0) for name, pool in found.pools.items()})
         return found if listen_database is None else found._replace(listen_database=listen_database)
 
     standard.make_safe()

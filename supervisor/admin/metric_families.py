@@ -21,7 +21,7 @@ from supervisor.ops.views import MOST_TYPES, Overview, ServerView, TypeView
 from supervisor.system.counters import BOUNDS, TypeCounters
 
 OTHERS = "(others)"
-STATES = ("starting", "idle", "busy", "draining")
+STATES = ("starting", "spare", "idle", "busy", "draining")
 
 
 def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:

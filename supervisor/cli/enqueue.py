@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobType, Target, on_target, warn_if_nobody_runs, warn_of_type
+from supervisor.cli.options import (
+    AsJson,
+    JobType,
+    Patience,
+    Target,
+    on_target,
+    patience_of,
+    warn_if_nobody_runs,
+    warn_of_type,
+)
 from supervisor.cli.output import compact, document, line, note
 
 if TYPE_CHECKING:
@@ -56,9 +65,7 @@ def enqueue(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the job ends and print its result; exit code 1 if it failed.")
     ] = False,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
-    ] = None,
+    timeout: Patience = None,
     as_json: AsJson = False,
 ) -> None:
     """Enqueue a job and print its id.
@@ -77,7 +84,7 @@ def enqueue(
         "unique_key": unique_key,
         "meta": None if meta is None else decoded(meta, "meta"),
     }
-    patience = _patience(wait, timeout)
+    patience = patience_of(wait, timeout)
     if payload == _STDIN and unique_key is not None:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
     jobs = _jobs(type, payload, options)
@@ -105,20 +112,6 @@ def enqueue(
         _document(ids, finished, is_new=is_new, many=payload == _STDIN, waited=wait)
     if any(job.status != "done" for job in finished):
         raise typer.Exit(FAILED)
-
-
-def _patience(wait: bool, timeout: str | None) -> float | None:
-    """The maximum number of seconds to wait; None for no limit."""
-    if timeout is None:
-        return None
-    if not wait:
-        raise wrong_usage("--timeout: only valid with --wait")
-    from supervisor.domain.duration import seconds
-
-    try:
-        return seconds(timeout)
-    except ValueError as error:
-        raise wrong_usage(f"--timeout: {error}") from None
 
 
 def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:

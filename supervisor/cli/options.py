@@ -57,6 +57,24 @@ OnlyType = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)
 ]
 
+Patience = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
+]
+
+
+def patience_of(wait: bool, timeout: str | None) -> float | None:
+    """The maximum number of seconds to wait; None for no limit."""
+    if timeout is None:
+        return None
+    if not wait:
+        raise wrong_usage("--timeout: only valid with --wait")
+    from supervisor.domain.duration import seconds
+
+    try:
+        return seconds(timeout)
+    except ValueError as error:
+        raise wrong_usage(f"--timeout: {error}") from None
+
 
 @dataclass(frozen=True)
 class Target:

@@ -107,6 +107,7 @@ def _pools(overview: Overview) -> None:
     for pool in overview.pools:
         leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
         size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
+        size += f", {pool.spares_shown}" if pool.spares_shown else ""
         host = (pool.host,) if several else ()
         rows.append((pool.name, *host, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     host = ("host",) if several else ()

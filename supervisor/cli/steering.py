@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, JobType, Target, on_target
+from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, patience_of
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, is_number
 
@@ -129,18 +129,21 @@ def reload(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the result, not only 2 seconds, until new workers run.")
     ] = False,
+    timeout: Patience = None,
     as_json: AsJson = False,
 ) -> None:
     """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
-    cannot be loaded, the old code keeps running, and the exit code is 1.
+    cannot be loaded, or fails its canary, the old code keeps running, and the exit code is 1; so it is when that is not
+    known within --timeout.
     """
     from supervisor.ops import commands
 
+    patience = patience_of(wait, timeout)
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
-        outcomes = commands.await_reload(operations, asked, None if wait else _RELOAD_TOLD)
+        outcomes = commands.await_reload(operations, asked, patience if wait else _RELOAD_TOLD)
     names = _names(asked)
     told = {names[key]: outcome for key, outcome in outcomes.items()}
     lines = [f"supervisor {names[record.id]} {_told(outcomes.get(record.id))} {record.config}" for record in asked]
@@ -148,7 +151,8 @@ def reload(
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
-    if any(outcome["state"] != "accepted" for outcome in outcomes.values()):
+    unknown = len(asked) - len(outcomes) if wait else 0
+    if unknown or any(outcome["state"] != "accepted" for outcome in outcomes.values()):
         raise typer.Exit(1)
 
 

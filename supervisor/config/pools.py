@@ -20,12 +20,14 @@ from supervisor.config.problems import Report, dotted
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
 from supervisor.config.tasks import Declared
+from supervisor.config.trials import trial
 from supervisor.domain.duration import human
 from supervisor.domain.retry import RetryPolicy
 
 _RANGE = ("min_workers", "max_workers")
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
 _AS_WRITTEN = (
+    "spares",
     "jobs_per_worker",
     "scale_down_delay",
     "idle_timeout",
@@ -37,6 +39,8 @@ _AS_WRITTEN = (
     "batch_cost",
     "batch_budget",
     "timeout",
+    "cancel_grace",
+    "kill_grace",
     "startup_timeout",
     "shutdown_grace",
     "heartbeat_timeout",
@@ -72,6 +76,10 @@ class Layers(NamedTuple):
 
     def laid_over(self, key: str) -> dict[str, Any]:
         return {**self.defaults.values.get(key, {}), **self.own.values.get(key, {})}
+
+    def written(self, key: str) -> dict[str, Any] | None:
+        """The same; None if it is written nowhere."""
+        return self.laid_over(key) if key in self.own.values or key in self.defaults.values else None
 
     def faulty(self, *keys: str) -> bool:
         return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
@@ -212,6 +220,8 @@ def _pool(
         gpus=tuple(pool.get("gpus")),
         cpu_affinity=tuple(pool.get("cpu_affinity")),
         middleware=tuple(pool.get("middleware")),
+        warmup=trial(pool.written("warmup"), names, pool.at(("warmup",)), report),
+        canary=trial(pool.written("canary"), names, pool.at(("canary",)), report),
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
         retry=retry,

@@ -14,6 +14,7 @@ from supervisor.domain.alerts import Alert
 from supervisor.domain.policy import JobPolicy
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.trial import Trial
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The environment variable that assigns a worker one of its pool's `gpus`."""
@@ -77,6 +78,7 @@ class PoolSettings(NamedTuple):
     command: tuple[str, ...]  # a program and its arguments; empty for a pool with a handler
     min_workers: int  # 0: the pool may have no worker until a job comes
     max_workers: int
+    spares: int  # workers that are set up and take no job until another one's place is free
     jobs_per_worker: int  # due jobs that one worker is expected to handle, for scaling
     scale_down_delay: float
     idle_timeout: float  # after this time without workers, the template's memory is released
@@ -92,6 +94,8 @@ class PoolSettings(NamedTuple):
     batch_cost: str
     batch_budget: float | None
     timeout: float
+    cancel_grace: float  # from the cancel of a run to its interruption
+    kill_grace: float  # from the interruption of a run to the end of its worker
     startup_timeout: float
     shutdown_grace: float
     heartbeat_timeout: float
@@ -114,6 +118,8 @@ class PoolSettings(NamedTuple):
     retry_failed_every: float  # seconds after which a failed job becomes pending again automatically; 0: never
     retry_failed_times: int  # at most this often per job
     middleware: tuple[str, ...]  # module:attribute, the outermost first
+    warmup: Trial | None  # in the set-up of each worker
+    canary: Trial | None  # in the set-up of the first workers with new code
     options: Mapping[str, Any]  # the handler's own, never inspected here
 
     def timeout_of(self, type: str) -> float:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from supervisor.config import addresses
 from supervisor.config.hosts import host_pattern
 from supervisor.config.problems import shown
 from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
@@ -19,8 +20,8 @@ from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_WAITING, checked_type, checked_unique_key, encode
+from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.schedule import Schedule
-from supervisor.domain.text import is_number
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
@@ -37,8 +38,6 @@ _POOL_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HANDLER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CAPABILITY = re.compile(r"[!-+\--~]{1,100}")  # printable ASCII without the space and the comma
-_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
-_LAST_PORT = 65535
 _WHEN = ", ".join(repr(name) for name in WHEN if name != "oldest_due") + " or 'oldest_due > 5m'"
 _DEVICE = re.compile(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}")  # 0, GPU-8932f937-…, MIG-…
 
@@ -205,44 +204,6 @@ def _timezone(value: str) -> str:
     return value
 
 
-def _listen(value: str) -> str:
-    import ipaddress
-
-    if value.startswith("unix:"):
-        path = value.removeprefix("unix:")
-        if not path.strip() or "\0" in path or path.endswith("/"):
-            raise ValueError(f'{value!r} contains no file; write it like "unix:/run/job-supervisor/admin.sock"')
-        return value
-    host, colon, port = value.rpartition(":")
-    try:
-        ipaddress.ip_address(host[1:-1] if host[:1] == "[" and host[-1:] == "]" else _version_4(host))
-    except ValueError:
-        colon = ""
-    if not colon or not is_number(port) or int(port) > _LAST_PORT:
-        raise ValueError(
-            f'{value!r} is not an address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"'
-        )
-    return value
-
-
-def _version_4(host: str) -> str:
-    if ":" in host:
-        raise ValueError("an IPv6 address must be in brackets")
-    return "127.0.0.1" if host == "localhost" else host
-
-
-def _file(value: str) -> str:
-    if not value.strip() or "\0" in value or value.endswith("/"):
-        raise ValueError(f"{value!r} is not the name of a file")
-    return value
-
-
-def _host(value: str) -> str:
-    if not _HOST.fullmatch(value):
-        raise ValueError(f"{value!r} is not a host name; write it like jobs.example.org, without a scheme or a port")
-    return value.lower()
-
-
 def _cron(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f'{shown(value)} is not a cron line; write it like "30 3 * * *"')
@@ -267,6 +228,18 @@ class RetryTable(Table):
     jitter = Key(number(0.0, 1.0), 0.1)
 
 
+class WarmupTable(Table):
+    type = Key[str | None](text(_type), None)
+    payload = Key[str | None](_payload, None)
+
+
+class CanaryTable(Table):
+    type = Key[str | None](text(_type), None)
+    payload = Key[str | None](_payload, None)
+    expect = Key[str | None](_payload, None)
+    tolerance = Key(number(0.0, 1e308), 0.0)
+
+
 class PoolTable(Table):
     """`[pools.NAME]`, and `[defaults]` without the keys that identify a pool."""
 
@@ -277,6 +250,7 @@ class PoolTable(Table):
     workers = Key(number_of_workers, 2)  # pools.py computes the sizes, because there are two ways to write them
     min_workers = Key(whole(0, MOST_WORKERS), 1)
     max_workers = Key(number_of_workers, 2)
+    spares = Key(whole(0, MOST_WORKERS), 0)
     jobs_per_worker = Key(count, 1)
     scale_down_delay = Key(duration, 30.0)
     idle_timeout = Key(duration, 300.0)
@@ -292,6 +266,8 @@ class PoolTable(Table):
     batch_cost = Key(text(_path), "")
     batch_budget = Key[float | None](number(0.0, 1e15), None)
     timeout = Key(wait, 120.0)
+    cancel_grace = Key(duration, CANCEL_GRACE)
+    kill_grace = Key(duration, KILL_GRACE)
     startup_timeout = Key(wait, 300.0)
     shutdown_grace = Key(duration, 30.0)
     heartbeat_timeout = Key(patience, 60.0)
@@ -315,6 +291,8 @@ class PoolTable(Table):
     retry_failed_every = Key(duration, 0.0)
     retry_failed_times = Key(whole(1, MAX_ATTEMPTS), 3)
     middleware = Key[list[str]](listed(text(_middleware), _distinct), [])
+    warmup = Inner(WarmupTable)
+    canary = Inner(CanaryTable)
     options = Key[dict[str, Any]](named(text(), anything), {})
 
 
@@ -362,10 +340,10 @@ class RetentionTable(Table):
 class AdminTable(Table):
     """`[admin]`; `admin.py` checks the rules between its keys."""
 
-    listen = Key(text(_listen), "127.0.0.1:8787")
-    token_file = Key[str | None](text(_file), None)
-    read_token_file = Key[str | None](text(_file), None)
-    hosts = Key[list[str]](listed(text(_host), _distinct), [])
+    listen = Key(text(addresses.listen), "127.0.0.1:8787")
+    token_file = Key[str | None](text(addresses.file), None)
+    read_token_file = Key[str | None](text(addresses.file), None)
+    hosts = Key[list[str]](listed(text(addresses.host), _distinct), [])
     show_payloads = Key(boolean, False)
     allow_remote = Key(boolean, False)
 
@@ -380,6 +358,7 @@ TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention"
 """The keys of the file itself."""
 
 HOMES = {
+    **dict.fromkeys(CanaryTable.keys, "canary = { … }"),
     **dict.fromkeys(TypeTable.keys, "[types.NAME]"),
     **dict.fromkeys(RetryTable.keys, "retry = { … }"),
     **dict.fromkeys(PoolTable.keys, "[pools.NAME]"),

@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted
+CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted; a pool may change both
+KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
 
 
 class Verdict(Enum):

@@ -61,6 +61,15 @@ def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, iso
     return Missing(1 if replace_one else 0)
 
 
+def spares_kept(wanted: int, target: int, roof: int | None, *, measured: bool) -> int:
+    """How many workers to keep beyond the `target`, set up and without jobs. `roof` is how many the memory allows in
+    all; while it is not `measured`, there is none. Workers come before spares; a pool at zero has none of either.
+    """
+    if target <= 0 or not measured:
+        return 0
+    return wanted if roof is None else max(0, min(wanted, roof - target))
+
+
 def leaving(counts: Counts, roof: int | None = None, *, fixed: bool = False) -> Leaving:
     """Which workers should drain now: replaced ones whose successor is ready, and surplus ones.
 

@@ -69,7 +69,8 @@ def present(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
 def _told(number: int, slot: Snapshot, ahead: float) -> list[Any]:
     run = [slot.job, slot.token, round(slot.started + ahead), slot.batch, slot.running] if slot.job else []
     rest = [slot.claims, slot.done, slot.progress, slot.text, slot.places, slot.unsettled]
-    return [number, slot.incarnation, slot.name, slot.pid, int(slot.state), rest, run]
+    state = State.IDLE if slot.state is State.SPARE else slot.state  # which hosts with an older release do not know
+    return [number, slot.incarnation, slot.name, slot.pid, int(state), rest, run]
 
 
 def read(text: str, now: float = 0.0) -> Posted:

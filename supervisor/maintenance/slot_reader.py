@@ -7,7 +7,9 @@ from collections import Counter
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot, State
 
-PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING)
+PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
+
+_RESTING = (State.IDLE, State.DRAINING, State.SPARE)
 
 
 def pool_of(worker: str) -> str:
@@ -38,5 +40,5 @@ class SlotReader:
     def at_rest(self) -> tuple[bool, int]:
         """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
         workers = self.workers()
-        rest = all(w.state in (State.IDLE, State.DRAINING) and w.claims == 0 and w.job == 0 for w in workers)
+        rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
         return rest, sum(w.done for w in workers)

@@ -309,6 +309,8 @@ def _pool(
         broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
+        spares=news.get("spares", 0),
+        spares_wanted=news.get("spares_wanted", 0),
     )
 
 

@@ -89,11 +89,21 @@ class PoolView:
     memory: int
     broken: bool = False
     host: str = ""
+    spares: int = 0
+    spares_wanted: int = 0
 
     @property
     def home(self) -> tuple[str, int]:
         """Its supervisor: on several hosts, these may have the same pid."""
         return self.host, self.supervisor
+
+    @property
+    def spares_shown(self) -> str:
+        """ "" if it should have none and has none."""
+        if not (self.spares or self.spares_wanted):
+            return ""
+        some = f"{self.spares} of {self.spares_wanted}" if self.spares < self.spares_wanted else str(self.spares)
+        return f"{some} spare"
 
     @property
     def due_shown(self) -> str:

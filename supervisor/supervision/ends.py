@@ -139,7 +139,10 @@ class Ends:
         )
 
     def _forget(self, worker: WorkerProcess) -> None:
-        del self.pools[worker.pool].workers[worker.incarnation]
+        pool = self.pools[worker.pool]
+        del pool.workers[worker.incarnation]
+        if worker.serving and not (worker.swept or worker.template.gone):
+            pool.workers.unswept[worker.incarnation] = worker.template
         self.reactor.unwatch(worker.pidfd)
         if worker.output is not None:
             self.reactor.unwatch(worker.output.descriptor)
@@ -154,6 +157,9 @@ class Ends:
         now = time.monotonic()
         self.templates.lose(template)
         self._orphans_until = now + _ORPHANED
+        for pool in self.pools.values():
+            for dead in [dead for dead, its in pool.workers.unswept.items() if its is template]:
+                del pool.workers.unswept[dead]
         orphaned = [worker for worker in self.pools.workers() if worker.template is template]
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))

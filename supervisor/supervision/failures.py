@@ -54,7 +54,8 @@ class Failures:
             restarts = restarts.broken(now, end.message, born=born)
         elif not end.expected and end.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
-            restarts = restarts.died(now, early=end.early, born=born)
+            if end.reason != exit_reason.CANCELLED:  # which says nothing about the workers
+                restarts = restarts.died(now, early=end.early, born=born)
             self.suspicion = self.suspicion.died(end.uncommitted, end.last_job)
             if end.charge == "crash" and end.run[0] == end.last_job != 0:
                 self.suspicion = self.suspicion.accused(end.last_job)

@@ -16,7 +16,6 @@ from supervisor.domain.duration import human
 from supervisor.store.base import DatabaseHolder, Writers
 from supervisor.supervision import exit_reason
 from supervisor.supervision.supervised_process import SupervisedProcess
-from supervisor.supervision.termination import KILL_GRACE
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
 from supervisor.system.slot import Snapshot
@@ -27,9 +26,14 @@ BESIDE_OTHERS = 2.0  # the same if it is not sure that the run has ended, becaus
 LATE_BEAT = 1.0  # seconds without a beat while jobs run: what the worker itself writes is held up, too
 STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
 NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
-_BEYOND = KILL_GRACE + 1.0  # seconds over the time limit: by then a run that was not extended has been killed
+_BEYOND = 1.0  # seconds over the time limit and kill_grace: by then a run that was not extended has been killed
 # Durations for messages, so that they do not change every second.
 _STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+
+
+def _longest(worker: WorkerProcess) -> float:
+    """Seconds after which a run of this worker has ended, or has extended its time limit."""
+    return max(worker.settings.timeouts) + worker.settings.kill_grace + _BEYOND
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class LockHolder:
                 worker.kill(exit_reason.HELD_EARLIER)
             else:
                 worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
-        elif slot.job and not over and now - hold.since > max(worker.settings.timeouts) + _BEYOND:
+        elif slot.job and not over and now - hold.since > _longest(worker):
             # A run before it whose outcome is not committed may have begun it, too.
             unsure = slot.unsettled and slot.started > hold.free
             worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
@@ -111,7 +115,7 @@ class LockHolder:
             if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
                 run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
                 worker.kill(exit_reason.HELD_DATABASE, run)
-        elif not late and now - hold.since > max(worker.settings.timeouts) + _BEYOND:
+        elif not late and now - hold.since > _longest(worker):
             worker.kill(exit_reason.HELD_DATABASE)
         self._name(hold, now, _run(worker, slot))
 

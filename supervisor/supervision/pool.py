@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
-from supervisor.domain.staffing import Leaving, Missing, leaving, missing
+from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept
 from supervisor.supervision.failures import STALE, Failures
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
@@ -63,19 +63,34 @@ class Pool:
         self.untried = True
 
     @property
+    def desired(self) -> int:
+        """How many workers to keep now, spares included."""
+        return 1 if proves_itself(self) else self.target + self._spares
+
+    @property
+    def _spares(self) -> int:
+        settings = self.settings
+        if not settings.spares or self._is_beyond:
+            return 0
+        measured = settings.memory_budget is None or self.largest_worker > 0
+        return spares_kept(settings.spares, self.target, self.roof, measured=measured)
+
+    @property
     def asleep(self) -> bool:
         """Whether it has no worker and needs none."""
         return not (self.target or self.workers.living())
 
     def missing(self, now: float, *, unproven: bool) -> Missing:
         """How many workers to start now. `unproven`: there is old code, and no worker runs the new code yet."""
-        failures, counts = self.failures, self.workers.counts(self.target)
+        failures, counts = self.failures, self.workers.counts(self.desired)
         wanted = missing(
             counts,
             failed=bool(failures.restarts.failed_setups),
             unproven=unproven,
             isolated=failures.template_deaths.isolated(now),
         )
+        if proves_itself(self):
+            wanted = wanted._replace(old=0)
         if self._is_beyond:
             wanted = wanted._replace(new=min(wanted.new, max(0, MOST_STARTING - counts.starting)))
         return failures.allow(wanted, now)
@@ -86,14 +101,17 @@ class Pool:
 
     def to_drain(self) -> list[WorkerProcess]:
         """The workers that should drain now."""
-        counts = self.workers.counts(self.target)
+        if proves_itself(self):
+            return [worker for worker in self.workers.stale() if is_idle(worker)]
+        counts = self.workers.counts(self.desired)
         found: Leaving = leaving(counts, self.roof, fixed=self.fixed is not None or self.closing)
-        stale = self.workers.stale()
+        # Spares first: nobody has to wait for them.
+        stale = sorted(self.workers.stale(), key=lambda worker: worker.serving)
         if not stale and not any(found):
             return []
         limit = self.settings.max_memory
         far_over = [w for w in stale if limit is not None and w.memory.unique > limit * _FAR_OVER]
-        youngest = sorted(self.workers.staying(), key=lambda worker: -worker.asked_at)
+        youngest = sorted(self.workers.candidates(self.target), key=lambda worker: -worker.asked_at)
         idle = [worker for worker in youngest if is_idle(worker)]
         largest = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))
         anyone = largest if self.fixed is None else [*idle, *(w for w in youngest if w not in idle)]
@@ -103,7 +121,7 @@ class Pool:
     @property
     def next_try(self) -> float | None:
         """When its back-off ends; None if there is none."""
-        if self.closing or len(self.workers.living()) >= self.target:
+        if self.closing or len(self.workers.living()) >= self.desired:
             return None
         return self.failures.next_try
 
@@ -128,7 +146,7 @@ class Pool:
             Load(
                 due=still_due(self.waiting.due, self.waiting.at, taken, places),
                 busy=len(taken),
-                size=len(living),
+                size=self.workers.working(self._spares),
                 target=self.target,
                 now=now,
                 needed_at=self._needed_at,
@@ -203,3 +221,9 @@ class Pool:
 
     def close(self) -> None:
         os.close(self.wake)
+
+
+def proves_itself(pool: Pool) -> bool:
+    """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
+    needed = pool.target or pool.closing or pool.fixed is not None
+    return pool.untried and pool.settings.canary is not None and not needed

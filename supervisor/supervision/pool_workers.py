@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from supervisor.domain.devices import assign
 from supervisor.domain.staffing import Counts
+from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 
+_TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
+
 
 def is_idle(worker: WorkerProcess) -> bool:
-    """Whether it has no job, or is still being set up."""
-    return worker.slot.read().state in (State.IDLE, State.STARTING)
+    """Whether it has no job, because none is due, because it is a spare, or because it is still being set up."""
+    return worker.slot.read().state in (State.IDLE, State.STARTING, State.SPARE)
+
+
+def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | None, int]) -> bool:
+    """Whether a worker that is not ready yet, and was requested together with one that is, has a less used device."""
+    together = one.asked_at < ready.asked_at + _TOGETHER
+    return together and not one.is_ready and used[one.device] < used[ready.device]
 
 
 class PoolWorkers(dict[str, WorkerProcess]):
@@ -21,6 +31,7 @@ class PoolWorkers(dict[str, WorkerProcess]):
     def __init__(self) -> None:
         super().__init__()
         self._devices: dict[str, str] = {}  # the latest device of each name
+        self.unswept: dict[str, TemplateProcess] = {}  # removed ones that may have left processes behind
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.values() if worker.living]
@@ -36,6 +47,39 @@ class PoolWorkers(dict[str, WorkerProcess]):
     def old_serve(self) -> bool:
         """Whether workers with the code from before a reload are ready."""
         return any(worker.is_ready and worker.template.superseded for worker in self.living())
+
+    # Places: in a pool with spares, no more workers than its target may run jobs
+
+    def _taken(self) -> int:
+        """How many may run jobs, or may have left processes behind that still run."""
+        return len(self.unswept) + sum(one.serving and (one.living or not one.swept) for one in self.values())
+
+    def working(self, spares: int) -> int:
+        """How many there are besides so many spares."""
+        return len(self.living()) - min(spares, sum(not worker.serving for worker in self.living()))
+
+    def spare(self) -> int:
+        """How many could take over a place now."""
+        return sum(worker.is_ready and not worker.serving for worker in self.living())
+
+    def next_to_serve(self, target: int) -> WorkerProcess | None:
+        """The spare that takes over a free place now: rather not one that is to be replaced, and one whose device the
+        fewest others use.
+        """
+        if self._taken() >= target:
+            return None
+        used = Counter(worker.device for worker in self.living() if worker.serving)
+        waiting = [worker for worker in self.living() if not (worker.serving or worker.leaving)]
+        ready = [worker for worker in waiting if worker.is_ready]
+        best = min(ready, key=lambda one: (bool(one.stale), used[one.device], one.asked_at), default=None)
+        if best is None or any(_comes_first(one, best, used) for one in waiting):
+            return None
+        return best
+
+    def candidates(self, target: int) -> list[WorkerProcess]:
+        """Those of which surplus ones leave: the ones that run jobs, if too many do, else spares before others."""
+        serving = [worker for worker in self.staying() if worker.serving]
+        return serving if len(serving) > target else [one for one in self.staying() if not one.serving] or serving
 
     def counts(self, target: int) -> Counts:
         living, staying = self.living(), self.staying()

@@ -93,16 +93,18 @@ def _info(pool: Pool) -> PoolInfo:
 def _status(pool: Pool, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no worker with the old code runs instead. `now` is monotonic seconds."""
     living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
-    deaths = failures.template_deaths
+    deaths, spares = failures.template_deaths, max(0, pool.desired - pool.target) if pool.target else 0
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {
-        "size": len(living),
+        "size": pool.workers.working(spares),
         "target": pool.target,
         "why": shortened(alone if deaths.isolated(now) else pool.reason),
         "due": pool.waiting.due,
         "oldest_age": round(pool.waiting.oldest_age, 3),
         "rate": round(pool.rate, 1),
         "problem": problem or pool.excess,
+        "spares": pool.workers.spare(),
+        "spares_wanted": spares,
         "broken": bool(problem) and not pool.workers.old_serve(),
         "fixed": pool.fixed,
         "deaths": failures.deaths,

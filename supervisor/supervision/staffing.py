@@ -7,12 +7,13 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, proves_itself
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots
 from supervisor.supervision.template_process import TemplateProcess
@@ -39,7 +40,7 @@ class Staffing:
     def staff(self, pool: Pool, settings: Settings) -> None:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
-        if pool.untried and pool.asleep:
+        if pool.untried and pool.asleep and not proves_itself(pool):
             self._try_out(pool, settings, now)
         before = self.templates.before(pool.name)
         missing = pool.missing(now, unproven=before is not None)
@@ -53,6 +54,8 @@ class Staffing:
                 break
         for worker in pool.to_drain():
             worker.drain()
+        while (spare := pool.workers.next_to_serve(pool.target)) is not None:
+            spare.serve()
 
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
         """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
@@ -79,7 +82,7 @@ class Staffing:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
-        device = pool.workers.next_device(name, pool.settings.gpus, pool.target)
+        device = pool.workers.next_device(name, pool.settings.gpus, pool.desired)
         number, slot = self.slots.take(incarnation, name)
         settings, cautious = template.spec.pools[pool.name], pool.failures.suspicion.cautious
         worker = WorkerProcess(name, incarnation, number, slot, settings, template, now, device, cautious)
@@ -98,7 +101,7 @@ class Staffing:
     def replace_all(self) -> None:
         """After a reload, mark every worker for replacement. A pool without workers needs no old image."""
         for pool in self.pools.values():
-            if pool.asleep:
+            if pool.asleep and not proves_itself(pool):
                 self.templates.forget(pool.name)
         self.templates.supersede()
         for worker in self.pools.workers():
@@ -130,6 +133,14 @@ class Staffing:
         worker = self.pools.find(incarnation)
         if worker is not None:
             worker.end(time.monotonic(), status, peak_memory)
+
+    def swept(self, template: TemplateProcess, incarnations: Iterable[str]) -> None:
+        for incarnation in incarnations:
+            worker = self.pools.find(incarnation)
+            if worker is not None:
+                worker.swept = True
+            for pool in self.pools.values():
+                pool.workers.unswept.pop(incarnation, None)
 
     def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None:
         """We cannot open more descriptors, so the worker's were lost in transit; its template kills it."""

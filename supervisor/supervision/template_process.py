@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from supervisor.domain.text import shortened
@@ -24,6 +25,8 @@ class Listener(Protocol):
     def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
 
     def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None: ...
+
+    def swept(self, template: TemplateProcess, incarnations: Iterable[str]) -> None: ...
 
     def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None: ...
 
@@ -88,7 +91,9 @@ class TemplateProcess:
         """Request a worker; the listener gets the answer."""
         self.asked[incarnation] = now
         worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
-        self._channel.send({"fork": worker | {"cautious": cautious}})
+        # Without an image, each worker loads the code that is on the disk then.
+        unproven = pool not in self.needed_by or not self.spec.pools[pool].preloads
+        self._channel.send({"fork": worker | {"cautious": cautious, "unproven": unproven}})
 
     def try_out(self, pool: str, now: float) -> None:
         """Check whether the image can be loaded, without starting a worker."""
@@ -127,6 +132,8 @@ class TemplateProcess:
             os.close(descriptor)
         if "exited" in message:
             listener.exited(self, message["exited"], message["status"], message["peak_memory"])
+        elif "swept" in message:
+            listener.swept(self, message["swept"])
         elif "unforked" in message:
             self.asked.pop(message["unforked"], None)
             listener.unforked(self, message["unforked"], message["error"])

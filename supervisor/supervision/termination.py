@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from supervisor.domain.liveness import CANCEL_GRACE
+from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
 from supervisor.system.slot import Cancel, Snapshot, State
 
-KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
 _MOST_REQUESTS = 1000  # per worker; beyond that the oldest is dropped
 
 Run = tuple[int, int]
@@ -29,9 +28,13 @@ class Step(Enum):
 class TerminationLadder:
     """The runs of one worker that are to be stopped. Times are monotonic seconds.
 
-    `requests` are cancel requests, one per run; `run` is the run being stopped, for `reason`.
+    A cancelled handler has `cancel_grace` seconds until it is interrupted, an interrupted one `kill_grace` seconds
+    until its worker is killed. `requests` are cancel requests, one per run; `run` is the run being
+    stopped, for `reason`.
     """
 
+    cancel_grace: float = CANCEL_GRACE
+    kill_grace: float = KILL_GRACE
     requests: dict[Run, float] = field(default_factory=dict)
     run: Run = NO_RUN
     reason: Cancel = Cancel.NONE
@@ -50,7 +53,7 @@ class TerminationLadder:
         if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
             return Step.NOTHING
         if self.run == current and self.interrupted_at and not self._extended(slot):
-            return Step.KILL if now >= self.interrupted_at + KILL_GRACE else Step.NOTHING
+            return Step.KILL if now >= self.interrupted_at + self.kill_grace else Step.NOTHING
         if slot.deadline and now >= slot.deadline:
             return self._interrupt(current, Cancel.TIMEOUT, now)
         ends = self._grace_ends(slot)
@@ -69,14 +72,14 @@ class TerminationLadder:
     def _grace_ends(self, slot: Snapshot) -> float | None:
         """When a cancelled run is interrupted; never a whole batch for one job of it."""
         asked = self.requests.get((slot.job, slot.token))
-        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + CANCEL_GRACE
+        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + self.cancel_grace
 
     def due(self, slot: Snapshot) -> float | None:
         """When to check again, in monotonic seconds; None while nothing is running or limited."""
         if slot.job == 0:
             return None
         if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
-            return self.interrupted_at + KILL_GRACE
+            return self.interrupted_at + self.kill_grace
         times = [slot.deadline] if slot.deadline else []
         ends = self._grace_ends(slot)
         return min(times if ends is None else [*times, ends], default=None)

@@ -47,7 +47,8 @@ class WorkerProcess:
     """One worker, created when it is requested. Times are monotonic seconds.
 
     `settings` are those of its request: a reload does not change them. `stale` says why it should be replaced, ""
-    if it should not.
+    if it should not. In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is
+    left that its handlers have started.
     """
 
     name: str
@@ -60,6 +61,8 @@ class WorkerProcess:
     device: str | None = None
     cautious: bool = False
     stage: Stage = Stage.ASKED
+    serving: bool = field(init=False)
+    swept: bool = False
     pid: int = 0
     pidfd: int = -1
     output: WorkerOutput | None = None
@@ -70,7 +73,11 @@ class WorkerProcess:
     killed: Kill | None = None
     late: Signs | None = None
     memory: Memory = field(default_factory=Memory)
-    ladder: TerminationLadder = field(default_factory=TerminationLadder)
+    ladder: TerminationLadder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.serving = not self.settings.spares
+        self.ladder = TerminationLadder(self.settings.cancel_grace, self.settings.kill_grace)
 
     # Questions
 
@@ -118,7 +125,7 @@ class WorkerProcess:
 
     def notice_ready(self, slot: Snapshot) -> bool:
         """Check whether it has been set up since the last check."""
-        if self.stage is Stage.FORKED and slot.state in (State.IDLE, State.BUSY):
+        if self.stage is Stage.FORKED and slot.state in (State.IDLE, State.BUSY, State.SPARE):
             self.stage = Stage.READY
             return True
         return False
@@ -129,6 +136,12 @@ class WorkerProcess:
             self.stage = Stage.DRAINING
             self.slot.requests.drain()
             self.signal(signals.DRAIN)
+
+    def serve(self) -> None:
+        """Let a spare take jobs."""
+        self.serving = True
+        self.slot.requests.serve()
+        self.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
     def kill(self, reason: str, run: Run | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""

@@ -33,7 +33,7 @@ _CHILDREN = ("maintainer", "admin", "template", "worker", "program")
 MESSAGES = (
     *("recovered", "trouble", "depths", "controls", "cancels", "unhandled", "duties", "burst", "ack"),
     *("death", "leave", "fork", "end"),  # of the supervisor
-    *("ready", "broken", "forked", "unforked", "exited"),  # of the template; `ready` of the admin process, too
+    *("ready", "broken", "forked", "unforked", "exited", "swept"),  # of the template; `ready` of the admin process, too
     "problem",  # of the admin process
 )
 # Those of this package. A store adds its statements.

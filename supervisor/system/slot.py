@@ -9,39 +9,13 @@ from __future__ import annotations
 
 import struct
 import time
-from enum import IntEnum
 from typing import NamedTuple
 
+from supervisor.system.slot_values import Cancel as Cancel
+from supervisor.system.slot_values import RecycleReason as RecycleReason
+from supervisor.system.slot_values import State as State
+
 SLOT_BYTES = 1024
-
-
-class State(IntEnum):
-    FREE = 0
-    STARTING = 1
-    IDLE = 2
-    BUSY = 3
-    DRAINING = 4
-    LEFT = 5  # exited as intended
-    BROKEN = 6  # could not be set up; the text says why
-
-
-class RecycleReason(IntEnum):
-    """Why a worker asks for a successor."""
-
-    NOT = 0
-    OLD = 1  # near max_jobs_per_worker
-    LARGE = 2  # over max_memory
-    LEAKY = 3  # many descriptors stay open after its jobs
-    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
-
-
-class Cancel(IntEnum):
-    """Why a running job is asked to stop."""
-
-    NONE = 0
-    REQUESTED = 1  # it was cancelled
-    TIMEOUT = 2  # it has exceeded its time limit
-
 
 (
     _STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _CANCELS, _SETTLED,
@@ -59,6 +33,7 @@ _BUSY_SINCE = 67
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
 _EARLIER_OUTPUT = 120  # behind the cancel requests
+_SERVE = 121  # it may take jobs
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -145,6 +120,14 @@ class Requests(_Part):
     @property
     def start_requested(self) -> bool:
         return bool(self._ints[_START])
+
+    def serve(self) -> None:
+        """A spare may take jobs from now on: there is a free place. This is never taken back; a signal wakes it."""
+        self._ints[_SERVE] = 1
+
+    @property
+    def serve_requested(self) -> bool:
+        return bool(self._ints[_SERVE])
 
     def drain(self) -> None:
         """Let the worker finish the current job and exit; a signal wakes it."""

@@ -85,7 +85,7 @@ class Template:
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # set up before the fork
         self._files: dict[int, tuple[int, int] | None] = {}  # what the handler's code has left open, with its identity
-        self._unswept = False  # processes that a dead worker has left behind may still exist
+        self._unswept: list[str] = []  # dead workers that may have left processes behind which still exist
         self._log = events(process="template", handler=spec.any_pool.handler or None)
 
     def run(self) -> int:
@@ -180,21 +180,23 @@ class Template:
         except HandlerError as error:
             self._board.slot(slot).give_up(str(error))
             return EXIT_BROKEN
-        spec = WorkerSpec(self._spec, pool, record, self._engine, device, log, bool(request["cautious"]))
+        spec = WorkerSpec(
+            self._spec, pool, record, self._engine, device, log, bool(request["cautious"]), bool(request["unproven"])
+        )
         if pool.start == "spawn":
             _exec_worker(spec, self._board.path)
         return work(spec, self._board, self._handler)
 
     def _reap(self) -> None:
-        ended = False
         for pid, status, peak_memory in child.reap():
             incarnation = self._workers.pop(pid, None)
             if incarnation is not None:
-                ended = True
+                self._unswept.append(incarnation)
                 self._channel.send({"exited": incarnation, "status": status, "peak_memory": peak_memory})
-        if ended or self._unswept:
-            # What the dead worker's handlers had started are now our children. If they cannot be listed, try again.
-            self._unswept = ending.kill_children(spare=frozenset(self._workers)) is None
+        # What the dead worker's handlers had started are now our children. If they cannot be listed, try again.
+        if self._unswept and ending.kill_children(spare=frozenset(self._workers)) is not None:
+            self._channel.send({"swept": self._unswept})
+            self._unswept = []
 
 
 def prepare(spec: TemplateSpec, board: Scoreboard, url: str) -> None:
@@ -222,6 +224,7 @@ class WorkerSpec(NamedTuple):
     """What one worker is and should do. `log` is where its events go; stderr belongs to the handler.
 
     A `cautious` one claims one job at a time and commits after each: one of the jobs may ruin its process.
+    An `unproven` one may have code of which no worker has been ready yet.
     """
 
     template: TemplateSpec
@@ -231,6 +234,7 @@ class WorkerSpec(NamedTuple):
     device: str | None
     log: int
     cautious: bool = False
+    unproven: bool = False
 
 
 def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None) -> int:
@@ -269,6 +273,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler=handler,
         device=spec.device,
         cautious=spec.cautious,
+        unproven=spec.unproven,
         keep_done=template.keep_done,
         on_beat=ration.tell_dropped,
     )

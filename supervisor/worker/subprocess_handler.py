@@ -19,6 +19,7 @@ from supervisor.config.programs import executable
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.duration import human
 from supervisor.domain.errors import InvalidJob, StoreError
+from supervisor.domain.liveness import KILL_GRACE
 from supervisor.domain.settlement import Failure
 from supervisor.system import signals
 from supervisor.system.oom import OomCounter
@@ -45,7 +46,8 @@ from supervisor.worker.protocol import (
 )
 from supervisor.worker.recorder import Recorder
 
-# The sum of these stays below the time after which the supervisor kills the worker itself.
+# With the default kill_grace; another one stretches them. Their sum stays below it, since then the supervisor kills the
+# worker itself.
 LET_GO = 2.0  # seconds for the program to stop a job when asked
 TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
@@ -83,6 +85,7 @@ class SubprocessHandler:
         self._oom = OomCounter()
         self._look_at = 0.0
         self._log = events(pool=pool.name)
+        self._stretch = pool.kill_grace / KILL_GRACE
 
     # The worker's set-up and end
 
@@ -263,7 +266,7 @@ class SubprocessHandler:
 
     def _stop(self, interrupted: JobInterrupted, what: str = "the job") -> NoReturn:
         """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""
-        talk, until = self._link.conversation, time.monotonic() + LET_GO
+        talk, until = self._link.conversation, time.monotonic() + LET_GO * self._stretch
         self._link.send(talk.cancel(now=True))
         with contextlib.suppress(Violation, Ended):
             while talk.phase is Phase.BUSY and time.monotonic() < until:  # only the end counts of what it sends
@@ -272,7 +275,9 @@ class SubprocessHandler:
                 if isinstance(last, Error):
                     interrupted.traceback = last.traceback
         if talk.phase is not Phase.IDLE:
-            interrupted.traceback = f"the program did not stop {what}, and {self._end()}"
+            interrupted.traceback = (
+                f"the program did not stop {what}, and {self._end(grace=TERM_GRACE * self._stretch)}"
+            )
             self._leave()
         interrupted.stderr = self._output.tail()
         raise interrupted
@@ -337,10 +342,10 @@ class SubprocessHandler:
         elif self._logged == _MOST_LOGGED + 1:
             log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
 
-    def _end(self, *, by_itself: bool = False) -> Ending:
+    def _end(self, *, by_itself: bool = False, grace: float = TERM_GRACE) -> Ending:
         """`by_itself`: it had ended before we did anything."""
         self._over = True
-        ending = self._program.end(TERM_GRACE)
+        ending = self._program.end(grace)
         self._recorder.unwatch()
         if by_itself and ending.signal == "SIGKILL" and self._oom.struck():
             ending = ending._replace(out_of_memory=True)

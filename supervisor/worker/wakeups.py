@@ -7,13 +7,14 @@ import faulthandler
 import select
 import signal
 from collections.abc import Callable
-from os import eventfd_read
+from os import eventfd_read, eventfd_write
 from types import FrameType
 
 from supervisor.system import signals
-from supervisor.system.slot import Slot
+from supervisor.system.slot import Slot, State
 
 Handler = Callable[[int, FrameType | None], None]
+SPARE_LOOK = 0.2  # seconds between two looks of a spare whose handler has blocked the signal that wakes it
 FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -68,6 +69,16 @@ class Wakeups:
         while not self._slot.requests.start_requested and not self._slot.requests.drain_requested:
             self.pause(seconds)
             seconds = min(seconds * 2, 0.1)
+
+    def wait_to_serve(self, news: int, *, spare: bool) -> None:
+        """Tell the supervisor, by its eventfd `news`, that this worker is set up. A spare takes no job until it is
+        given a place: the slot decides, and a signal wakes.
+        """
+        self._slot.state(State.SPARE if spare else State.IDLE)
+        eventfd_write(news, 1)
+        requests = self._slot.requests
+        while spare and not requests.serve_requested and not requests.drain_requested:
+            self.pause(SPARE_LOOK)
 
     def _note_drain(self, number: int, frame: FrameType | None) -> None:
         # The slot decides, and the signal only wakes: a handler may block signals.

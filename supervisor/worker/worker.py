@@ -41,6 +41,7 @@ from supervisor.worker.runner import Runner
 from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.spare_store import SpareStore
 from supervisor.worker.telling import Telling
+from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Worker:
     `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
     has changed. It claims while the `gate` is open. `recorder` keeps what runs use and print, `row` counts them.
     A `cautious` one claims one job at a time, checks its process and commits before the next, so that a death shows
-    which job caused it. Without `keep_done`, jobs may be deleted when they have succeeded. `on_beat` is called with
-    every heartbeat, by another thread.
+    which job caused it. An `unproven` one has code of which no worker has been ready yet. Without `keep_done`, jobs may
+    be deleted when they have succeeded. `on_beat` is called with every heartbeat, by another thread.
     """
 
     pool: PoolSettings
@@ -76,6 +77,7 @@ class Worker:
     handler: AnyHandler | None = None
     device: str | None = None
     cautious: bool = False
+    unproven: bool = False
     keep_done: bool = True
     on_beat: Callable[[], None] = lambda: None
 
@@ -337,12 +339,12 @@ class Worker:
         handler.setup(ctx)
         self._end_fork()
         ctx.close()
+        try_out(self._executor, self.pool, self._mark, unproven=self.unproven)
         failpoints.reach("set_up")
         check_memory(self.pool.max_memory)
         self._fitness.set_up(handler, self._wakeups.handlers, self._wakeups.descriptor)
         self._wakeups.wait_to_be_watched()
-        self.slot.state(State.IDLE)
-        os.eventfd_write(self.news, 1)
+        self._wakeups.wait_to_serve(self.news, spare=self.pool.spares > 0)
 
     def _watch(self, spare: SpareStore) -> Watch:
         if not self._concurrent:

@@ -141,6 +141,7 @@ CONFIGURATION = "docs/configuration.md"
 KEYS: list[tuple[str, type[Table]]] = [
     ("pool", shape.PoolTable),
     ("retry", shape.RetryTable),
+    ("canary", shape.CanaryTable),
     ("schedules", shape.ScheduleTable),
     ("alerts", shape.AlertTable),
     ("retention", shape.RetentionTable),

@@ -294,7 +294,10 @@ def test_the_scene_itself_ends_as_it_should(make_site: MakeSite) -> None:
 # Messages between processes: what a socket says when the kernel has no memory or no room just now, or a signal came.
 TALK = [
     *(f"supervisor:channel.{way}" for way in ("send.death", "send.fork", "receive.ack", "receive.recovered")),
-    *(f"supervisor:channel.receive.{kind}" for kind in ("depths", "controls", "cancels", "ready", "forked", "exited")),
+    *(
+        f"supervisor:channel.receive.{kind}"
+        for kind in ("depths", "controls", "cancels", "ready", "forked", "exited", "swept")
+    ),
     *(f"maintainer:channel.{way}" for way in ("receive.death", "send.ack", "send.recovered", "send.depths")),
     *(f"maintainer:channel.send.{kind}" for kind in ("controls", "cancels")),
     *(f"template:channel.{way}" for way in ("receive.fork", "send.ready", "send.forked", "send.exited")),

@@ -40,7 +40,7 @@ def claim(job: int) -> Claim:
 
 
 def a_run(job: int) -> ConcurrentRun:
-    return ConcurrentRun(claim(job), 0.0, 0.0, 10.0, 50)
+    return ConcurrentRun(claim(job), 0.0, 0.0, 10.0, 50, CANCEL_GRACE)
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:

@@ -14,6 +14,7 @@ from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Sett
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.trial import Trial
 
 SAMPLE = """\
 database = "sqlite:///./jobs.db"     # relative to this file
@@ -108,6 +109,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 command=(),
                 min_workers=2,
                 max_workers=2,
+                spares=0,
                 jobs_per_worker=1,
                 scale_down_delay=30.0,
                 idle_timeout=300.0,
@@ -123,6 +125,8 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 batch_cost="",
                 batch_budget=None,
                 timeout=120.0,
+                cancel_grace=5.0,
+                kill_grace=5.0,
                 startup_timeout=300.0,
                 shutdown_grace=30.0,
                 heartbeat_timeout=60.0,
@@ -144,6 +148,8 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 retry_failed_every=0.0,
                 retry_failed_times=3,
                 middleware=(),
+                warmup=None,
+                canary=None,
                 options={},
             )
         },
@@ -157,6 +163,13 @@ def test_the_values_of_the_sample_are_the_defaults(toml: Path) -> None:
 
     assert short.pools["tag"] == documented
     assert short.database == f"sqlite:///{Path.cwd()}/jobs.db"
+
+
+def test_a_canary_is_for_the_pool_s_only_type(toml: Path) -> None:
+    text = f'{POOL}[pools.tag.canary]\npayload = {{ path = "a.png" }}\nexpect = ["cat"]\ntolerance = 0.5\n'
+    pool = loaded(toml, text).pools["tag"]
+    assert pool.canary == Trial("tag", '{"path":"a.png"}', '["cat"]', 0.5)
+    assert pool.warmup is None
 
 
 def test_a_pool_takes_the_type_of_its_name_if_it_lists_none(toml: Path) -> None:

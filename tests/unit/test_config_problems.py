@@ -452,3 +452,26 @@ def test_a_folder_in_the_file_s_place_is_named_as_one(toml: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"^supervisor.toml: it cannot be read: Is a directory$"):
         load(toml)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "warmup = {}",
+            "pools.tag.warmup.payload: is missing; write the payload with which the handler is to be called",
+        ),
+        (
+            'types = ["a", "b"]\ncanary = { payload = 1 }',
+            "pools.tag.canary.type: is missing; the pool takes a, b",
+        ),
+        ('canary = { payload = 1, type = "b" }', "pools.tag.canary.type: the pool does not take b, only tag"),
+        ("canary = { payload = 1, tolerance = -1 }", "pools.tag.canary.tolerance: must be at least 0.0, not -1"),
+        ("warmup = { payload = 1, expect = 2 }", "pools.tag.warmup.expect: unknown key"),
+        ("spares = -1", "pools.tag.spares: must be at least 0, not -1"),
+        ('kill_grace = "soon"', "pools.tag.kill_grace: 'soon' is not a duration"),
+    ],
+)
+def test_what_is_wrong_with_spares_and_trials(toml: Path, text: str, problem: str) -> None:
+    [found] = problems(toml, f"{POOL}{text}\n")
+    assert problem in found

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
-from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing
+from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
@@ -165,3 +165,133 @@ def test_the_limit_of_a_size_beyond_the_configured_one() -> None:
     assert limit.seen(30, 1, 3, 11.0).most == 27
     assert limit.seen(2, 2, 3, 11.0).most == 3
     assert limit.seen(38, 0, 3, 70.0) == Beyond()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target", "roof", "measured", "expected"),
+    [
+        (1, 1, None, True, 1),
+        (2, 4, None, True, 2),
+        (1, 0, None, True, 0),  # a pool at zero gives its memory back
+        (2, 3, 4, True, 1),  # workers come before spares
+        (2, 4, 4, True, 0),
+        (2, 5, 4, True, 0),
+        (1, 1, None, False, 0),
+    ],
+)
+def test_how_many_spares_are_kept(wanted: int, target: int, roof: int | None, measured: bool, expected: int) -> None:
+    assert spares_kept(wanted, target, roof, measured=measured) == expected
+
+
+def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> list[WorkerProcess]:
+    """Workers that are set up and wait, one on each of these devices."""
+    crew.settings = crew.settings._replace(spares=spares)
+    crew.pool.settings, crew.pool.target = crew.settings, target
+    workers = [crew.ask(device=device) for device in devices]
+    for worker in workers:
+        worker.stage = Stage.READY
+        worker.slot.state(State.SPARE)
+    return workers
+
+
+def serve(crew: Crew) -> list[WorkerProcess]:
+    """Let spares take over the free places."""
+    chosen = []
+    while (spare := crew.pool.workers.next_to_serve(crew.pool.target)) is not None:
+        spare.serve()
+        chosen.append(spare)
+    return chosen
+
+
+def test_no_more_workers_serve_than_the_target_allows(crew: Crew) -> None:
+    first, second, third = with_spares(crew, "0", "1", "0", target=2)
+    assert serve(crew) == [first, second]
+    assert [worker.slot.requests.serve_requested for worker in (first, second, third)] == [True, True, False]
+    assert serve(crew) == []
+
+
+@pytest.mark.fault(97)
+def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(crew: Crew) -> None:
+    first, second = with_spares(crew, "0", "1")
+    assert serve(crew) == [first]
+    first.drain()
+    assert serve(crew) == []
+    first.end(1.0)
+    assert serve(crew) == []
+    crew.lose(first)
+    crew.pool.workers.unswept[first.incarnation] = cast("Any", None)
+    assert serve(crew) == []
+    crew.pool.workers.unswept.clear()
+    assert serve(crew) == [second]
+
+
+def test_a_swept_worker_has_left_its_place_before_its_end_is_reported(crew: Crew) -> None:
+    first, second = with_spares(crew, "0", "1")
+    serve(crew)
+    first.swept = True  # the kernel has not told us yet
+    assert serve(crew) == []
+    first.end(1.0)
+    assert serve(crew) == [second]
+
+
+def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
+    old, new = with_spares(crew, "0", "1")
+    old.stale = "reload"
+    assert serve(crew) == [new]
+    new.end(1.0)
+    new.swept = True
+    assert serve(crew) == [old]
+
+
+def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
+    first, second, third, fourth = with_spares(crew, "0", "0", "1", "1", target=2, spares=2)
+    assert serve(crew) == [first, third]
+    first.end(1.0)
+    first.swept = True
+    assert serve(crew) == [second]
+    assert not fourth.serving
+
+
+def test_at_the_start_a_device_is_not_passed_over_because_its_worker_is_slower(crew: Crew) -> None:
+    first, second, third = with_spares(crew, "0", "0", "1", target=2)
+    third.stage = Stage.FORKED
+    assert serve(crew) == [first]
+    third.stage = Stage.READY
+    assert serve(crew) == [third]
+    # But the successor of a worker that has ended is not waited for.
+    third.stage, third.asked_at = Stage.FORKED, 60.0
+    third.serving = False
+    assert serve(crew) == [second]
+
+
+def test_surplus_workers_and_surplus_spares_leave_separately(crew: Crew) -> None:
+    workers = with_spares(crew, "0", "1", "0", "1", target=3)
+    serving = serve(crew)
+    [spare] = [worker for worker in workers if worker not in serving]
+    for worker in serving:
+        worker.slot.state(State.BUSY)
+    crew.pool.fixed = crew.pool.target = 1
+    assert set(crew.pool.to_drain()) < set(serving)
+    assert len(crew.pool.to_drain()) == 2
+    crew.pool.target, crew.pool.fixed = 3, 3
+    assert crew.pool.to_drain() == []
+    crew.pool.settings = crew.pool.settings._replace(spares=0)
+    assert crew.pool.to_drain() == [spare]
+
+
+def test_spares_are_no_workers_that_the_load_needs(crew: Crew) -> None:
+    with_spares(crew, "0", "1", target=1)
+    serve(crew)
+    assert crew.pool.desired == 2
+    assert crew.pool.workers.working(1) == 1
+    assert crew.pool.missing(0.0, unproven=False) == Missing(0, 0)
+
+
+def test_a_budget_counts_spares(crew: Crew) -> None:
+    with_spares(crew, "0", target=1)
+    crew.pool.settings = crew.pool.settings._replace(memory_budget=250 << 20)
+    assert crew.pool.desired == 1  # none before the first one has been measured
+    crew.pool.largest_worker, crew.pool.roof = 100 << 20, 2
+    assert crew.pool.desired == 2
+    crew.pool.target = 2
+    assert crew.pool.desired == 2

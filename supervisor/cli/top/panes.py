@@ -99,7 +99,7 @@ def _pool(pool: PoolView, several: bool) -> Row:
         cells=(
             pool.name,
             *_host(pool.host, several),
-            f"{pool.size}/{pool.target}",
+            f"{pool.size}/{pool.target}" + (f" +{pool.spares}" if pool.spares_wanted else ""),
             pool.due_shown,
             span(pool.oldest_age),
             f"{pool.rate:.3g}/s",

@@ -17,7 +17,7 @@ _INOTIFY = Path("/proc/sys/fs/inotify")
 
 
 def limits(settings: Settings, inotify: Path = _INOTIFY) -> list[Finding]:
-    workers = sum(pool.max_workers for pool in settings.pools.values())
+    workers = sum(pool.max_workers + pool.spares for pool in settings.pools.values())
     found = [*_descriptors(workers), *_processes(workers), *_inotify(inotify)]
     if workers > MOST_WORKERS:
         fact = f"the pools may have {workers} workers, but a supervisor can have at most {MOST_WORKERS}"

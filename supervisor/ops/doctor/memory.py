@@ -38,7 +38,7 @@ def memory(settings: Settings) -> Finding:
 
 def need(pool: PoolSettings) -> int | None:
     """Bytes of the pool at its largest size; None if it has no limit."""
-    most = pool.max_workers * pool.max_memory if pool.max_memory is not None else None
+    most = (pool.max_workers + pool.spares) * pool.max_memory if pool.max_memory is not None else None
     if pool.memory_budget is None:
         return most
     return pool.memory_budget if most is None else min(most, pool.memory_budget)

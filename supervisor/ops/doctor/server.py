@@ -104,7 +104,8 @@ def _leases(found: list[Seen]) -> Iterator[Finding]:
 def _connections(server: ServerState, found: list[Seen]) -> Iterator[Finding]:
     """Programs that enqueue come on top."""
     pools = [pool for one in found if one.alive is not False for pool in (one.status or {}).get("pools", {}).values()]
-    workers = sum(size for pool in pools if isinstance(size := pool.get("max_workers"), int))
+    sizes = [pool.get(key) for pool in pools for key in ("max_workers", "spares_wanted")]
+    workers = sum(size for size in sizes if isinstance(size, int))
     most = _OF_A_SUPERVISOR * len(found) + _OF_A_WORKER * workers
     fact = f"{server.connections} of {server.max_connections} in use; the running supervisors need {most} at most"
     if server.pooled:

@@ -8,7 +8,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.job import Claim
-from supervisor.domain.liveness import CANCEL_GRACE
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel
@@ -32,6 +31,7 @@ class ConcurrentRun:
     __slots__ = (
         "_permit",
         "_thread_permit",
+        "cancel_grace",
         "cancelled_at",
         "claim",
         "ctx",
@@ -56,7 +56,9 @@ class ConcurrentRun:
     settlement: Settlement
     on_loop: bool
 
-    def __init__(self, claim: Claim, started: float, started_at: float, limit: float, together: int) -> None:
+    def __init__(
+        self, claim: Claim, started: float, started_at: float, limit: float, together: int, grace: float
+    ) -> None:
         self.claim = claim
         self.started = started
         self.started_at = started_at
@@ -64,6 +66,7 @@ class ConcurrentRun:
         self.deadline = started + limit
         self.together = together  # the number of jobs that may run while this one does
         self.cancelled_at = 0.0
+        self.cancel_grace = grace  # seconds from then until it is interrupted
         self.stopped_for = Cancel.NONE
         self.task: Task[None] | None = None
         self.thread = self.waits_in = 0  # the thread, until it is interrupted, and always
@@ -76,7 +79,7 @@ class ConcurrentRun:
     @property
     def must_end(self) -> float:
         """When it is interrupted."""
-        return min(self.deadline, self.cancelled_at + CANCEL_GRACE) if self.cancelled_at else self.deadline
+        return min(self.deadline, self.cancelled_at + self.cancel_grace) if self.cancelled_at else self.deadline
 
     def take_permit(self) -> bool:
         """Whether the caller may interrupt it on the loop, or end it there: the first one may."""

@@ -149,7 +149,9 @@ class ConcurrentRunner:
         now, at, alone, new = monotonic(), self.executor.clock(), not self.runs, []
         self._doubtful = doubtful and alone
         for claim in claims:
-            run = ConcurrentRun(claim, now, at, self.pool.timeout_of(claim.type), together(claim))
+            run = ConcurrentRun(
+                claim, now, at, self.pool.timeout_of(claim.type), together(claim), self.pool.cancel_grace
+            )
             run.ctx = self.executor.context(claim, RunBoard(self.board, run, self.show, self._told))
             run.on_loop = self.handler.is_async(claim.type)
             self.logs.begin(run, alone=alone)

@@ -1,0 +1,34 @@
+"""What some words of a slot stand for."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class State(IntEnum):
+    FREE = 0
+    STARTING = 1
+    IDLE = 2
+    BUSY = 3
+    DRAINING = 4
+    LEFT = 5  # exited as intended
+    BROKEN = 6  # could not be set up; the text says why
+    SPARE = 7  # set up; it takes no job until the supervisor lets it
+
+
+class RecycleReason(IntEnum):
+    """Why a worker asks for a successor."""
+
+    NOT = 0
+    OLD = 1  # near max_jobs_per_worker
+    LARGE = 2  # over max_memory
+    LEAKY = 3  # many descriptors stay open after its jobs
+    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
+
+
+class Cancel(IntEnum):
+    """Why a running job is asked to stop."""
+
+    NONE = 0
+    REQUESTED = 1  # it was cancelled
+    TIMEOUT = 2  # it has exceeded its time limit

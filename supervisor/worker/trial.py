@@ -1,0 +1,54 @@
+"""Calls the handler in a worker's set-up, before it takes jobs: to warm it up, and to see if its results are right."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+from supervisor.domain.intake import encode
+from supervisor.domain.job import Claim
+from supervisor.domain.trial import Trial
+from supervisor.system.forkmark import Mark
+from supervisor.worker import forked
+from supervisor.worker.context import RUN_ENDED
+from supervisor.worker.executor import Executor, decoded
+from supervisor.worker.loader import Handler, HandlerError
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+
+def try_out(executor: Executor, pool: PoolSettings, mark: Mark, *, unproven: bool) -> None:
+    """The pool's warm-up and, of code that is `unproven`, its canary. Raises HandlerError if the handler fails, or
+    returns what is not expected.
+    """
+    if pool.warmup is not None:
+        _try(executor, pool.warmup, "warmup", mark)
+    if pool.canary is not None and unproven:
+        _try(executor, pool.canary, "canary", mark)
+
+
+def _try(executor: Executor, trial: Trial, name: str, mark: Mark) -> None:
+    """Call it as for a job, with the id 0 and without middleware. What it enqueues is dropped."""
+    claim = Claim(job_id=0, token=0, type=trial.type, payload=trial.payload, attempt=1, max_attempts=None, crashes=0)
+    ctx, handler = executor.context(claim), executor.handler
+    shared = None
+    if isinstance(handler, Handler):  # there are no runs yet that its event loop could be shared with
+        shared, handler.on_shared_loop = handler.on_shared_loop, None
+    try:
+        value = handler.handle(decoded(trial.payload), ctx)
+        if not mark[0]:
+            forked.end()
+        result = None if value is None else encode("result", value)
+    except Exception as error:
+        if not mark[0]:
+            forked.end(error)
+        traceback.print_exc()
+        raise HandlerError(f"{name} failed: {type(error).__name__}: {error}") from None
+    finally:
+        ctx._board = RUN_ENDED
+        if isinstance(handler, Handler):
+            handler.on_shared_loop = shared
+        handler.changes = None  # what a set-up leaves in the process is what jobs find there
+    if why := trial.mismatch(result):
+        raise HandlerError(f"{name} failed: {why}")
