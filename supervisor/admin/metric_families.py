@@ -29,6 +29,7 @@ def metric_families(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
     types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
     labels = _labels(types, numbers)
     yield from _supervisors(overview)
+    yield from _memory(overview)
     yield from _jobs(types, labels, _unhandled(overview))
     yield from _runs(numbers, labels)
     yield from _pools(overview)
@@ -66,6 +67,29 @@ def _supervisors(overview: Overview) -> Iterator[Metric]:
     workers = Counter({_host(view.host): 0 for view in living})
     workers.update(_host(worker.host) for worker in overview.workers)
     yield _by("supervisor_host_workers", "Worker processes of a host.", "host", workers)
+
+
+def _memory(overview: Overview) -> Iterator[Metric]:
+    """The budgets. Devices are told by their ids, the machine by none."""
+    budgets: Counter[tuple[str, str]] = Counter()
+    used: Counter[str] = Counter()
+    on_devices: Counter[tuple[str, str]] = Counter()
+    for view in overview.supervisors:
+        if view.alive is False or view.memory is None:
+            continue
+        host = _host(view.host)
+        budgets[host, ""] += view.memory.budget
+        for device in view.memory.devices:
+            budgets[host, str(json_safe(device.name))] += device.budget
+            on_devices[host, str(json_safe(device.name))] += device.used
+        used.update({str(json_safe(name)): size for name, size in view.memory.pools.items()})
+        used["(templates)"] += view.memory.templates
+    about = 'Memory that all pools of a host may use together; the `device` is "" for that of the machine.'
+    yield _by("supervisor_memory_budget_bytes", about, ("host", "device"), budgets)
+    about = "Memory that counts towards the budget, by pool; templates, which pools share, are (templates)."
+    yield _by("supervisor_memory_used_bytes", about, "pool", used)
+    about = "Memory of a device that counts towards its budget."
+    yield _by("supervisor_device_memory_used_bytes", about, ("host", "device"), on_devices)
 
 
 def _host(name: str) -> str:

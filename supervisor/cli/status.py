@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from supervisor.cli.tables import NOTHING, activity, span
 from supervisor.domain.duration import human_size
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, SupervisorView
+    from supervisor.ops.views import MemoryView, Overview, SupervisorView
 
 _COUNTED = (
     "done, failed (with quarantined): jobs in the table",
@@ -62,6 +62,19 @@ def _supervisors(overview: Overview) -> None:
     for supervisor in overview.supervisors:
         if supervisor.admin is not None and not supervisor.admin.problem:
             line(f"admin process at {supervisor.admin.listen}")
+        for told in () if supervisor.memory is None else memory_lines(supervisor.memory):
+            line(told)
+
+
+def memory_lines(memory: MemoryView) -> Iterator[str]:
+    """The budgets of the configuration, and what uses them."""
+    if memory.stated:
+        used = sorted(memory.pools.items(), key=lambda pair: -pair[1])
+        shares = [f"{name} {human_size(size)}" for name, size in [*used, ("templates", memory.templates)] if size]
+        users = f": {', '.join(shares)}" if shares else ""
+        yield f"memory: {human_size(memory.used)} of {human_size(memory.budget)}{users}"
+    for device in memory.devices:
+        yield f"memory of device {device.name}: {human_size(device.used)} of {human_size(device.budget)}"
 
 
 def _gone(overview: Overview) -> None:

@@ -14,6 +14,7 @@ from supervisor.config import database as addresses
 from supervisor.config.alerts import alerts
 from supervisor.config.checking import Checked, checked
 from supervisor.config.hosts import own_host, runs_on
+from supervisor.config.machine import machine
 from supervisor.config.pools import build
 from supervisor.config.problems import Report, shown
 from supervisor.config.programs import report_missing
@@ -73,7 +74,19 @@ def survey(path: Path, database: str | None) -> Survey:
     listening = _listen_database(raw, report) if database is None else None  # which is that of the file's database
     vacuum = _vacuum(raw, report)
     settings = Settings(
-        path.absolute(), folder, url, pools, retention, log, planned, raised, interface, partition, listening, vacuum
+        path.absolute(),
+        folder,
+        url,
+        pools,
+        retention,
+        log,
+        planned,
+        raised,
+        interface,
+        partition,
+        listening,
+        vacuum,
+        machine(raw, pools.values(), report),
     )
     return Survey(settings, report, str(path), text, override)
 

@@ -34,6 +34,15 @@ class LogSettings(NamedTuple):
     level: Literal["debug", "info", "warning", "error"]
 
 
+class MachineSettings(NamedTuple):
+    """The memory that all pools share, in bytes: the machine's and that of devices."""
+
+    memory: int | None = None  # None: what the machine or the control group has, less a reserve
+    min_residency: float = 30.0
+    max_wait: float = 60.0
+    devices: Mapping[str, int] = {}
+
+
 class AdminSettings(NamedTuple):
     """The admin process. `listen` is `host:port` or `unix:/absolute/path`; paths are absolute.
 
@@ -157,6 +166,7 @@ class Settings(NamedTuple):
     on_partition: Literal["finish", "stop"] = "finish"  # what happens to running jobs when the lease cannot be renewed
     listen_database: str | None = None  # a URL of the same database without a pooler, for notifications
     vacuum: bool = True  # of our tables on a server, where autovacuum comes too late
+    machine: MachineSettings = MachineSettings()
 
     @property
     def max_waiting(self) -> dict[str, int]:

@@ -348,13 +348,27 @@ class AdminTable(Table):
     allow_remote = Key(boolean, False)
 
 
+class MachineTable(Table):
+    """`[machine]`: the memory that all pools share."""
+
+    memory = Key[int | None](_memory, None)
+    min_residency = Key(duration, 30.0)
+    max_wait = Key(duration, 60.0)
+
+
+class DeviceTable(Table):
+    """`[devices.NAME]`: the memory of one of the pools' `gpus`."""
+
+    memory = Key[int | None](_memory, None)
+
+
 class LogTable(Table):
     format = Key[Any](one_of("auto", "json", "console"), "auto")
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
 _ALONE = ("database", "listen_database", "on_partition", "vacuum")
-TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention", "admin", "log")
+TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention", "machine", "devices", "admin", "log")
 """The keys of the file itself."""
 
 HOMES = {
@@ -366,6 +380,7 @@ HOMES = {
     **dict.fromkeys(ScheduleTable.keys, "[[schedules]]"),
     **dict.fromkeys(AlertTable.keys.keys() - ScheduleTable.keys, "[[alerts]]"),
     **dict.fromkeys(RetentionTable.keys, "[retention]"),
+    **dict.fromkeys(MachineTable.keys, "[machine]"),
     **dict.fromkeys(AdminTable.keys, "[admin]"),
     **dict.fromkeys(LogTable.keys, "[log]"),
     **dict.fromkeys(_ALONE, "the file itself, above its first [table]"),

@@ -37,6 +37,7 @@ from supervisor.ops.views import (
     WorkerView,
     finite,
     largest,
+    memory_view,
     paused_on_hosts,
     schedules_of,
     server_of,
@@ -263,6 +264,7 @@ def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
         log_lost=lost if isinstance(lost := supervisor_status.get("log_lost"), int) else 0,
         lease_left=None if seen.lease is None else finite(seen.lease.left),
         drained=record.host in drained,
+        memory=memory_view(supervisor_status.get("memory")),
     )
 
 

@@ -138,6 +138,32 @@ class DutyView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemoryView:
+    """The memory of a device, in bytes: what pools may use of it, and what they use."""
+
+    name: str
+    budget: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """The memory that the pools of a supervisor share, in bytes. `stated` is it in the configuration; otherwise the
+    budget follows from the machine. `pools` is what each uses, `templates` what is used for all of them together.
+    """
+
+    budget: int
+    stated: bool
+    pools: dict[str, int]
+    templates: int
+    devices: list[DeviceMemoryView]
+
+    @property
+    def used(self) -> int:
+        return sum(self.pools.values()) + self.templates
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorView:
     """One supervisor of the registry. `alive` is None if this machine cannot tell. If it is not `visible`, its
     scoreboard cannot be read and it has posted nothing, and its pools and workers are unknown.
@@ -146,6 +172,7 @@ class SupervisorView:
     operators have drained its host.
 
     `duties` are the failing duties of its maintainer, `log_lost` the bytes of its log that could not be written.
+    `memory` is None if it has not posted it.
     """
 
     id: str
@@ -164,6 +191,7 @@ class SupervisorView:
     log_lost: int = 0
     lease_left: float | None = None
     drained: bool = False
+    memory: MemoryView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +249,16 @@ class ScheduleView:
     def late(self) -> float:
         """For how many seconds it should have fired."""
         return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
+
+
+def memory_view(news: Any) -> MemoryView | None:
+    """From what it has posted."""
+    try:
+        devices = [DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()]
+        pools = {text_of(name): int(used) for name, used in news["pools"].items()}
+        return MemoryView(int(news["budget"]), bool(news["stated"]), pools, int(news["templates"]), devices)
+    except (TypeError, LookupError, ValueError, AttributeError):
+        return None
 
 
 def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
+from supervisor.domain.memory import Grant
+from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept
 from supervisor.supervision.failures import STALE, Failures
@@ -46,8 +49,15 @@ class Pool:
     roof: int | None = None
     rate: float = 0.0
     largest_worker: int = 0  # bytes; the largest ever measured
+    largest_on_device: int | None = None  # None: not measured
+    metered: bool = False  # the memory of every worker is measured
+    due: int = 0  # and not taken by a worker, as far as is known
+    busy: int = 0
+    residency: Residency = Residency()
+    grant: Grant | None = None  # of the memory that all pools share; None: there is enough for all
 
     def __post_init__(self) -> None:
+        self._places: Counter[str] = Counter()  # where more workers may start, by device
         self._needed_at = self._shrunk_at = self._rated_at = 0.0
         self._finished = 0
 
@@ -58,7 +68,7 @@ class Pool:
     def reconfigure(self, settings: PoolSettings) -> None:
         """Apply a reload: workers with new code or another model may differ in size, and old failures do not count."""
         self.settings = settings
-        self.largest_worker = 0
+        self.largest_worker, self.largest_on_device = 0, None
         self.failures.reloaded()
         self.untried = True
 
@@ -93,7 +103,17 @@ class Pool:
             wanted = wanted._replace(old=0)
         if self._is_beyond:
             wanted = wanted._replace(new=min(wanted.new, max(0, MOST_STARTING - counts.starting)))
+        if self.grant is not None:
+            room = self._places.total()
+            wanted = Missing(new := min(wanted.new, room), min(wanted.old, room - new))
         return failures.allow(wanted, now)
+
+    def next_device(self, name: str) -> str | None:
+        """The device for a new worker."""
+        gpus = [gpu for gpu in self.settings.gpus if self.grant is None or self._places[gpu]]
+        device = self.workers.next_device(name, gpus or self.settings.gpus, self.desired)
+        self._places[device or ""] -= 1
+        return device
 
     @property
     def _is_beyond(self) -> bool:
@@ -105,6 +125,8 @@ class Pool:
             return [worker for worker in self.workers.stale() if is_idle(worker)]
         counts = self.workers.counts(self.desired)
         found: Leaving = leaving(counts, self.roof, fixed=self.fixed is not None or self.closing)
+        if self.grant is not None and (evicted := self._evicted(self.grant)):
+            return evicted
         # Spares first: nobody has to wait for them.
         stale = sorted(self.workers.stale(), key=lambda worker: worker.serving)
         if not stale and not any(found):
@@ -117,6 +139,25 @@ class Pool:
         anyone = largest if self.fixed is None else [*idle, *(w for w in youngest if w not in idle)]
         chosen = [*far_over, *stale[: found.stale], *idle[: found.idle], *anyone[: found.anyone]]
         return list(dict.fromkeys(chosen))
+
+    def _evicted(self, grant: Grant) -> list[WorkerProcess]:
+        """Those for which there is no memory: on each device, stale ones first, then idle ones, the youngest first."""
+        if grant.crowded and not any(worker.leaving for worker in self.workers.living()):
+            return self.workers.stale()[:1]
+        chosen = []
+        for device, keep in grant.keep.items():
+            there = [w for w in self.workers.living() if not w.leaving and (w.device or "") == device]
+            if len(there) > keep:
+                there.sort(key=lambda worker: (not worker.stale, not is_idle(worker), -worker.asked_at))
+                chosen += there[: len(there) - keep]
+        return chosen
+
+    def take(self, grant: Grant | None) -> None:
+        """Keep to the memory that it has been given; None: there is enough for all."""
+        self.grant = grant
+        self._places = Counter() if grant is None else Counter(grant.start)
+        if grant is not None and self.target > grant.most:
+            self.target, self.reason = grant.most, grant.reason
 
     @property
     def next_try(self) -> float | None:
@@ -142,10 +183,11 @@ class Pool:
         starting = [slot for slot in slots if slot.state is State.STARTING] if self._is_beyond else []
         refused = sum(NO_CONNECTION in slot.text for slot in starting)
         self.beyond = self.beyond.seen(sum(w.is_ready for w in living), refused, s.max_workers, now)
+        self.due, self.busy = still_due(self.waiting.due, self.waiting.at, taken, places), len(taken)
         decision = decide(
             Load(
-                due=still_due(self.waiting.due, self.waiting.at, taken, places),
-                busy=len(taken),
+                due=self.due,
+                busy=self.busy,
                 size=self.workers.working(self._spares),
                 target=self.target,
                 now=now,
@@ -184,7 +226,7 @@ class Pool:
     def _learn_ready(self, worker: WorkerProcess) -> None:
         self.failures.ready(worker)
         self.untried = self.untried and worker.template.superseded
-        if self.settings.memory_budget is not None:
+        if self.metered or self.settings.memory_budget is not None:
             self.measure(worker)  # starting more workers depends on it
 
     def measure(self, worker: WorkerProcess) -> None:

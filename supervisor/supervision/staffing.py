@@ -82,7 +82,7 @@ class Staffing:
             pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
-        device = pool.workers.next_device(name, pool.settings.gpus, pool.desired)
+        device = pool.next_device(name)
         number, slot = self.slots.take(incarnation, name)
         settings, cautious = template.spec.pools[pool.name], pool.failures.suspicion.cautious
         worker = WorkerProcess(name, incarnation, number, slot, settings, template, now, device, cautious)

@@ -22,8 +22,11 @@ from supervisor.supervision import exit_reason
 from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
 from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
+from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.ends import Ends
+from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
+from supervisor.supervision.memory_arbiter import MemoryArbiter
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.reload import ReloadOutcome
 from supervisor.supervision.slots import Slots
@@ -33,7 +36,7 @@ from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import cancel, watch
 from supervisor.supervision.worker_output import Outputs
-from supervisor.system import kernel, lifeline, signals
+from supervisor.system import kernel, lifeline, memory_limit, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -87,6 +90,13 @@ class Supervisor:
         supervised = (self._maintainer, self._admin)
         self._ends = Ends(self._pools, self._templates, self._reactor, self._client, supervised)
         self._staffing = Staffing(self._pools, self._templates, slots, self._outputs, self._ends, self._reactor)
+        self._arbiter = MemoryArbiter(
+            self._pools,
+            self._templates,
+            KnownSizes(self.engine.database.folder),
+            DeviceMeter(),
+            pressure_file=memory_limit.pressure_file(),
+        )
         self._reloads: int | None = None
         self._stopping = Stopping()
         self._next_tick = 0.0
@@ -162,6 +172,7 @@ class Supervisor:
     def _make_pools(self, settings: Settings) -> None:
         for name in self._pools.configure(settings.pools):
             self._templates.forget(name)
+        self._arbiter.configure(settings.machine)
 
     def _orders(self) -> Orders:
         return orders_of(self.settings, self.record, self._pools, burst=self.burst is not None)
@@ -242,6 +253,7 @@ class Supervisor:
                 pool.measure_rate(now)
             self._ends.look_around(now)
             self._staffing.look_around(now)
+            self._arbiter.look_around(now)
             self._outputs.tell_dropped(now)
             self._health.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
             self._heed_gate()
@@ -267,11 +279,15 @@ class Supervisor:
         if not self._client.recovered or self._stopping.why:
             return
         now = time.monotonic()
-        for pool in list(self._pools.values()):
+        targets = {pool.name: pool.target for pool in self._pools.values()}
+        for pool in self._pools.values():
             for worker in pool.notice_progress():
                 self._templates.prove(worker)
-            before = pool.target
+                self._arbiter.learn(worker)
             pool.decide(now)
+        self._arbiter.divide(now)
+        for pool in list(self._pools.values()):
+            before = targets[pool.name]
             if pool.target != before:
                 self._ticking = True  # news for `status`
                 self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
@@ -297,6 +313,7 @@ class Supervisor:
                 "log_lost": self._outlet.lost,
                 "templates": self._templates.pids(),
                 "pools": self._pools.status(now),
+                "memory": self._arbiter.status(),
                 "reload": self._reload_outcome(now),
             }
             self.board.post(status)

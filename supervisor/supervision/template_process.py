@@ -54,6 +54,7 @@ class TemplateProcess:
         self.ended = False  # known before its channel says so
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
+        self.memory = 0  # bytes, with what its workers share with it; 0: not measured
         self._tried_out: dict[str, float] = {}  # pools that wait only for its image, and since when
 
         def become(channel: Channel) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human
@@ -122,6 +122,13 @@ class Templates:
             if template.idle_since is None:
                 continue
             if template.retired or (now - template.idle_since > patience and not (template.superseded and wanted)):
+                template.dismiss()
+
+    def put_aside(self, pools: Container[str], workers: Iterable[WorkerProcess]) -> None:
+        """End the templates of these pools that have no workers: others need the memory."""
+        used = {worker.template for worker in workers}
+        for template in self._templates:
+            if template not in used and not template.retired and any(name in pools for name in template.spec.pools):
                 template.dismiss()
 
     def stuck(self, now: float) -> list[TemplateProcess]:

@@ -103,7 +103,7 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
     """
     slot, memory = worker.slot.read(), worker.memory
     limit = pool.settings.max_memory
-    limited = limit is not None or pool.settings.memory_budget is not None
+    limited = limit is not None or pool.metered or pool.settings.memory_budget is not None
     grown = False
     if limited and (slot.job or slot.done != memory.done):
         resident = kernel.resident_of_family(worker.pid)

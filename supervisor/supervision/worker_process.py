@@ -37,6 +37,7 @@ class Memory:
     """The last measurement of a worker and its child processes; bytes, and monotonic seconds."""
 
     unique: int = 0
+    on_device: int = 0
     resident: int = 0
     done: int = -1
     measured_at: float = 0.0

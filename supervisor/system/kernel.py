@@ -135,15 +135,26 @@ def _text(file: Path) -> str:
 
 def memory_of(pid: int) -> int:
     """The unique set size in bytes, which ending the process would free; 0 if it is gone or unknown."""
-    unique = 0
+    return _memory(pid).unique
+
+
+class _Memory(NamedTuple):
+    unique: int = 0  # bytes that nobody else has
+    proportional: int = 0  # the same, with its part of what is shared
+
+
+def _memory(pid: int) -> _Memory:
+    unique = proportional = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
             name, _, rest = line.partition(":")
             if name in ("Private_Clean", "Private_Dirty"):
                 unique += int(rest.split()[0]) * 1024
+            elif name == "Pss":
+                proportional = int(rest.split()[0]) * 1024
     except (OSError, ValueError):
-        return 0
-    return unique
+        return _Memory()
+    return _Memory(unique, proportional)
 
 
 def is_stopped(pid: int) -> bool:
@@ -154,6 +165,12 @@ def is_stopped(pid: int) -> bool:
 def memory_of_family(pid: int) -> int:
     """The same for a process and all its descendants: what ending them together would free."""
     return sum(memory_of(member) for member in family(pid))
+
+
+def memory_shared_with_children(pid: int) -> int:
+    """Bytes of a process that has forked others, with what these share with it, without what is theirs alone."""
+    own, *others = [_memory(member) for member in family(pid)]
+    return own.proportional + sum(other.proportional - other.unique for other in others)
 
 
 def gather_pages(seconds: float) -> int:

@@ -145,6 +145,8 @@ KEYS: list[tuple[str, type[Table]]] = [
     ("schedules", shape.ScheduleTable),
     ("alerts", shape.AlertTable),
     ("retention", shape.RetentionTable),
+    ("machine", shape.MachineTable),
+    ("device", shape.DeviceTable),
     ("log", shape.LogTable),
 ]
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.duration import human_size
 from supervisor.ops.diagnosis import Finding, good, note, warning
-
-_CGROUPS = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60  # cgroup version 1 writes a number near 2^63 for no limit
+from supervisor.system.memory_limit import available
 
 
 def memory(settings: Settings) -> Finding:
-    import psutil
-
-    total = limit(psutil.virtual_memory().total, _own_cgroups(), _CGROUPS)
+    total = available()
     needs = {pool.name: need(pool) for pool in settings.pools.values()}
     wanted = sum(most for most in needs.values() if most is not None)
     unlimited = [name for name, most in needs.items() if most is None]
@@ -42,43 +35,3 @@ def need(pool: PoolSettings) -> int | None:
     if pool.memory_budget is None:
         return most
     return pool.memory_budget if most is None else min(most, pool.memory_budget)
-
-
-def limit(total: int, cgroups: str, root: Path) -> int:
-    """Bytes that may be used: the minimum of the machine's total and the limits of our cgroup and its parents.
-
-    `cgroups` is the text of /proc/self/cgroup, `root` where they are mounted.
-    """
-    return min((total, *(found for file in _files(cgroups, root) if (found := _number(file)) is not None)))
-
-
-def _files(cgroups: str, root: Path) -> Iterator[Path]:
-    for line in cgroups.splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers == "":  # version 2
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        place = base / path.lstrip("/")
-        # In a container the path may be the host's; what is mounted is the container's own.
-        while place != base:
-            yield place / name
-            place = place.parent
-        yield base / name
-
-
-def _number(file: Path) -> int | None:
-    try:
-        text = file.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() and int(text) < _UNLIMITED else None
-
-
-def _own_cgroups() -> str:
-    try:
-        return Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -1,0 +1,333 @@
+"""Which pools may have how many workers, when all of them share the memory of one machine and of its devices.
+
+One pure function, `arbitrate`, over all pools. It gives memory in this order: first workers of pools with waiting
+jobs, the longest waiting first; more workers for pools that have some; workers without a job. A first worker may take
+the place of idle workers, those idle for longest first, and once its pool has waited for `max_wait`, also that of
+workers with jobs. Nobody is put aside within `min_residency` of its load, so no pool is loaded more often than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from supervisor.domain.duration import human
+from supervisor.domain.memory import MACHINE, Demand, Grant, Need, Patience, Template, by_resource, of_bytes, per_worker
+from supervisor.domain.memory_ledger import Bytes, Ledger
+from supervisor.domain.text import shortened
+
+
+def arbitrate(
+    demands: Sequence[Demand],
+    budgets: Mapping[str, int],
+    templates: Mapping[str, Template],
+    patience: Patience,
+    now: float,
+    *,
+    pressed: bool = False,
+    relieve: bool = False,
+) -> dict[str, Grant]:
+    """What each pool gets of the `budgets` in bytes: MACHINE's and those of devices.
+
+    `pressed`: the kernel is short of memory, so only pools without workers get some; `relieve`: one idle worker leaves.
+    """
+    division = _Division(demands, budgets, templates, patience, now)
+    if relieve:
+        division.relieve()
+    division.shed()
+    shares = division.shares
+    for share in sorted((one for one in shares if one.needs_its_first), key=lambda one: one.urgency(now)):
+        division.load(share)
+    if not pressed:
+        busy = [one for one in shares if one.demand.due and one.size]
+        division.grow(sorted(busy, key=lambda one: -one.demand.oldest_wait))
+        division.fill([one for one in shares if not one.demand.due])
+        division.replace()
+    return {share.demand.name: share.grant() for share in shares}
+
+
+@dataclass(eq=False)
+class _Share:
+    """What one pool has been given so far."""
+
+    demand: Demand
+    keep: dict[str, int]
+    start: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    aside: bool = False
+    crowded: bool = False
+
+    @property
+    def kept(self) -> int:
+        return sum(self.keep.values())
+
+    @property
+    def size(self) -> int:
+        return self.kept + sum(self.start.values())
+
+    @property
+    def needs_its_first(self) -> bool:
+        """A pool whose last worker has died keeps its place for the next one."""
+        return self.demand.wanted > 0 and not self.size and (self.demand.due > 0 or self.demand.resident)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.demand.due or self.demand.busy)
+
+    def waited(self, now: float) -> float:
+        """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
+        d = self.demand
+        return d.oldest_wait if d.absent_since is None else min(d.oldest_wait, now - d.absent_since)
+
+    def urgency(self, now: float) -> tuple[bool, float]:
+        return not self.demand.resident, -self.waited(now)
+
+    def used(self, resource: str) -> int:
+        crews = self.demand.crews
+        if resource == MACHINE:
+            return sum(crew.used for crew in crews.values())
+        return crews[resource].on_device if resource in crews else 0
+
+    def grant(self) -> Grant:
+        return Grant(self.keep, self.start, self.reason, self.aside, self.crowded)
+
+
+class _Step(NamedTuple):
+    """One worker fewer of a pool on a device, or a template without workers (None), and the bytes that this frees."""
+
+    share: _Share
+    device: str | None
+    frees: Bytes
+
+
+class _Division:
+    """Who gives and who gets. What others have been given so far is in the ledger."""
+
+    def __init__(
+        self,
+        demands: Sequence[Demand],
+        budgets: Mapping[str, int],
+        templates: Mapping[str, Template],
+        patience: Patience,
+        now: float,
+    ) -> None:
+        self.shares = [_Share(d, {device: crew.staying for device, crew in d.crews.items()}) for d in demands]
+        self._ledger = Ledger(demands, budgets, templates)
+        self._templates = templates
+        self._patience = patience
+        self._now = now
+        unmeasured = (one.demand.name for one in self.shares if one.demand.need is None and one.kept)
+        self._measuring = next(unmeasured, "")
+        self._guess = max((d.need.worker for d in demands if d.need is not None), default=0)
+        self._mates: dict[str, list[_Share]] = {}
+        for share in self.shares:
+            self._mates.setdefault(share.demand.image, []).append(share)
+
+    # Who gives
+
+    def relieve(self) -> None:
+        """The youngest idle worker leaves."""
+        found = [one for one in self.shares if one.demand.youngest_idle is not None and one.kept]
+        if found:
+            share = max(found, key=lambda one: one.demand.youngest_idle or 0.0)
+            device = max(share.keep, key=lambda name: share.keep[name])
+            self._apply(self._worker_step(share, device), "this machine is short of memory")
+
+    def shed(self) -> None:
+        """Workers have grown over the budget: idle ones leave; else all but one; of several pools, the latest."""
+        while over := self._ledger.over():
+            step = next(self._sheddable(over[0]), None)
+            if step is None:
+                return
+            self._apply(step, f"no {_name_of(over[0])} is left: {self._users(over[0])}")
+
+    def _sheddable(self, resource: str) -> Iterator[_Step]:
+        for share in sorted((one for one in self.shares if one.idle), key=_least_recently_used):
+            yield from self._steps(share, {resource})
+        busy = [one for one in self.shares if any(True for _ in self._steps(one, {resource}))]
+        for share in sorted(busy, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0))):
+            if share.kept > 1 or len(busy) > 1:  # the last worker goes on, however large it is
+                yield from self._steps(share, {resource})
+
+    def _make_room(self, claimant: _Share, cost: Bytes, *, starving: bool) -> bool:
+        """Let others leave until there will be room. Returns False if that is not possible now; then nobody leaves."""
+        taken: list[_Step] = []
+        why = f"put aside for {claimant.demand.name}"
+        for victim in self._victims(claimant, starving=starving):
+            while lacking := self._ledger.lacking(cost):
+                step = next(self._steps(victim, lacking), None)
+                if step is None:
+                    break
+                taken.append(self._apply(step, why))
+        enough = self._ledger.will_fit(cost)
+        victims = dict.fromkeys(step.share for step in taken)
+        for victim in victims:  # the first ones need not leave if a later one suffices
+            own = [step for step in taken if step.share is victim]
+            for step in reversed(own):
+                self._undo(step)
+            if enough and not self._ledger.will_fit(cost):
+                for step in own:
+                    self._apply(step, why)
+        return enough
+
+    def _victims(self, claimant: _Share, *, starving: bool) -> list[_Share]:
+        """Idle pools, the one idle for longest first; for a starving claimant also the others, the first loaded first."""
+        others = [one for one in self.shares if one is not claimant and self._now >= self._stays_until(one)]
+        busy = [one for one in others if not one.idle] if starving else []
+        return [
+            *sorted((one for one in others if one.idle), key=_least_recently_used),
+            *sorted(busy, key=lambda one: one.demand.loaded_at or 0.0),
+        ]
+
+    def _stays_until(self, share: _Share) -> float:
+        loaded = share.demand.loaded_at
+        return -math.inf if loaded is None else loaded + self._patience.min_residency
+
+    def _steps(self, share: _Share, resources: Iterable[str]) -> Iterator[_Step]:
+        """What the pool can give up next of these resources."""
+        if share.kept:
+            for device, workers in share.keep.items():
+                step = self._worker_step(share, device)
+                if workers and any(step.frees.get(name, 0.0) > 0 for name in resources):
+                    yield step
+        elif MACHINE in resources and (freed := self._template_bytes(share)):
+            yield _Step(share, None, {MACHINE: freed})
+
+    def _worker_step(self, share: _Share, device: str) -> _Step:
+        frees = per_worker(device, share.demand.crews[device])
+        if share.kept == 1:
+            frees[MACHINE] += self._template_bytes(share)
+        return _Step(share, device, frees)
+
+    def _template_bytes(self, share: _Share) -> int:
+        """What ends with the pool's last worker: nothing if others use its template or it has been told to end."""
+        template = self._templates.get(share.demand.image, Template())
+        mates = self._mates[share.demand.image]
+        in_use = bool(share.start) or any(one.size for one in mates if one is not share)
+        return 0 if in_use or template.ending or any(one.aside for one in mates) else template.used
+
+    def _apply(self, step: _Step, why: str) -> _Step:
+        share = step.share
+        if step.device is not None:
+            share.keep[step.device] -= 1
+        share.aside, share.reason = not share.size, why
+        self._ledger.expect(step.frees)
+        return step
+
+    def _undo(self, step: _Step) -> None:
+        share = step.share
+        if step.device is not None:
+            share.keep[step.device] += 1
+        share.aside, share.reason = False, ""
+        self._ledger.expect(step.frees, -1)
+
+    # Who gets
+
+    def load(self, share: _Share) -> None:
+        """The first worker of a pool that has none."""
+        if share.demand.need is None and self._measuring:
+            share.reason = f"waits until the size of {self._measuring} has been measured"
+            return
+        device, cost = self._next(share)
+        if self._ledger.fits_now(cost):
+            self._start(share, device, cost)
+            return
+        starving = share.waited(self._now) >= self._patience.max_wait
+        may_claim = share.demand.resident or self._now >= self._stays_until(share)
+        room = self._ledger.will_fit(cost) or (may_claim and self._make_room(share, cost, starving=starving))
+        share.reason = self._why_waits(share, cost)
+        if room or starving or share.demand.resident:
+            self._ledger.take(self._ledger.capped(cost))  # nobody else gets it meanwhile
+
+    def grow(self, shares: Sequence[_Share]) -> None:
+        """More workers for pools with waiting jobs, one each in turn."""
+        hungry = list(shares)
+        while hungry:
+            hungry = [one for one in hungry if one.size < one.demand.wanted and self._add(one, evict=True)]
+
+    def fill(self, shares: Sequence[_Share]) -> None:
+        """Workers without a job, where there is room."""
+        for share in shares:
+            while share.size < share.demand.wanted and self._add(share, evict=False):
+                pass
+
+    def replace(self) -> None:
+        """A successor starts before its predecessor leaves, if there is room for both."""
+        for share in self.shares:
+            if share.demand.replacing and share.kept and share.kept == share.size:
+                device, cost = self._next(share)
+                share.crowded = not self._ledger.fits_now(cost)
+                if not share.crowded:
+                    self._start(share, device, cost)
+
+    def _add(self, share: _Share, *, evict: bool) -> bool:
+        """One more worker. Returns False if it cannot start now."""
+        if share.demand.need is None and (share.size or self._measuring):
+            share.reason = share.reason or f"memory: measuring the first worker of {self._measuring}"
+            return False
+        device, cost = self._next(share)
+        if self._ledger.fits_now(cost):
+            self._start(share, device, cost)
+            return True
+        room = self._ledger.will_fit(cost) or (evict and self._make_room(share, cost, starving=False))
+        share.reason = share.reason or self._why_waits(share, cost)
+        if room:
+            self._ledger.take(self._ledger.capped(cost))
+        return False
+
+    def _start(self, share: _Share, device: str, cost: Bytes) -> None:
+        if share.demand.need is None:
+            self._measuring = share.demand.name
+        share.start[device] = share.start.get(device, 0) + 1
+        self._ledger.take(cost)
+
+    def _next(self, share: _Share) -> tuple[str, dict[str, float]]:
+        """The device for one more worker of the pool, and the bytes that it costs."""
+        need = share.demand.need or Need(self._guess)
+        template = self._templates.get(share.demand.image, Template())
+        loaded = template.used and not template.ending
+        started = any(one.start for one in self._mates[share.demand.image])
+        machine = need.worker + (0 if loaded or started else need.template)
+
+        def rank(device: str) -> tuple[bool, bool, int]:
+            cost, workers = by_resource(device, machine, need.device), share.keep[device] + share.start.get(device, 0)
+            return not self._ledger.fits_now(cost), not self._ledger.will_fit(cost), workers
+
+        device = min(share.demand.crews, key=rank)
+        return device, by_resource(device, machine, need.device)
+
+    # Reasons
+
+    def _why_waits(self, share: _Share, cost: Bytes) -> str:
+        resource = min(self._ledger.missing_now(cost), default=MACHINE)
+        told = f"waits for {_name_of(resource)}: {self._users(resource)}"
+        if self._ledger.coming[resource]:
+            return f"{told}; a part of that is being freed"
+        impatient = self._now + self._patience.max_wait - share.waited(self._now)
+        times = [
+            max(self._stays_until(one), self._stays_until(share), self._now if one.idle else impatient)
+            for one in self.shares
+            if one is not share and any(True for _ in self._steps(one, {resource}))
+        ]
+        if not times or share.size:
+            return told
+        who = "" if sum(one.used(resource) > 0 for one in self.shares) == 1 else "one of them "
+        return f"{told} and {who}may be stopped in {human(max(0, math.ceil(min(times) - self._now)))}"
+
+    def _users(self, resource: str) -> str:
+        """`caption uses 3.1 of 6 GiB`."""
+        used = {one.demand.name: one.used(resource) for one in self.shares}
+        names = [name for name, value in sorted(used.items(), key=lambda pair: -pair[1]) if value]
+        total = sum(used.values()) + (sum(one.used for one in self._templates.values()) if resource == MACHINE else 0)
+        who = shortened(", ".join(names), 100) or "templates"
+        return f"{who} {'uses' if len(names) == 1 else 'use'} {of_bytes(total, self._ledger.budgets[resource])}"
+
+
+def _name_of(resource: str) -> str:
+    return "memory" if resource == MACHINE else f"memory of device {resource}"
+
+
+def _least_recently_used(share: _Share) -> float:
+    return share.demand.idle_since or 0.0

@@ -1,0 +1,97 @@
+"""Memory that pools share: what each asks for, what it gets, and the bytes between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MACHINE = ""
+"""The machine's own memory among the budgets; the others are those of devices."""
+
+
+class Patience(NamedTuple):
+    """Seconds: how long a pool keeps its memory at least, and how long another one's oldest job waits at most."""
+
+    min_residency: float
+    max_wait: float
+
+
+class Need(NamedTuple):
+    """Bytes: of one more worker, of the template once for all of them, and of a worker on its device."""
+
+    worker: int
+    template: int = 0
+    device: int = 0
+
+
+class Crew(NamedTuple):
+    """The workers of a pool on one device. `used` and `on_device` are the bytes of all of them."""
+
+    staying: int = 0
+    leaving: int = 0
+    used: int = 0
+    on_device: int = 0
+
+
+class Template(NamedTuple):
+    """The templates of one image: bytes, and whether they have been told to end."""
+
+    used: int = 0
+    ending: bool = False
+
+
+class Demand(NamedTuple):
+    """What one pool asks for. Times are monotonic seconds.
+
+    `crews` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
+    measured. Pools with the same `image` share a template. `loaded_at` is when it last got its first worker, `absent_since`
+    when it lost its last one; `resident`: it has not been put aside since. `replacing`: a worker is to be replaced.
+    """
+
+    name: str
+    wanted: int
+    need: Need | None
+    crews: Mapping[str, Crew]
+    image: str = ""
+    due: int = 0
+    busy: int = 0
+    oldest_wait: float = 0.0
+    idle_since: float | None = None
+    youngest_idle: float | None = None
+    loaded_at: float | None = None
+    absent_since: float | None = None
+    resident: bool = False
+    replacing: bool = False
+
+
+class Grant(NamedTuple):
+    """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
+
+    `aside`: its template must end, too. `crowded`: a worker must leave before its successor starts.
+    """
+
+    keep: Mapping[str, int]
+    start: Mapping[str, int]
+    reason: str = ""
+    aside: bool = False
+    crowded: bool = False
+
+    @property
+    def most(self) -> int:
+        return sum(self.keep.values()) + sum(self.start.values())
+
+
+def by_resource(device: str, machine: float, on_device: float) -> dict[str, float]:
+    return {MACHINE: machine} | ({device: on_device} if device != MACHINE else {})
+
+
+def per_worker(device: str, crew: Crew) -> dict[str, float]:
+    """What the end of one worker frees, as if all were alike."""
+    workers = max(1, crew.staying + crew.leaving)
+    return by_resource(device, crew.used / workers, crew.on_device / workers)
+
+
+def of_bytes(used: float, budget: int) -> str:
+    """`3.1 of 6 GiB`."""
+    unit, scale = ("GiB", 1 << 30) if budget >= 1 << 30 else ("MiB", 1 << 20)
+    return f"{used / scale:.1f}".removesuffix(".0") + f" of {budget / scale:.1f}".removesuffix(".0") + f" {unit}"

@@ -1,0 +1,36 @@
+"""Since when a pool has its place in memory, and since when it is idle or without one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from supervisor.domain.memory import Grant
+
+
+class Residency(NamedTuple):
+    """Times are monotonic seconds. `resident`: it has workers, or is to have them again after their deaths."""
+
+    resident: bool = False
+    loaded_at: float | None = None
+    absent_since: float | None = None
+    idle_since: float | None = None
+
+    def seen(self, now: float, *, wanted: int, staying: int, idle: bool) -> Residency:
+        """Before a decision: `wanted` workers by scaling alone, `staying` ones that have not been told to leave."""
+        idle_since = (now if self.idle_since is None else self.idle_since) if idle else None
+        found = self._replace(idle_since=idle_since)
+        if staying and not found.resident:
+            return found._loaded(now)
+        return found._absent(now) if found.resident and not (staying or wanted) else found
+
+    def decided(self, now: float, grant: Grant) -> Residency:
+        """After it."""
+        if grant.aside and self.resident:
+            return self._absent(now)
+        return self._loaded(now) if any(grant.start.values()) and not self.resident else self
+
+    def _loaded(self, now: float) -> Residency:
+        return self._replace(resident=True, loaded_at=now)
+
+    def _absent(self, now: float) -> Residency:
+        return self._replace(resident=False, absent_since=now)

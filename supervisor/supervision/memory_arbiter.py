@@ -1,0 +1,243 @@
+"""Divides the memory of the machine and of devices between the pools, with the measurements of their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.settings import MachineSettings
+from supervisor.domain.arbiter import arbitrate
+from supervisor.domain.memory import MACHINE, Crew, Demand, Need, Patience, Template
+from supervisor.domain.residency import Residency
+from supervisor.supervision.device_memory import DeviceMeter
+from supervisor.supervision.known_sizes import KnownSizes
+from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool_workers import is_idle
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.templates import Templates
+from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.system import kernel, memory_limit
+from supervisor.telemetry import events
+
+_RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
+_HIGH = 5.0  # percent of the time that all processes wait for memory
+_RELIEF_EVERY = 10.0  # seconds; the kernel's average covers as many
+
+
+class MemoryArbiter:
+    """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic seconds.
+
+    `pressure_file` is the kernel's account of its lack of memory, None if there is none.
+    """
+
+    def __init__(
+        self,
+        pools: Pools,
+        templates: Templates,
+        sizes: KnownSizes,
+        meter: DeviceMeter,
+        *,
+        pressure_file: Path | None = None,
+    ) -> None:
+        self._pools = pools
+        self._templates = templates
+        self._sizes = sizes
+        self._meter = meter
+        self._pressure_file = pressure_file
+        self._log = events(process="supervisor")
+        self._machine = MachineSettings()
+        self._budgets: dict[str, int] = {}
+        self._images: dict[str, str] = {}
+        self._scarce = False
+        self._pressed_until = self._relieved_at = 0.0
+        self._relieve = self._dividing = False
+
+    def configure(self, machine: MachineSettings) -> None:
+        """Apply the configuration, after that of the pools."""
+        self._machine = machine
+        memory = machine.memory or int(memory_limit.available() * (1 - _RESERVE))
+        self._budgets = {MACHINE: memory, **machine.devices}
+        self._images = {name: min(self._pools.sharing(pool), default=name) for name, pool in self._pools.items()}
+        self._look_again()
+
+    # What is measured
+
+    def learn(self, worker: WorkerProcess) -> None:
+        """A worker has been set up."""
+        pool, template = self._pools[worker.pool], worker.template
+        if not template.memory:
+            template.memory = kernel.memory_shared_with_children(template.pid)
+        self._meter.look(self._devices_of(pool))
+        self._note(pool)
+        self._look_again()
+
+    def look_around(self, now: float) -> None:
+        """Once a tick."""
+        for worker in self._meter.take(self._pools.running()):
+            pool = self._pools[worker.pool]
+            pool.largest_on_device = max(pool.largest_on_device or 0, worker.memory.on_device)
+            self._note(pool)
+        self._meter.repeat({name for pool in self._pools.values() if pool.busy for name in self._devices_of(pool)}, now)
+        self._sizes.save()
+        self._look_again()
+        self._feel_pressure(now)
+
+    def _note(self, pool: Pool) -> None:
+        if self._is_measured(pool):
+            self._sizes.learn(pool.settings, self._measured(pool))
+
+    def _is_measured(self, pool: Pool) -> bool:
+        on_device = pool.largest_on_device is not None or not self._devices_of(pool) or self._meter.broken
+        return pool.largest_worker > 0 and on_device
+
+    def _devices_of(self, pool: Pool) -> set[str]:
+        return self._machine.devices.keys() & set(pool.settings.gpus)
+
+    def _measured(self, pool: Pool) -> Need:
+        image = self._images[pool.name]
+        shared = max((t.memory for t in self._templates if self._image_of(t.spec.pools) == image), default=0)
+        known = self._sizes.of(pool.settings)
+        return Need(pool.largest_worker, shared or (known.template if known else 0), pool.largest_on_device or 0)
+
+    def _need(self, pool: Pool) -> Need | None:
+        """Measured in this run, else before; None if neither and the budget is stated."""
+        if self._is_measured(pool):
+            return self._measured(pool)
+        known = self._sizes.of(pool.settings)
+        if known is not None:
+            return known
+        return None if self._machine.memory or self._devices_of(pool) else Need(pool.largest_worker)
+
+    def _look_again(self) -> None:
+        """Whether there may be too little for all pools at their largest."""
+        most = dict.fromkeys(self._budgets, 0)
+        images: dict[str, int] = {}
+        unknown = False
+        for name, pool in self._pools.items():
+            need = self._need(pool)
+            unknown = unknown or need is None
+            need = need or Need(0)
+            workers = max(pool.settings.max_workers, pool.fixed or 0, len(pool.workers)) + 1  # one may be replaced
+            most[MACHINE] += workers * need.worker
+            for device in self._devices_of(pool):
+                most[device] += workers * need.device
+            image = self._images.get(name, name)
+            images[image] = max(images.get(image, 0), need.template)
+        most[MACHINE] += sum(images.values())
+        self._scarce = unknown or any(most[name] > budget for name, budget in self._budgets.items())
+        for pool in self._pools.values():
+            pool.metered = self._scarce or not pool.largest_worker
+
+    def _feel_pressure(self, now: float) -> None:
+        if self._pressure_file is None or memory_limit.pressure(self._pressure_file) < _HIGH:
+            return
+        self._pressed_until = now + self._machine.min_residency
+        if now - self._relieved_at >= _RELIEF_EVERY:
+            self._relieve = True
+
+    # What is decided
+
+    def divide(self, now: float) -> None:
+        """Give each pool its share, after it has decided what it wants."""
+        pressed = now < self._pressed_until
+        if not (self._scarce or pressed):
+            self._give_way()
+            return
+        self._dividing = True
+        demands = [self._demand(pool, now) for pool in self._pools.values()]
+        templates = self._loaded_templates()
+        patience = Patience(self._machine.min_residency, self._machine.max_wait)
+        grants = arbitrate(
+            demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve
+        )
+        if self._relieve:
+            self._relieve, self._relieved_at = False, now
+        aside = set()
+        for demand in demands:
+            pool, grant = self._pools[demand.name], grants[demand.name]
+            pool.residency = pool.residency.decided(now, grant)
+            pool.take(None if self._backs_off(pool, now) else grant)
+            if grant.aside:
+                aside.add(pool.name)
+        if aside:
+            self._templates.put_aside(aside, self._pools.workers())
+
+    def _give_way(self) -> None:
+        """There is enough for all again."""
+        if self._dividing:
+            self._dividing = False
+            for pool in self._pools.values():
+                pool.residency = Residency()
+                pool.take(None)
+
+    def _demand(self, pool: Pool, now: float) -> Demand:
+        living = pool.workers.living()
+        staying = [worker for worker in living if not worker.leaving]
+        wanted = 0 if self._backs_off(pool, now) else pool.target
+        idle = not (pool.due or pool.busy)
+        found = pool.residency = pool.residency.seen(now, wanted=wanted, staying=len(staying), idle=idle)
+        need = self._need(pool)
+        waiting = pool.waiting
+        return Demand(
+            pool.name,
+            wanted,
+            need,
+            {device: _crew(device, living, need or Need(0)) for device in pool.settings.gpus or ("",)},
+            self._images.get(pool.name, pool.name),
+            pool.due,
+            pool.busy,
+            waiting.oldest_age + now - waiting.at if pool.due else 0.0,
+            found.idle_since,
+            max((worker.asked_at for worker in staying if is_idle(worker)), default=None),
+            found.loaded_at,
+            found.absent_since,
+            found.resident,
+            replacing=any(worker.stale for worker in staying),
+        )
+
+    @staticmethod
+    def _backs_off(pool: Pool, now: float) -> bool:
+        """It starts nobody now, so it needs no memory."""
+        return not pool.workers.living() and pool.next_try is not None and pool.next_try > now
+
+    def _loaded_templates(self) -> dict[str, Template]:
+        found: dict[str, Template] = {}
+        for template in self._templates:
+            image = self._image_of(template.spec.pools)
+            before = found.get(image, Template(0, ending=True))
+            found[image] = Template(before.used + template.memory, before.ending and template.retired)
+        return found
+
+    def _image_of(self, pools: Mapping[str, Any]) -> str:
+        return next((self._images[name] for name in pools if name in self._images), next(iter(pools)))
+
+    def status(self) -> dict[str, Any]:
+        """For `status`: bytes used by each pool, by templates and on each device, as far as they are measured."""
+        crews = {
+            name: {d: _crew(d, pool.workers.living(), self._need(pool) or Need(0)) for d in pool.settings.gpus or ("",)}
+            for name, pool in self._pools.items()
+        }
+        devices = {
+            device: {
+                "budget": budget,
+                "used": sum(found[device].on_device for found in crews.values() if device in found),
+            }
+            for device, budget in self._machine.devices.items()
+        }
+        return {
+            "budget": self._budgets[MACHINE],
+            "stated": self._machine.memory is not None,
+            "pools": {name: sum(crew.used for crew in found.values()) for name, found in crews.items()},
+            "templates": sum(template.memory for template in self._templates),
+            "devices": devices,
+        }
+
+
+def _crew(device: str, living: list[WorkerProcess], need: Need) -> Crew:
+    """The workers on one device. What has not been measured yet counts as it is expected."""
+    there = [worker for worker in living if (worker.device or "") == device]
+    leaving = sum(worker.leaving for worker in there)
+    used = sum(worker.memory.unique or need.worker for worker in there)
+    on_device = sum(worker.memory.on_device or need.device for worker in there) if device else 0
+    return Crew(len(there) - leaving, leaving, used, on_device)

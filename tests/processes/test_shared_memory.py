@@ -1,0 +1,262 @@
+"""Pools that share the memory of a machine and of devices: what does not fit at once runs in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+MIB = 1 << 20
+POOLS = ("caption", "embed", "tag")
+# On a device, the worker writes what it uses there to a file, which the stand-in for nvidia-smi reads.
+MODELS = """
+import os, time
+from ledger import record
+
+class Model:
+    def setup(self, ctx):
+        with open("loads", "a") as file:
+            file.write(f"{ctx.options['name']} {time.monotonic()}\\n")
+        self.model = b"m" * (ctx.options["mib"] << 20)
+        if ctx.device is not None:
+            with open(f"on-device/{os.getpid()}", "w") as file:
+                file.write(f"{os.getpid()}, {ctx.options['on_device']}\\n")
+    def handle(self, payload, ctx):
+        record("start", ctx)
+        if payload.get("mib"):
+            self.more = b"m" * (payload["mib"] << 20)
+        time.sleep(payload.get("seconds", 0.02))
+        record("end", ctx)
+        return os.getpid()
+"""
+SMI = """#!/bin/sh
+for file in FOLDER/on-device/*; do
+  [ -d "/proc/${file##*/}" ] && cat "$file"
+done
+exit 0
+"""
+
+
+def pools(mib: int = 60, low: int = 1, high: int = 1, **more: str) -> str:
+    return "".join(
+        f'[pools.{name}]\nhandler = "jobs:Model"\nmin_workers = {low}\nmax_workers = {high}\n'
+        f'options = {{ mib = {mib}, name = "{name}", on_device = 6000 }}\n'
+        + "".join(f"{key} = {value}\n" for key, value in more.items())
+        for name in POOLS
+    )
+
+
+def machine(memory: str, min_residency: float = 1.0, max_wait: float = 3.0) -> str:
+    return f'[machine]\nmemory = "{memory}"\nmin_residency = "{min_residency}s"\nmax_wait = "{max_wait}s"\n'
+
+
+def loads(site: Site) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in POOLS}
+    for line in (site.folder / "loads").read_text().splitlines():
+        name, at = line.split()
+        found[name].append(float(at))
+    return found
+
+
+def sizes(site: Site) -> Path:
+    return site.folder / "app.db-supervisor" / "sizes.json"
+
+
+def settled(site: Site, jobs: list[int], patience: float = 60.0) -> None:
+    for job in jobs:
+        assert site.done(job, patience).status == "done"
+        assert site.job(job).crashes == 0
+
+
+class Peak:
+    """The most pools that had workers at the same time, whenever it was looked at."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.most = 0
+
+    def look(self) -> bool:
+        living = {slot.name.rpartition("-")[0] for slot in self.site.workers() if slot.state != 0}
+        self.most = max(self.most, len(living))
+        return True
+
+
+def in_bursts(site: Site, rounds: int = 2, each: int = 12) -> tuple[list[int], Peak]:
+    """Jobs by type, one type after another, so that each burst meets a full budget."""
+    peak, jobs = Peak(site), []
+    for _ in range(rounds):
+        for name in POOLS:
+            burst = site.queue.enqueue_many(name, [{}] * each)
+            wait_for(lambda last=burst[-1]: peak.look() and site.job(last).status == "done", name, 60)
+            jobs += burst
+    return jobs, peak
+
+
+def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite) -> None:
+    site = make_site(pools() + machine("170MiB"), MODELS)
+    supervisor = site.start()
+
+    jobs, peak = in_bursts(site)
+
+    settled(site, jobs)
+    assert peak.most <= 2
+    assert site.supervisor_status(supervisor)["memory"]["budget"] == 170 * MIB
+    for name, at in loads(site).items():
+        assert all(later - earlier >= 1.0 for earlier, later in zip(at, at[1:], strict=False)), (name, at)
+    assert not site.event("worker_died")
+    assert re.search(r"^memory: \d+MiB of 170MiB: ", site.command("status").stdout, re.M)
+    assert any(re.search(r"put aside for (caption|embed|tag)", e.get("why", "")) for e in site.events())
+
+
+def test_the_same_without_a_budget_has_all_three_at_once(make_site: MakeSite) -> None:
+    site = make_site(pools(), MODELS)
+    supervisor = site.start()
+
+    jobs, _ = in_bursts(site, rounds=1)
+
+    settled(site, jobs)
+    assert {name: len(at) for name, at in loads(site).items()} == dict.fromkeys(POOLS, 1)
+    assert not site.supervisor_status(supervisor)["memory"]["stated"]
+    assert not re.search(r"^memory: ", site.command("status").stdout, re.M)
+
+
+def test_the_loaded_pools_go_on_until_another_has_waited_for_max_wait(make_site: MakeSite) -> None:
+    site = make_site(pools() + machine("170MiB", max_wait=2.0), MODELS)
+    supervisor = site.start()
+    wait_for(lambda: len(site.workers()) == 2 and sizes(site).exists(), "two of them")
+    loaded = {slot.name.rpartition("-")[0] for slot in site.workers()}
+    [other] = set(POOLS) - loaded
+    for name in loaded:
+        site.queue.enqueue_many(name, [{"seconds": 0.05}] * 200)
+
+    asked, job = time.monotonic(), site.queue.enqueue(other)
+
+    def why() -> str:
+        return str(site.supervisor_status(supervisor)["pools"][other]["why"])
+
+    wait_for(lambda: "waits for memory" in why() and "may be stopped in" in why(), "the reason")
+    settled(site, [job])
+    assert time.monotonic() - asked >= 1.9
+
+
+def test_sizes_are_remembered_so_that_the_next_start_measures_none(make_site: MakeSite) -> None:
+    site = make_site(pools(low=0) + machine("170MiB"), MODELS)
+    supervisor = site.start()
+    jobs, _ = in_bursts(site, rounds=1, each=2)
+    settled(site, jobs)
+    wait_for(lambda: len(json.loads(sizes(site).read_text())["pools"]) == 3, "the sizes")
+    assert site.stop(supervisor) == 0
+    known = json.loads(sizes(site).read_text())["pools"]
+    assert all(60 * MIB <= one["worker"] < 80 * MIB for one in known.values())
+
+    site.start()
+    settled(site, [job for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 4)])
+    assert not any("measur" in e.get("why", "") for e in site.events() if e.get("event") == "pool_scaled")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"pools": {"tag": {"worker": -1}}}', '{"pools": 3}', "\\0" * 99])
+def test_a_file_of_sizes_that_cannot_be_used_costs_one_line(make_site: MakeSite, content: str) -> None:
+    site = make_site(pools(mib=1) + machine("1GiB"), MODELS)
+    sizes(site).parent.mkdir(exist_ok=True)
+    sizes(site).write_text(content)
+
+    site.start()
+
+    settled(site, [site.queue.enqueue(name) for name in POOLS])
+    assert [e["problem"] for e in site.events() if e.get("event") == "sizes_unknown"] == ["is not as it was written"]
+    wait_for(lambda: "version" in sizes(site).read_text(), "it to be replaced")
+
+
+def test_a_worker_that_has_grown_is_counted_by_what_it_uses_now(make_site: MakeSite) -> None:
+    site = make_site(pools(mib=30) + machine("170MiB"), MODELS)
+    site.start()
+    wait_for(lambda: len(site.workers()) == 3, "all three")
+
+    jobs = site.queue.enqueue_many("tag", [{"mib": 90, "seconds": 0.3}] * 12)
+
+    wait_for(lambda: len(site.workers()) < 3, "another one to leave")
+    settled(site, jobs)
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize("victim", ["worker", "supervisor", "template"])
+def test_turns_go_on_after_a_kill(make_site: MakeSite, victim: str) -> None:
+    site = make_site(pools() + machine("170MiB"), MODELS)
+    supervisor = site.start()
+    jobs = [job for _ in range(2) for name in POOLS for job in site.queue.enqueue_many(name, [{"seconds": 0.1}] * 10)]
+    busy = wait_for(lambda: [slot for slot in site.workers() if slot.job], "a job to run")
+    if victim == "worker":
+        kill(busy[0].pid)
+    elif victim == "template":
+        kill(site.supervisor_status(supervisor)["templates"][0])
+    else:
+        supervisor.kill()
+        supervisor.wait()
+        site.start()
+
+    for job in jobs:
+        site.done(job, 90)
+    wait_for(lambda: len(site.workers()) <= 2, "as many as fit")
+
+
+class TestOnDevices:
+    """Two devices, of which a stand-in for nvidia-smi tells what workers use."""
+
+    @pytest.fixture
+    def site(self, make_site: MakeSite) -> Site:
+        config = pools(mib=1, gpus="[0, 1]") + machine("4GiB")
+        config += '[devices.0]\nmemory = "8GiB"\n[devices.1]\nmemory = "8GiB"\n'
+        site = make_site(config, MODELS)
+        (site.folder / "on-device").mkdir()
+        (site.folder / "bin").mkdir()
+        program = site.folder / "bin" / "nvidia-smi"
+        program.write_text(SMI.replace("FOLDER", str(site.folder)))
+        program.chmod(0o755)
+        return site
+
+    @staticmethod
+    def start(site: Site) -> Any:
+        return site.start(env={**os.environ, "PATH": f"{site.folder / 'bin'}:{os.environ['PATH']}"})
+
+    def test_each_device_takes_one_model_and_the_third_has_its_turn(self, site: Site) -> None:
+        supervisor = self.start(site)
+
+        jobs, peak = in_bursts(site)
+
+        settled(site, jobs)
+        wait_for(lambda: len(json.loads(sizes(site).read_text())["pools"]) == 3, "the sizes")
+        wait_for(lambda: len({slot.name for slot in site.workers()}) == 2, "two of them")
+        used = site.supervisor_status(supervisor)["memory"]["devices"]
+        assert {name: one["used"] for name, one in used.items()} == {"0": 6000 * MIB, "1": 6000 * MIB}
+        assert peak.most <= 2
+        assert site.supervisor_status(supervisor)["memory"]["devices"]["0"]["budget"] == 8 << 30
+        assert not site.event("worker_died")
+        assert "memory of device 0: 5.86GiB of 8GiB" in site.command("status").stdout
+
+    def test_without_the_program_the_budget_is_told_as_not_kept(self, site: Site) -> None:
+        site.start(env={**os.environ, "PATH": "/nowhere"})
+        settled(site, [site.queue.enqueue(name) for name in POOLS])
+        told = wait_for(lambda: site.event("devices_unmeasured"), "a warning")
+        assert told["problem"] == "it is not installed"
+
+
+def test_a_reload_changes_the_budget(make_site: MakeSite) -> None:
+    site = make_site(pools() + machine("1GiB"), MODELS)
+    supervisor = site.start()
+    wait_for(lambda: len(site.workers()) == 3, "all three")
+
+    site.configure(pools() + machine("170MiB"))
+    supervisor.send_signal(signal.SIGHUP)
+
+    wait_for(lambda: site.event("reloaded") and len(site.workers()) == 2, "one to leave")
+    settled(site, [site.queue.enqueue(name) for name in POOLS])

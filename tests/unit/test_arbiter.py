@@ -1,0 +1,368 @@
+"""The arbiter of memory: single decisions, and what holds in every course of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from supervisor.domain.arbiter import arbitrate
+from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Patience, Template
+from supervisor.domain.residency import Residency
+
+PATIENCE = Patience(min_residency=30.0, max_wait=60.0)
+NOW = 1000.0
+
+
+def demand(name: str, workers: int = 0, *, wanted: int = 1, need: int | None = 60, **more: Any) -> Demand:
+    """A pool whose workers use `need` each; `leaving` of them have been told to leave."""
+    leaving, image = more.pop("leaving", 0), more.pop("image", name)
+    crew = Crew(workers - leaving, leaving, workers * (more.pop("used", None) or need or 0))
+    found = Demand(name, wanted, None if need is None else Need(need, more.pop("template", 0)), {"": crew}, image)
+    return found._replace(**more)
+
+
+def idle(name: str, workers: int = 1, *, since: float = 900.0, **more: Any) -> Demand:
+    return demand(name, workers, idle_since=since, loaded_at=more.pop("loaded_at", 100.0), resident=True, **more)
+
+
+def busy(name: str, workers: int = 1, **more: Any) -> Demand:
+    more = {"loaded_at": 100.0, "resident": True, "due": 5, "busy": workers, "oldest_wait": 2.0} | more
+    return demand(name, workers, **more)
+
+
+def waiting(name: str, seconds: float = 1.0, **more: Any) -> Demand:
+    return demand(name, **({"due": 3, "oldest_wait": seconds} | more))
+
+
+def decide(*demands: Demand, budget: int = 130, **more: Any) -> dict[str, Grant]:
+    templates: Mapping[str, Template] = more.pop("templates", {})
+    return arbitrate(demands, {MACHINE: budget} | more.pop("devices", {}), templates, PATIENCE, NOW, **more)
+
+
+def sizes(grants: Mapping[str, Grant]) -> dict[str, int]:
+    return {name: grant.most for name, grant in grants.items()}
+
+
+def test_what_fits_is_granted_without_a_reason() -> None:
+    found = decide(busy("caption", wanted=1), waiting("tag"))
+
+    assert sizes(found) == {"caption": 1, "tag": 1}
+    assert {grant.reason for grant in found.values()} == {""}
+
+
+def test_the_pool_idle_for_longest_is_put_aside_and_nothing_starts_before_its_memory_is_free() -> None:
+    found = decide(idle("caption", since=950.0), idle("embed", since=900.0), waiting("tag"))
+
+    assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
+    assert found["embed"].aside
+    assert found["embed"].reason == "put aside for tag"
+    assert not found["caption"].aside
+
+
+def test_while_it_leaves_nobody_else_is_put_aside() -> None:
+    found = decide(idle("caption"), demand("embed", 1, leaving=1), waiting("tag"))
+
+    assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
+    assert "a part of that is being freed" in found["tag"].reason
+
+
+def test_a_pool_that_was_loaded_just_now_stays_and_the_reason_says_how_long() -> None:
+    gib = 1 << 30
+    found = decide(
+        idle("caption", loaded_at=NOW - 18, need=31 * gib // 10), waiting("tag", need=4 * gib), budget=6 * gib
+    )
+
+    assert sizes(found) == {"caption": 1, "tag": 0}
+    assert found["tag"].reason == "waits for memory: caption uses 3.1 of 6 GiB and may be stopped in 12s"
+
+
+def test_a_loaded_pool_s_jobs_go_first_until_another_has_waited_for_max_wait() -> None:
+    held = decide(busy("caption", 2, wanted=2), waiting("tag", 59.0))
+    assert sizes(held) == {"caption": 2, "tag": 0}
+    assert held["tag"].reason == "waits for memory: caption uses 0 of 0 MiB and may be stopped in 1s"
+
+    freed = decide(busy("caption", 2, wanted=2), waiting("tag", 60.0))
+    assert sizes(freed) == {"caption": 1, "tag": 0}
+    assert not freed["caption"].aside  # one worker fewer suffices
+
+
+def test_only_as_much_leaves_as_is_needed() -> None:
+    found = decide(idle("small", need=20, since=100.0), idle("large", need=100, since=200.0), waiting("tag", need=90))
+
+    assert sizes(found) == {"small": 1, "large": 0, "tag": 0}
+
+
+def test_a_pool_counts_from_when_it_lost_its_place() -> None:
+    """Else a pool with an old backlog would always go before one with a young one."""
+    found = decide(
+        busy("caption", 2, wanted=2),
+        waiting("old", 500.0, absent_since=NOW - 10),
+        waiting("young", 70.0),
+        budget=120,
+    )
+
+    assert found["caption"].reason == "put aside for young"
+
+
+def test_a_pool_without_jobs_keeps_its_minimum_only_where_it_fits() -> None:
+    found = decide(busy("caption", 2, wanted=2), demand("tag", wanted=1))
+
+    assert sizes(found) == {"caption": 2, "tag": 0}
+    assert found["tag"].reason.startswith("waits for memory: caption uses")
+
+
+def test_a_template_without_workers_leaves_first_if_it_is_idle_for_longest() -> None:
+    found = decide(
+        idle("caption", 0, wanted=0, since=10.0),
+        idle("embed"),
+        waiting("tag"),
+        templates={"caption": Template(60)},
+    )
+
+    assert found["caption"].aside
+    assert sizes(found) == {"caption": 0, "embed": 1, "tag": 0}
+
+
+def test_a_template_that_others_use_frees_nothing() -> None:
+    found = decide(
+        idle("caption", need=1, image="both"),
+        busy("embed", need=1, image="both"),
+        waiting("tag", need=60),
+        templates={"both": Template(100)},
+    )
+
+    assert sizes(found) == {"caption": 1, "embed": 1, "tag": 0}
+
+
+def test_workers_that_have_grown_leave_idle_ones_first_and_the_last_one_never() -> None:
+    grown = decide(idle("caption"), busy("tag", used=100))
+    assert sizes(grown) == {"caption": 0, "tag": 1}
+
+    both = decide(busy("caption", used=100), busy("tag", used=100, loaded_at=500.0))
+    assert sizes(both) == {"caption": 1, "tag": 0}
+
+    alone = decide(busy("caption", used=200))
+    assert sizes(alone) == {"caption": 1}
+
+
+def test_what_needs_more_than_everything_runs_alone() -> None:
+    assert sizes(decide(waiting("huge", need=500))) == {"huge": 1}
+    assert sizes(decide(busy("tag", wanted=1), waiting("huge", need=500))) == {"tag": 1, "huge": 0}
+    assert sizes(decide(idle("tag", wanted=0), waiting("huge", need=500))) == {"tag": 0, "huge": 0}
+
+
+def test_sizes_that_are_not_known_are_measured_one_after_another() -> None:
+    first = decide(waiting("caption", 2.0, need=None, wanted=2), waiting("tag", need=None))
+    assert sizes(first) == {"caption": 1, "tag": 0}
+    assert first["tag"].reason == "waits until the size of caption has been measured"
+
+    assert sizes(decide(busy("caption", need=None, wanted=2), waiting("tag", need=None))) == {"caption": 1, "tag": 0}
+
+
+def test_a_dead_worker_s_place_is_kept() -> None:
+    found = decide(
+        demand("caption", 0, resident=True, loaded_at=990.0, due=1, oldest_wait=1.0),
+        waiting("tag", 500.0),
+        budget=100,
+    )
+
+    assert sizes(found) == {"caption": 1, "tag": 0}
+
+
+def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
+    assert decide(busy("caption", wanted=1, replacing=True))["caption"].most == 2
+    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant(
+        {"": 1}, {}, crowded=True
+    )
+
+
+def test_under_pressure_the_youngest_idle_worker_leaves_and_none_starts_without_need() -> None:
+    both = (idle("caption", youngest_idle=500.0), idle("tag", youngest_idle=600.0, wanted=2))
+
+    assert sizes(decide(*both, budget=1000, pressed=True, relieve=True)) == {"caption": 1, "tag": 0}
+    assert sizes(decide(*both, budget=1000, pressed=True)) == {"caption": 1, "tag": 1}
+
+
+def test_each_worker_goes_to_a_device_with_room() -> None:
+    crews = {"0": Crew(1, 0, 1, 8), "1": Crew()}
+    tag = Demand("tag", 3, Need(1, 0, 8), crews, due=9, resident=True, busy=1)
+
+    found = decide(tag, devices={"0": 14, "1": 20}, budget=1000)["tag"]
+
+    assert (found.keep, found.start) == ({"0": 1, "1": 0}, {"1": 2})
+
+
+def test_only_workers_of_a_device_make_room_on_it() -> None:
+    def on(device: str) -> dict[str, Crew]:
+        return {name: Crew(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
+
+    more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
+    first = Demand("first", 1, Need(1, 0, 8), on("0"), "first", idle_since=1.0, **more)
+    second = Demand("second", 1, Need(1, 0, 8), on("1"), "second", idle_since=2.0, **more)
+    tag = Demand("tag", 1, Need(1, 0, 8), {"1": Crew()}, "tag", due=1, oldest_wait=1.0)
+
+    found = decide(first, second, tag, devices={"0": 14, "1": 14}, budget=1000)
+
+    assert sizes(found) == {"first": 1, "second": 0, "tag": 0}
+    assert found["tag"].reason.startswith("waits for memory of device 1: second uses")
+
+
+# Courses of events
+
+
+@dataclass
+class Worker:
+    ready_at: float
+    job_until: float = 0.0
+    leaving: bool = False
+    born: float = 0.0
+
+
+@dataclass
+class Sim:
+    """One pool in a simulation of whole seconds."""
+
+    name: str
+    need: int
+    template: int
+    low: int
+    high: int
+    seconds: int  # of a job
+    arrivals: list[int]
+    workers: list[Worker] = field(default_factory=list)
+    due: list[float] = field(default_factory=list)
+    residency: Residency = Residency()
+    template_loaded: bool = False
+    aside: bool = False
+    loads: list[float] = field(default_factory=list)
+    hungry_since: float | None = None  # jobs wait, and it has no worker
+    hunger: float = 0.0
+
+    def busy(self, now: float) -> int:
+        return sum(worker.job_until > now for worker in self.workers)
+
+    def wanted(self, now: float) -> int:
+        return min(self.high, max(self.low, self.busy(now) + len(self.due)))
+
+    def live(self, now: float) -> None:
+        """What happens in this second without the arbiter."""
+        self.due += [now] * self.arrivals.count(int(now))
+        self.workers = [w for w in self.workers if not (w.leaving and w.job_until <= now)]
+        for worker in self.workers:
+            if self.due and not worker.leaving and worker.ready_at <= now and worker.job_until <= now:
+                self.due.pop(0)
+                worker.job_until = now + self.seconds
+        if self.aside and not self.workers:
+            self.template_loaded = False
+        hungry = self.due and all(worker.leaving for worker in self.workers)
+        self.hungry_since = (now if self.hungry_since is None else self.hungry_since) if hungry else None
+        self.hunger = max(self.hunger, now - (now if self.hungry_since is None else self.hungry_since))
+
+    @property
+    def used(self) -> int:
+        return len(self.workers) * self.need
+
+    def demand(self, now: float) -> Demand:
+        leaving = sum(worker.leaving for worker in self.workers)
+        is_idle = not (self.due or self.busy(now))
+        self.residency = self.residency.seen(
+            now, wanted=self.wanted(now), staying=len(self.workers) - leaving, idle=is_idle
+        )
+        r = self.residency
+        return Demand(
+            self.name,
+            self.wanted(now),
+            Need(self.need, self.template),
+            {"": Crew(len(self.workers) - leaving, leaving, self.used)},
+            self.name,
+            len(self.due),
+            self.busy(now),
+            now - self.due[0] if self.due else 0.0,
+            r.idle_since,
+            loaded_at=r.loaded_at,
+            absent_since=r.absent_since,
+            resident=r.resident,
+        )
+
+    def obey(self, grant: Grant, now: float) -> None:
+        before = self.residency
+        self.residency = before.decided(now, grant)
+        self.aside = grant.aside
+        most = min(self.wanted(now), grant.most) if self.wanted(now) else 0
+        staying = sorted((w for w in self.workers if not w.leaving), key=lambda w: (w.job_until > now, -w.born))
+        forced = len(staying) - grant.keep[""]
+        for place, worker in enumerate(staying):
+            if place < forced or (worker.job_until <= now and place < len(staying) - most):
+                worker.leaving = True
+        starts = min(sum(grant.start.values()), max(0, most - sum(not w.leaving for w in self.workers)))
+        if starts and not self.workers and not (self.template_loaded and not self.aside):
+            self.loads.append(now)
+        for _ in range(starts):
+            self.template_loaded = True
+            self.workers.append(Worker(now + 2, born=now))
+
+
+def used(pools: list[Sim]) -> int:
+    return sum(one.used + one.template * one.template_loaded for one in pools)
+
+
+@some.composite
+def worlds(draw: some.DrawFn) -> tuple[list[Sim], int, Patience]:
+    count = draw(some.integers(2, 4))
+    pools = []
+    for number in range(count):
+        low = draw(some.integers(0, 1))
+        burst = draw(some.lists(some.tuples(some.integers(0, 200), some.integers(1, 20)), max_size=4))
+        pools.append(
+            Sim(
+                name=f"p{number}",
+                need=draw(some.integers(10, 100)),
+                template=draw(some.sampled_from([0, 0, 30])),
+                low=low,
+                high=draw(some.integers(1, 3)),
+                seconds=draw(some.integers(1, 8)),
+                arrivals=[at for at, jobs in burst for _ in range(jobs)],
+            )
+        )
+    least = max(one.need + one.template for one in pools)
+    patience = Patience(draw(some.sampled_from([0.0, 10.0, 30.0])), draw(some.sampled_from([5.0, 40.0])))
+    return pools, draw(some.integers(least, 2 * least)), patience
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds())
+def test_never_over_budget_nobody_starves_and_nobody_is_loaded_twice_within_its_residency(
+    world: tuple[list[Sim], int, Patience],
+) -> None:
+    pools, budget, patience = world
+    quiet_since, before = 0, {}
+    for second in range(3000):
+        now = float(second)
+        for pool in pools:
+            pool.live(now)
+        templates = {one.name: Template(one.template * one.template_loaded) for one in pools}
+        grants = arbitrate([one.demand(now) for one in pools], {MACHINE: budget}, templates, patience, now)
+        for pool in pools:
+            pool.obey(grants[pool.name], now)
+        assert used(pools) <= budget
+        state = {one.name: len(one.workers) for one in pools}
+        active = any(one.due or one.busy(now) or any(at >= second for at in one.arrivals) for one in pools)
+        if active or state != before:
+            quiet_since = second
+        before = state
+        if not active and second - quiet_since > 2 * patience.min_residency + 20:
+            break
+    else:
+        pytest.fail("it never becomes quiet")
+    turn = patience.min_residency + max(one.seconds for one in pools) + 8  # with the start and the end of a worker
+    for pool in pools:
+        assert not pool.due
+        assert pool.hunger <= max(patience) + (len(pools) - 1) * turn
+        gaps = [later - earlier for earlier, later in zip(pool.loads, pool.loads[1:], strict=False)]
+        if pool.low:  # one with min_workers = 0 leaves by itself
+            assert all(gap >= patience.min_residency for gap in gaps)
