@@ -30,22 +30,24 @@ class DeviceMeter:
         self._running: subprocess.Popen[bytes] | None = None
         self._again = False
         self._asked_at = -_EVERY
+        self._asked_for: set[str] = set()  # incarnations of workers that had been set up
 
     def look(self, devices: Collection[str]) -> None:
         """Measure soon, if there is anything to measure."""
         self._again = self._again or bool(devices)
 
-    def repeat(self, devices: Collection[str], now: float) -> None:
-        """Start the program if it is time to: at these devices workers are busy."""
+    def repeat(self, workers: Iterable[WorkerProcess], now: float, *, busy: bool) -> None:
+        """Start the program if it is time to, for these workers; `busy`: some may have grown."""
         if self._running is not None and now - self._asked_at > _PATIENCE:
             self._running.kill()
-        due = self._again or (devices and now - self._asked_at >= _EVERY)
+        due = self._again or (busy and now - self._asked_at >= _EVERY)
         if due and self._running is None and not self.broken:
             self._again, self._asked_at = False, now
+            self._asked_for = {worker.incarnation for worker in workers if worker.is_ready}
             self._start()
 
     def take(self, workers: Iterable[WorkerProcess]) -> list[WorkerProcess]:
-        """Note the answer, if it has come, in the workers that are set up, and return these."""
+        """Note the answer, if it has come, in the workers for which it was asked, and return these."""
         process = self._running
         if process is None or process.poll() is None:  # whoever reaps it first, its end is seen
             return []
@@ -54,7 +56,7 @@ class DeviceMeter:
             answer = pipe.read() or b""
         self._running = None
         used = parsed(answer)
-        ready = [worker for worker in workers if worker.is_ready and worker.device is not None]
+        ready = [worker for worker in workers if worker.incarnation in self._asked_for and worker.device is not None]
         for worker in ready:
             worker.memory.on_device = sum(used.get(member, 0) for member in kernel.family(worker.pid))
         if ready and not any(worker.memory.on_device for worker in ready):

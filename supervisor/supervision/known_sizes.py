@@ -25,12 +25,13 @@ class KnownSizes:
         self._log = events(process="supervisor")
         self._told = False
         self._new: dict[str, dict[str, Any]] = {}
+        self._keys: dict[str, tuple[PoolSettings, str]] = {}
         self._known = self._read()
 
     def of(self, pool: PoolSettings) -> Need | None:
         """What is known from before; None if nothing is."""
         entry = self._known.get(pool.name)
-        if entry is None or entry["settings"] != _settings_key(pool):
+        if entry is None or entry["settings"] != self._key(pool):
             return None
         return Need(entry["worker"], entry["template"], entry["device"])
 
@@ -38,7 +39,14 @@ class KnownSizes:
         """Remember a measurement; `save` writes it."""
         before = self.of(pool)
         if before is None or any(abs(new - old) > _WORTH * old for new, old in zip(need, before, strict=True)):
-            self._known[pool.name] = self._new[pool.name] = {"settings": _settings_key(pool), **need._asdict()}
+            self._known[pool.name] = self._new[pool.name] = {"settings": self._key(pool), **need._asdict()}
+
+    def _key(self, pool: PoolSettings) -> str:
+        settings, key = self._keys.get(pool.name, (None, ""))
+        if settings is not pool:
+            key = _settings_key(pool)
+            self._keys[pool.name] = pool, key
+        return key
 
     def save(self) -> None:
         """Write what is new. The file is replaced as a whole; whoever writes last at the same moment wins."""

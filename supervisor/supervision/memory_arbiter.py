@@ -74,11 +74,12 @@ class MemoryArbiter:
 
     def look_around(self, now: float) -> None:
         """Once a tick."""
-        for worker in self._meter.take(self._pools.running()):
+        running = self._pools.running()
+        for worker in self._meter.take(running):
             pool = self._pools[worker.pool]
             pool.largest_on_device = max(pool.largest_on_device or 0, worker.memory.on_device)
             self._note(pool)
-        self._meter.repeat({name for pool in self._pools.values() if pool.busy for name in self._devices_of(pool)}, now)
+        self._meter.repeat(running, now, busy=any(p.busy and self._devices_of(p) for p in self._pools.values()))
         self._sizes.save()
         self._look_again()
         self._feel_pressure(now)
@@ -130,7 +131,10 @@ class MemoryArbiter:
             pool.metered = self._scarce or not pool.largest_worker
 
     def _feel_pressure(self, now: float) -> None:
-        if self._pressure_file is None or memory_limit.pressure(self._pressure_file) < _HIGH:
+        file = self._pressure_file
+        if file is None or (file == memory_limit.OF_MACHINE and self._machine.memory is None):
+            return  # others on this machine may be the cause
+        if memory_limit.pressure(file) < _HIGH:
             return
         self._pressed_until = now + self._machine.min_residency
         if now - self._relieved_at >= _RELIEF_EVERY:

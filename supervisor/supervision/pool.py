@@ -231,7 +231,8 @@ class Pool:
 
     def measure(self, worker: WorkerProcess) -> None:
         """Measure the memory of a worker and the processes it has started."""
-        worker.memory.unique = kernel.memory_of_family(worker.pid) or worker.memory.unique
+        unique = kernel.memory_of_family(worker.pid) or kernel.resident_of_family(worker.pid)  # some may not be read
+        worker.memory.unique = unique or worker.memory.unique
         if not (worker.template.retired or worker.template.superseded):  # not a worker from before a reload
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_OF_MACHINE = Path("/proc/pressure/memory")
+OF_MACHINE = Path("/proc/pressure/memory")
 _UNLIMITED = 1 << 60  # cgroup version 1 writes a number near 2^63 for no limit
 
 
@@ -60,7 +60,7 @@ def _own_cgroups() -> str:
 def pressure_file() -> Path | None:
     """Where the kernel tells how short of memory our control group is, else the machine; None if it does not tell."""
     own = (file.with_name("memory.pressure") for file in _files(_own_cgroups(), _CGROUPS) if file.name == "memory.max")
-    return next((file for file in (*own, _OF_MACHINE) if file.exists()), None)
+    return next((file for file in (*own, OF_MACHINE) if file.exists()), None)
 
 
 def pressure(file: Path) -> float:

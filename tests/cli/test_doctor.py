@@ -21,6 +21,7 @@ from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.diagnosis import Finding
 from supervisor.ops.doctor import admin, clock, environment, examine, gpus, limits, memory, place, service
+from supervisor.system import memory_limit
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -240,7 +241,7 @@ def test_the_least_limit_of_any_cgroup_above_counts(
     for name, value in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
-    assert memory.limit(8 << 30, cgroups, tmp_path) == bytes_
+    assert memory_limit.limit(8 << 30, cgroups, tmp_path) == bytes_
 
 
 def test_pools_that_need_more_memory_than_there_is_are_a_warning(
@@ -248,8 +249,16 @@ def test_pools_that_need_more_memory_than_there_is_are_a_warning(
 ) -> None:
     settings = settings_of(tmp_path, text=LIMITED)
     assert memory.memory(settings).level == "ok"
-    monkeypatch.setattr(memory, "limit", lambda *_: 1 << 29)
+    monkeypatch.setattr(memory, "available", lambda: 1 << 29)
     assert "max_memory" in memory.memory(settings).advice
+    assert memory.memory(settings).level == "warning"
+
+
+def test_a_budget_above_what_there_is_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(tmp_path, '[machine]\nmemory = "600MiB"\n')
+    monkeypatch.setattr(memory, "available", lambda: 1 << 30)
+    assert memory.memory(settings).fact == "1GiB for this machine or container; the pools share 600MiB of it"
+    monkeypatch.setattr(memory, "available", lambda: 1 << 29)
     assert memory.memory(settings).level == "warning"
 
 

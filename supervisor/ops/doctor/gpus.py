@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
+
+_METER = "nvidia-smi"
 
 
 def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:
@@ -25,6 +28,9 @@ def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("
                 "install the driver or pass the devices to the container; other vendors' devices are not checked",
             )
         )
+    if settings.machine.devices and shutil.which(_METER) is None:
+        fact = f"{_METER} is not installed, so the memory of [devices] cannot be measured and is not kept to"
+        found.append(warning("gpus", fact, "install it with the driver, or remove [devices]"))
     if not any(finding.level in ("fault", "warning") for finding in found):
         found.append(good("gpus", f"{', '.join(wanted)}; driver {version}"))
     return found

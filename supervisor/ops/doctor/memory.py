@@ -14,6 +14,11 @@ def memory(settings: Settings) -> Finding:
     wanted = sum(most for most in needs.values() if most is not None)
     unlimited = [name for name, most in needs.items() if most is None]
     fact = f"{human_size(total)} for this machine or container"
+    stated = settings.machine.memory
+    if stated is not None and stated > total:
+        return warning("memory", f"{fact}, but [machine] has memory = {human_size(stated)}", "lower it below that")
+    if stated is not None:
+        return good("memory", f"{fact}; the pools share {human_size(stated)} of it")
     if wanted > total:
         return warning(
             "memory",
