@@ -37,7 +37,7 @@ def _devices(raw: object, used: Collection[str], report: Report) -> dict[str, in
 
 
 def crowded_cores(settings: Settings) -> list[str]:
-    """One sentence if the threads that pools ask for are more than the cores; what sets none may just wait for others."""
+    """One sentence if the threads that pools ask for are more than the cores. Pools that set none may mostly wait."""
     stated = {name: (pool.max_workers, pool.threads) for name, pool in settings.pools.items() if pool.threads}
     total, cores = sum(workers * threads for workers, threads in stated.values()), len(os.sched_getaffinity(0))
     if total <= cores:

@@ -352,7 +352,7 @@ class MachineTable(Table):
     """`[machine]`: the memory that all pools share."""
 
     memory = Key[int | None](_memory, None)
-    min_residency = Key(duration, 30.0)
+    min_residency = Key(patience, 30.0)
     max_wait = Key(duration, 60.0)
 
 

@@ -70,7 +70,8 @@ class _Share:
     @property
     def needs_its_first(self) -> bool:
         """A pool whose last worker has died keeps its place for the next one."""
-        return self.demand.wanted > 0 and not self.size and (self.demand.due > 0 or self.demand.resident)
+        d = self.demand
+        return d.wanted > 0 and not self.size and not self.aside and (d.due > 0 or d.resident)
 
     @property
     def idle(self) -> bool:
@@ -173,17 +174,23 @@ class _Division:
         return enough
 
     def _victims(self, claimant: _Share, *, starving: bool) -> list[_Share]:
-        """Idle pools, the one idle for longest first; for a starving claimant also the others, the first loaded first."""
-        others = [one for one in self.shares if one is not claimant and self._now >= self._stays_until(one)]
+        """Idle pools, the longest idle first; for a starving claimant also the others, the first loaded first."""
+        others = [one for one in self.shares if one is not claimant and self._may_leave(one)]
         busy = [one for one in others if not one.idle] if starving else []
         return [
             *sorted((one for one in others if one.idle), key=_least_recently_used),
             *sorted(busy, key=lambda one: one.demand.loaded_at or 0.0),
         ]
 
+    def _may_leave(self, share: _Share) -> bool:
+        """Not while it is being set up: pools whose set-up takes longer than `min_residency` would never work."""
+        return not share.demand.starting and self._now >= self._stays_until(share)
+
     def _stays_until(self, share: _Share) -> float:
-        loaded = share.demand.loaded_at
-        return -math.inf if loaded is None else loaded + self._patience.min_residency
+        demand = share.demand
+        if demand.loaded_at is None:
+            return -math.inf
+        return demand.loaded_at + self._patience.min_residency
 
     def _steps(self, share: _Share, resources: Iterable[str]) -> Iterator[_Step]:
         """What the pool can give up next of these resources."""
@@ -302,6 +309,8 @@ class _Division:
 
     def _why_waits(self, share: _Share, cost: Bytes) -> str:
         resource = min(self._ledger.missing_now(cost), default=MACHINE)
+        if not share.demand.due:
+            return f"no {_name_of(resource)} is left: {self._users(resource)}"
         told = f"waits for {_name_of(resource)}: {self._users(resource)}"
         if self._ledger.coming[resource]:
             return f"{told}; a part of that is being freed"

@@ -44,8 +44,9 @@ class Demand(NamedTuple):
     """What one pool asks for. Times are monotonic seconds.
 
     `crews` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
-    measured. Pools with the same `image` share a template. `loaded_at` is when it last got its first worker, `absent_since`
-    when it lost its last one; `resident`: it has not been put aside since. `replacing`: a worker is to be replaced.
+    measured. Pools with the same `image` share a template. `loaded_at` is when its first worker was ready,
+    `absent_since` when it lost its last one; `resident`: it has not been put aside since; `starting`: none of its
+    workers has been set up since. `replacing`: a worker is to be replaced.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Demand(NamedTuple):
     loaded_at: float | None = None
     absent_since: float | None = None
     resident: bool = False
+    starting: bool = False
     replacing: bool = False
 
 
@@ -78,7 +80,10 @@ class Grant(NamedTuple):
 
     @property
     def most(self) -> int:
-        return sum(self.keep.values()) + sum(self.start.values())
+        return sum(map(self.most_on, self.keep))
+
+    def most_on(self, device: str) -> int:
+        return self.keep[device] + self.start.get(device, 0)
 
 
 def by_resource(device: str, machine: float, on_device: float) -> dict[str, float]:

@@ -10,7 +10,7 @@ Bytes = Mapping[str, float]  # by resource
 
 
 class Ledger:
-    """`free` is free now; `coming` is still in use by what has been told to leave. What has no budget is not counted."""
+    """`free` is free now; `coming` is still used by what has been told to leave. What has no budget is not counted."""
 
     def __init__(
         self, demands: Iterable[Demand], budgets: Mapping[str, int], templates: Mapping[str, Template]

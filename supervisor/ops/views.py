@@ -254,7 +254,9 @@ class ScheduleView:
 def memory_view(news: Any) -> MemoryView | None:
     """From what it has posted."""
     try:
-        devices = [DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()]
+        devices = [
+            DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()
+        ]
         pools = {text_of(name): int(used) for name, used in news["pools"].items()}
         return MemoryView(int(news["budget"]), bool(news["stated"]), pools, int(news["templates"]), devices)
     except (TypeError, LookupError, ValueError, AttributeError):

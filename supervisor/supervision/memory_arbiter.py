@@ -152,9 +152,7 @@ class MemoryArbiter:
         demands = [self._demand(pool, now) for pool in self._pools.values()]
         templates = self._loaded_templates()
         patience = Patience(self._machine.min_residency, self._machine.max_wait)
-        grants = arbitrate(
-            demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve
-        )
+        grants = arbitrate(demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve)
         if self._relieve:
             self._relieve, self._relieved_at = False, now
         aside = set()
@@ -180,7 +178,9 @@ class MemoryArbiter:
         staying = [worker for worker in living if not worker.leaving]
         wanted = 0 if self._backs_off(pool, now) else pool.target
         idle = not (pool.due or pool.busy)
-        found = pool.residency = pool.residency.seen(now, wanted=wanted, staying=len(staying), idle=idle)
+        found = pool.residency = pool.residency.seen(
+            now, wanted=wanted, staying=len(staying), ready=any(w.is_ready for w in staying), idle=idle
+        )
         need = self._need(pool)
         waiting = pool.waiting
         return Demand(
@@ -197,6 +197,7 @@ class MemoryArbiter:
             found.loaded_at,
             found.absent_since,
             found.resident,
+            found.starting,
             replacing=any(worker.stale for worker in staying),
         )
 

@@ -53,7 +53,7 @@ class Pool:
     metered: bool = False  # the memory of every worker is measured
     due: int = 0  # and not taken by a worker, as far as is known
     busy: int = 0
-    residency: Residency = Residency()
+    residency: Residency = field(default_factory=Residency)
     grant: Grant | None = None  # of the memory that all pools share; None: there is enough for all
 
     def __post_init__(self) -> None:
@@ -145,11 +145,12 @@ class Pool:
         if grant.crowded and not any(worker.leaving for worker in self.workers.living()):
             return self.workers.stale()[:1]
         chosen = []
-        for device, keep in grant.keep.items():
+        for device in grant.keep:
             there = [w for w in self.workers.living() if not w.leaving and (w.device or "") == device]
-            if len(there) > keep:
+            surplus = len(there) - grant.most_on(device)
+            if surplus > 0:
                 there.sort(key=lambda worker: (not worker.stale, not is_idle(worker), -worker.asked_at))
-                chosen += there[: len(there) - keep]
+                chosen += there[:surplus]
         return chosen
 
     def take(self, grant: Grant | None) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite
     assert peak.most <= 2
     assert site.supervisor_status(supervisor)["memory"]["budget"] == 170 * MIB
     for name, at in loads(site).items():
-        assert all(later - earlier >= 1.0 for earlier, later in zip(at, at[1:], strict=False)), (name, at)
+        assert all(later - earlier >= 1.0 for earlier, later in pairwise(at)), (name, at)
     assert not site.event("worker_died")
     assert re.search(r"^memory: \d+MiB of 170MiB: ", site.command("status").stdout, re.M)
     assert any(re.search(r"put aside for (caption|embed|tag)", e.get("why", "")) for e in site.events())

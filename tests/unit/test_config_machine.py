@@ -49,10 +49,13 @@ memory = "7GiB"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[machine]\nmemory = 6', ":5: machine.memory: 6 is not a size; write it like 512MiB or 2GiB"),
+        ("[machine]\nmemory = 6", ":5: machine.memory: 6 is not a size; write it like 512MiB or 2GiB"),
         ('[machine]\nmemry = "6GiB"', ":5: machine.memry: unknown key; did you mean memory?"),
-        ('[machine]\nmax_wait = 5', ":5: machine.max_wait: 5 is not a duration; write it like 250ms, 10s, 5m, 2h or 7d"),
-        ('[devices.0]\n', ':4: devices.0.memory: is missing; write memory = "14GiB"'),
+        (
+            "[machine]\nmax_wait = 5",
+            ":5: machine.max_wait: 5 is not a duration; write it like 250ms, 10s, 5m, 2h or 7d",
+        ),
+        ("[devices.0]\n", ':4: devices.0.memory: is missing; write memory = "14GiB"'),
         ('[devices.7]\nmemory = "1GiB"', ":4: devices.7: no pool has this device in its gpus; they name 0, GPU-1"),
     ],
 )
