@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from supervisor.domain.duration import human
-from supervisor.domain.memory import MACHINE, Demand, Grant, Need, Patience, Template, by_resource, of_bytes, per_worker
+from supervisor.domain.memory import (
+    MACHINE,
+    Crew,
+    Demand,
+    Grant,
+    Need,
+    Patience,
+    Template,
+    by_resource,
+    of_bytes,
+    per_worker,
+)
 from supervisor.domain.memory_ledger import Bytes, Ledger
 from supervisor.domain.text import shortened
 
@@ -114,6 +125,10 @@ class _Division:
         patience: Patience,
         now: float,
     ) -> None:
+        known = [d.need for d in demands if d.need is not None]
+        largest = [max((need[part] for need in known), default=0) for part in range(len(Need._fields))]
+        self._guess = Need(*largest)  # of what has not been measured
+        demands = [_estimated(d, self._guess) for d in demands]
         self.shares = [_Share(d, {device: crew.staying for device, crew in d.crews.items()}) for d in demands]
         self._ledger = Ledger(demands, budgets, templates)
         self._templates = templates
@@ -121,7 +136,6 @@ class _Division:
         self._now = now
         unmeasured = (one.demand.name for one in self.shares if one.demand.need is None and one.kept)
         self._measuring = next(unmeasured, "")
-        self._guess = max((d.need.worker for d in demands if d.need is not None), default=0)
         self._mates: dict[str, list[_Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
@@ -292,7 +306,7 @@ class _Division:
 
     def _next(self, share: _Share) -> tuple[str, dict[str, float]]:
         """The device for one more worker of the pool, and the bytes that it costs."""
-        need = share.demand.need or Need(self._guess)
+        need = share.demand.need or self._guess
         template = self._templates.get(share.demand.image, Template())
         loaded = template.used and not template.ending
         started = any(one.start for one in self._mates[share.demand.image])
@@ -332,6 +346,20 @@ class _Division:
         total = sum(used.values()) + (sum(one.used for one in self._templates.values()) if resource == MACHINE else 0)
         who = shortened(", ".join(names), 100) or "templates"
         return f"{who} {'uses' if len(names) == 1 else 'use'} {of_bytes(total, self._ledger.budgets[resource])}"
+
+
+def _estimated(demand: Demand, guess: Need) -> Demand:
+    """Workers that have not been measured count as the largest of the others."""
+    if demand.need is not None:
+        return demand
+
+    def estimated(crew: Crew) -> Crew:
+        workers = crew.staying + crew.leaving
+        return crew._replace(
+            used=crew.used or workers * guess.worker, on_device=crew.on_device or workers * guess.device
+        )
+
+    return demand._replace(crews={device: estimated(crew) for device, crew in demand.crews.items()})
 
 
 def _name_of(resource: str) -> str:

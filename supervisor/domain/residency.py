@@ -19,8 +19,8 @@ class Residency(NamedTuple):
     idle_since: float | None = None
 
     def seen(self, now: float, *, wanted: int, staying: int, ready: bool, idle: bool) -> Residency:
-        """Before a decision: `wanted` workers by scaling alone, `staying` ones that have not been told to leave, of which
-        one may be `ready`.
+        """Before a decision. Scaling alone asks for `wanted` workers; `staying` ones have not been told to leave,
+        and at least one of them may be `ready`.
         """
         idle_since = (now if self.idle_since is None else self.idle_since) if idle else None
         found = self._replace(idle_since=idle_since)

@@ -171,6 +171,12 @@ def test_sizes_that_are_not_known_are_measured_one_after_another() -> None:
     assert sizes(decide(busy("caption", need=None, wanted=2), waiting("tag", need=None))) == {"caption": 1, "tag": 0}
 
 
+def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
+    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0), demand("embed"))
+
+    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
+
+
 def test_a_dead_worker_s_place_is_kept() -> None:
     found = decide(
         demand("caption", 0, resident=True, loaded_at=990.0, due=1, oldest_wait=1.0),
