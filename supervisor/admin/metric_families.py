@@ -72,24 +72,21 @@ def _supervisors(overview: Overview) -> Iterator[Metric]:
 def _memory(overview: Overview) -> Iterator[Metric]:
     """The budgets. Devices are told by their ids, the machine by none."""
     budgets: Counter[tuple[str, str]] = Counter()
-    used: Counter[str] = Counter()
-    on_devices: Counter[tuple[str, str]] = Counter()
+    used: Counter[tuple[str, str, str]] = Counter()
     for view in overview.supervisors:
         if view.alive is False or view.memory is None:
             continue
         host = _host(view.host)
         budgets[host, ""] += view.memory.budget
+        used.update({(host, "", str(json_safe(name))): size for name, size in view.memory.pools.items()})
+        used[host, "", "(templates)"] += view.memory.templates
         for device in view.memory.devices:
             budgets[host, str(json_safe(device.name))] += device.budget
-            on_devices[host, str(json_safe(device.name))] += device.used
-        used.update({str(json_safe(name)): size for name, size in view.memory.pools.items()})
-        used["(templates)"] += view.memory.templates
-    about = 'Memory that all pools of a host may use together; the `device` is "" for that of the machine.'
+            used[host, str(json_safe(device.name)), ""] += device.used
+    about = 'Memory that all pools of a host may use together; the device is "" for that of the machine.'
     yield _by("supervisor_memory_budget_bytes", about, ("host", "device"), budgets)
-    about = "Memory that counts towards the budget, by pool; templates, which pools share, are (templates)."
-    yield _by("supervisor_memory_used_bytes", about, "pool", used)
-    about = "Memory of a device that counts towards its budget."
-    yield _by("supervisor_device_memory_used_bytes", about, ("host", "device"), on_devices)
+    about = "Memory that counts towards the budget: of the machine by pool, of a device in all."
+    yield _by("supervisor_memory_used_bytes", about, ("host", "device", "pool"), used)
 
 
 def _host(name: str) -> str:

@@ -7,6 +7,7 @@
     database.py   the database's address
     programs.py   where the programs of `command` are, and whether they exist
     admin.py      `[admin]`, and whether its dependencies are installed
+    listening.py  where the admin process may listen
     machine.py    `[machine]` and `[devices.*]`: the memory that pools share
     cores.py      whether the cores of `cpu_affinity` exist
     lines.py      the line of each key
