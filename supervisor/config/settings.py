@@ -99,8 +99,8 @@ class PoolSettings(NamedTuple):
     batch_auto: bool  # each worker finds the size itself
     latency_target: float  # seconds that such a batch may take
     batch_wait: float
-    batch_key: str  # fields of the payload; empty: the handler's own methods, if it has them
-    batch_cost: str
+    batch_key: str | None  # fields of the payload; None: the handler's own methods, if it has them
+    batch_cost: str | None
     batch_budget: float | None
     timeout: float
     cancel_grace: float  # from the cancel of a run to its interruption

@@ -12,13 +12,13 @@ from supervisor.domain.memory import Grant
 from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept
+from supervisor.supervision.drain_rate import DrainRate
 from supervisor.supervision.failures import STALE, Failures
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
 from supervisor.system.slot import State
 
-_RATE_WEIGHT = 0.5  # weight of the latest second in the drain rate
 _FAR_OVER = 1.1  # times max_memory; then a worker leaves before its successor is ready
 
 
@@ -47,7 +47,7 @@ class Pool:
     target: int = 0
     reason: str = "starting"
     roof: int | None = None
-    rate: float = 0.0
+    rate: DrainRate = field(default_factory=DrainRate)
     largest_worker: int = 0  # bytes; the largest ever measured
     largest_on_device: int | None = None  # None: not measured
     metered: bool = False  # the memory of every worker is measured
@@ -58,8 +58,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         self._places: Counter[str] = Counter()  # where more workers may start, by device
-        self._needed_at = self._shrunk_at = self._rated_at = 0.0
-        self._finished = 0
+        self._needed_at = self._shrunk_at = 0.0
 
     @property
     def name(self) -> str:
@@ -195,7 +194,7 @@ class Pool:
                 needed_at=self._needed_at,
                 shrunk_at=self._shrunk_at,
                 oldest_age=self.waiting.oldest_age,
-                drain_rate=self.rate,
+                drain_rate=self.rate.jobs,
                 worker_memory=self.largest_worker,
                 fixed=self.fixed,
             ),
@@ -236,14 +235,6 @@ class Pool:
         worker.memory.unique = unique or worker.memory.unique
         if not (worker.template.retired or worker.template.superseded):  # not a worker from before a reload
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
-
-    def measure_rate(self, now: float) -> None:
-        """Update the rate in jobs per second, from the workers' counters."""
-        finished = sum(worker.slot.read().done for worker in self.workers.living())
-        if self._rated_at and now > self._rated_at and finished >= self._finished:
-            rate = (finished - self._finished) / (now - self._rated_at)
-            self.rate += _RATE_WEIGHT * (rate - self.rate)
-        self._rated_at, self._finished = now, finished
 
     def problem(self, now: float) -> str:
         """The current problem; "" if there is none."""

@@ -101,7 +101,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "why": shortened(alone if deaths.isolated(now) else pool.reason),
         "due": pool.waiting.due,
         "oldest_age": round(pool.waiting.oldest_age, 3),
-        "rate": round(pool.rate, 1),
+        "rate": round(pool.rate.jobs, 1),
         "problem": problem or pool.excess,
         "spares": pool.workers.spare(),
         "spares_wanted": spares,

@@ -250,7 +250,7 @@ class Supervisor:
         if self._ticking:
             self._next_tick = now + self._tick()
             for pool in self._pools.values():
-                pool.measure_rate(now)
+                pool.rate.measure(pool.workers.living(), now)
             self._ends.look_around(now)
             self._staffing.look_around(now)
             self._arbiter.look_around(now)

@@ -144,7 +144,7 @@ def test_a_budget_without_a_cost_breaks_the_pool_with_a_sentence(make_site: Make
     wait_for(lambda: "batch_budget needs batch_cost" in site.log.read_text(), "the reason")
 
 
-@pytest.mark.fault(110)
+@pytest.mark.fault(100)
 @pytest.mark.parametrize(
     ("do", "status", "kind"), [("hang", "failed", "timeout"), ("segfault", "quarantined", "crash")]
 )
@@ -172,7 +172,7 @@ def test_a_job_whose_key_cannot_be_found_runs_alone(make_site: MakeSite) -> None
     assert nobody_charged(site)
 
 
-@pytest.mark.fault(111)
+@pytest.mark.fault(101)
 @pytest.mark.parametrize("how", ["host", "device", "own class"])
 def test_batches_that_run_out_of_memory_become_smaller_and_no_job_fails(make_site: MakeSite, how: str) -> None:
     site = with_pool(make_site, f'options = {{ how = "{how}" }}', handler="Limited")
@@ -191,7 +191,7 @@ def test_batches_that_run_out_of_memory_become_smaller_and_no_job_fails(make_sit
     assert not site.event("worker_died")
 
 
-@pytest.mark.fault(111)
+@pytest.mark.fault(101)
 def test_a_job_that_alone_is_too_large_fails_alone(make_site: MakeSite) -> None:
     site = with_pool(make_site, 'options = { how = "device" }', handler="Limited")
     (site.folder / "supervisor.toml").write_text(

@@ -101,7 +101,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.fault(112)
+@pytest.mark.fault(102)
 @pytest.mark.parametrize(("body", "what"), WRONG, ids=[what for _, what in WRONG])
 def test_a_program_that_answers_a_batch_wrongly_is_killed_and_no_job_is_charged(
     pair: MakePair, tmp_path: Path, body: str, what: str
@@ -113,7 +113,7 @@ def test_a_program_that_answers_a_batch_wrongly_is_killed_and_no_job_is_charged(
     assert made.leaves
 
 
-@pytest.mark.fault(112)
+@pytest.mark.fault(102)
 def test_what_a_job_does_that_is_alone_in_its_batch_is_charged_to_it(pair: MakePair, tmp_path: Path) -> None:
     made = raw(pair, tmp_path, "os.write(3, b'hello\\n'); time.sleep(60)")
     [alone] = run(made, {})
@@ -124,7 +124,7 @@ def test_what_a_job_does_that_is_alone_in_its_batch_is_charged_to_it(pair: MakeP
     assert alone.failure.message == "the program sent a line that is not valid JSON: 'hello'; it was killed"
 
 
-@pytest.mark.fault(112)
+@pytest.mark.fault(102)
 def test_a_program_that_ends_in_the_middle_of_a_batch_charges_no_job(pair: MakePair, tmp_path: Path) -> None:
     made = raw(pair, tmp_path, "result(jobs[0]); os._exit(3)")
 
@@ -226,7 +226,7 @@ def test_a_program_gets_the_jobs_of_a_batch_together(make_site: MakeSite) -> Non
     assert site.rows("SELECT payload FROM jobs WHERE type = 'later'") == [(f'{{"of":{jobs[1]}}}',)]
 
 
-@pytest.mark.fault(112)
+@pytest.mark.fault(102)
 @pytest.mark.parametrize(
     ("do", "status", "kind"),
     [("exit", Status.QUARANTINED, "crash"), ("raise", Status.FAILED, "exception"), ("hang", Status.FAILED, "timeout")],
@@ -255,7 +255,7 @@ def test_a_program_is_told_which_job_of_its_batch_is_cancelled(make_site: MakeSi
     assert sizes(site) == [3]
 
 
-@pytest.mark.fault(111)
+@pytest.mark.fault(101)
 def test_a_program_whose_batches_run_out_of_memory_gets_smaller_ones(make_site: MakeSite) -> None:
     pool = POOL.replace("batch_size = 16", 'batch_size = "auto"')
     site = site_with(make_site, "options = { limit = 6 }", pool=pool)
