@@ -1,9 +1,9 @@
 """Which pools may have how many workers, when all of them share the memory of one machine and of its devices.
 
 One pure function, `arbitrate`, over all pools. It gives memory in this order: first workers of pools with waiting
-jobs, the longest waiting first; more workers for pools that have some; workers without a job. A first worker may take
-the place of idle workers, those idle for longest first, and once its pool has waited for `max_wait`, also that of
-workers with jobs. Nobody is put aside within `min_residency` of its load, so no pool is loaded more often than that.
+jobs, the longest waiting first; more workers for pools that have some; workers without a job; spares. A first worker
+may take the place of idle workers, those idle for longest first, and once its pool has waited for `max_wait`, also that
+of workers with jobs. Nobody is put aside within `min_residency` of its load, so no pool is loaded more often than that.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def arbitrate(
         busy = [one for one in shares if one.demand.due and one.size]
         division.grow(sorted(busy, key=lambda one: -one.demand.oldest_wait))
         division.fill([one for one in shares if not one.demand.due])
+        division.spare()
         division.replace()
     return {share.demand.name: share.grant() for share in shares}
 
@@ -272,6 +273,13 @@ class _Division:
         """Workers without a job, where there is room."""
         for share in shares:
             while share.size < share.demand.wanted and self._add(share, evict=False):
+                pass
+
+    def spare(self) -> None:
+        """Spares, where there is room once everybody has workers."""
+        for share in self.shares:
+            most = share.demand.wanted + share.demand.spares
+            while 0 < share.size < most and self._add(share, evict=False):
                 pass
 
     def replace(self) -> None:

@@ -46,7 +46,7 @@ class Demand(NamedTuple):
     `crews` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
     measured. Pools with the same `image` share a template. `loaded_at` is when its first worker was ready,
     `absent_since` when it lost its last one; `resident`: it has not been put aside since; `starting`: none of its
-    workers has been set up since. `replacing`: a worker is to be replaced.
+    workers has been set up since. `replacing`: a worker is to be replaced. `spares` are asked for beyond `wanted`.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Demand(NamedTuple):
     resident: bool = False
     starting: bool = False
     replacing: bool = False
+    spares: int = 0
 
 
 class Grant(NamedTuple):

@@ -120,6 +120,7 @@ class MemoryArbiter:
             unknown = unknown or need is None
             need = need or Need(0)
             workers = max(pool.settings.max_workers, pool.fixed or 0, len(pool.workers)) + 1  # one may be replaced
+            workers += pool.settings.spares
             most[MACHINE] += workers * need.worker
             for device in self._devices_of(pool):
                 most[device] += workers * need.device
@@ -176,7 +177,7 @@ class MemoryArbiter:
     def _demand(self, pool: Pool, now: float) -> Demand:
         living = pool.workers.living()
         staying = [worker for worker in living if not worker.leaving]
-        wanted = 0 if self._backs_off(pool, now) else pool.target
+        wanted, spares = (0, 0) if self._backs_off(pool, now) else (pool.desired - pool.spares, pool.spares)
         idle = not (pool.due or pool.busy)
         found = pool.residency = pool.residency.seen(
             now, wanted=wanted, staying=len(staying), ready=any(w.is_ready for w in staying), idle=idle
@@ -199,6 +200,7 @@ class MemoryArbiter:
             found.resident,
             found.starting,
             replacing=any(worker.stale for worker in staying),
+            spares=spares,
         )
 
     @staticmethod

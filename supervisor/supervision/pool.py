@@ -74,10 +74,11 @@ class Pool:
     @property
     def desired(self) -> int:
         """How many workers to keep now, spares included."""
-        return 1 if proves_itself(self) else self.target + self._spares
+        return 1 if proves_itself(self) else self.target + self.spares
 
     @property
-    def _spares(self) -> int:
+    def spares(self) -> int:
+        """How many of them are spares."""
         settings = self.settings
         if not settings.spares or self._is_beyond:
             return 0
@@ -188,7 +189,7 @@ class Pool:
             Load(
                 due=self.due,
                 busy=self.busy,
-                size=self.workers.working(self._spares),
+                size=self.workers.working(self.spares),
                 target=self.target,
                 now=now,
                 needed_at=self._needed_at,
@@ -244,16 +245,6 @@ class Pool:
             return f"new code cannot be loaded: {wrong}; the old code keeps running"
         return wrong
 
-    @property
-    def excess(self) -> str:
-        """What is wrong with the size that an operator has set; "" if nothing is."""
-        if not self._is_beyond or self.beyond == Beyond():
-            return ""
-        return (
-            f"an operator set {self.fixed} workers (configured: {self.settings.max_workers}), and the database takes "
-            f"connections of no more than {self.target}; `supervisor scale {self.name} auto` undoes that"
-        )
-
     def close(self) -> None:
         os.close(self.wake)
 
@@ -262,3 +253,13 @@ def proves_itself(pool: Pool) -> bool:
     """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
     needed = pool.target or pool.closing or pool.fixed is not None
     return pool.untried and pool.settings.canary is not None and not needed
+
+
+def excess(pool: Pool) -> str:
+    """What is wrong with the size that an operator has set; "" if nothing is."""
+    if not pool._is_beyond or pool.beyond == Beyond():
+        return ""
+    return (
+        f"an operator set {pool.fixed} workers (configured: {pool.settings.max_workers}), and the database takes "
+        f"connections of no more than {pool.target}; `supervisor scale {pool.name} auto` undoes that"
+    )

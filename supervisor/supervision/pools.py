@@ -12,7 +12,7 @@ from supervisor.maintenance.maintainer import PoolInfo
 from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
-from supervisor.supervision.pool import Pool, Waiting
+from supervisor.supervision.pool import Pool, Waiting, excess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -102,7 +102,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "due": pool.waiting.due,
         "oldest_age": round(pool.waiting.oldest_age, 3),
         "rate": round(pool.rate.jobs, 1),
-        "problem": problem or pool.excess,
+        "problem": problem or excess(pool),
         "spares": pool.workers.spare(),
         "spares_wanted": spares,
         "broken": bool(problem) and not pool.workers.old_serve(),

@@ -192,6 +192,14 @@ def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecesso
     assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, {}, crowded=True)
 
 
+def test_spares_start_where_everybody_else_has_a_place_and_take_nobody_s() -> None:
+    both = (busy("caption", wanted=1, spares=1), waiting("tag"))
+
+    assert sizes(decide(*both, budget=180)) == {"caption": 2, "tag": 1}
+    assert sizes(decide(*both, budget=130)) == {"caption": 1, "tag": 1}
+    assert sizes(decide(busy("caption", wanted=1, spares=1), idle("tag"), budget=130)) == {"caption": 1, "tag": 1}
+
+
 def test_under_pressure_the_youngest_idle_worker_leaves_and_none_starts_without_need() -> None:
     both = (idle("caption", youngest_idle=500.0), idle("tag", youngest_idle=600.0, wanted=2))
 

@@ -12,7 +12,7 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, excess
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
@@ -149,11 +149,11 @@ def test_it_is_smaller_again_when_the_database_refuses_a_worker(crew: Crew) -> N
     workers[-1].slot.state(State.STARTING)
     workers[-1].slot.tell(f"db: connection failed; {NO_CONNECTION}")
     assert crew.pool.decide(0.0).target == 45
-    assert "an operator set 400 workers" in crew.pool.excess
+    assert "an operator set 400 workers" in excess(crew.pool)
     assert crew.pool.decide(59.0).target == 45
     workers[-1].slot.tell("")
     assert crew.pool.decide(200.0).target == 400
-    assert crew.pool.excess == ""
+    assert excess(crew.pool) == ""
 
 
 def test_the_limit_of_a_size_beyond_the_configured_one() -> None:
