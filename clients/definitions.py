@@ -15,7 +15,6 @@ import sqlite3
 from pathlib import Path
 
 from supervisor.domain import intake
-from supervisor.domain.job import NewJob
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
@@ -33,7 +32,7 @@ _RUN = (
     "request_cancel",
 )
 # What `insert_job` of store/sqlite/inserting.py binds, in this order: drivers for JavaScript bind by name.
-_VALUES = (*(name for name in NewJob._fields if name not in ("meta", "delay")), "now", "meta")
+_VALUES = ("type", "payload", "priority", "requires", "scheduled_at", "max_attempts", "unique_key", "now", "meta")
 
 
 def _named(sql: str) -> str:

@@ -296,7 +296,7 @@ class _Watch:
 
     def look(self) -> None:
         """Tell what is new."""
-        began = time.monotonic()
+        began = time.thread_time()
         self._rest = 0.0
         try:
             changed, listeners, found = self._connections.using(self._connections.reader, self._look)
@@ -311,9 +311,8 @@ class _Watch:
             return
         for listener in listeners:
             listener.tell(found.get(listener.job_id))
-        rest = self._pace.rest_after(began, time.monotonic())
-        if changed:
-            self._rest = rest
+        if changed:  # those that find nothing are bounded by the feed's window
+            self._rest = self._pace.rest_after(time.monotonic(), time.thread_time() - began)
 
     def _look(self, producer: Producer) -> tuple[bool, list[Listener], dict[int, JobEvent]]:
         """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of

@@ -1,21 +1,23 @@
-"""How long somebody who looks after each commit rests, so that looking costs a bounded share of a core."""
+"""How long somebody who looks after each commit rests, so that finding changes costs a bounded share of a core."""
 
 from __future__ import annotations
 
 _SHARE = 20  # resting takes so many times as long as looking
 _LEAST = 0.005  # seconds of a rest: beside a busy database, few more looks find something
+_MOST = 1.0  # seconds of a rest, however long a look took
 _SAVED = 0.002  # seconds of looking that can be saved up: what is rarely done is done at once
 
 
 class Pace:
-    """Times are monotonic seconds."""
+    """A look costs the CPU time that it takes: on a busy machine it may take long and cost little."""
 
     def __init__(self) -> None:
         self._saved = _SAVED
         self._ended = 0.0
 
-    def rest_after(self, began: float, ended: float) -> float:
-        """The seconds to rest after a look."""
-        self._saved = min(_SAVED, self._saved + (began - self._ended) / _SHARE) - (ended - began)
-        self._ended = ended
-        return 0.0 if self._saved >= 0 else max(_LEAST, -self._saved * _SHARE)
+    def rest_after(self, ended: float, cost: float) -> float:
+        """The seconds to rest after a look that ended at this monotonic second and cost so many seconds."""
+        saved = self._saved + (ended - self._ended - cost) / _SHARE
+        # Whoever begins to wait looks at once: what is left of the rest before that is not made up for.
+        self._saved, self._ended = min(_SAVED, max(0.0, saved)) - cost, ended
+        return 0.0 if self._saved >= 0 else min(_MOST, max(_LEAST, -self._saved * _SHARE))

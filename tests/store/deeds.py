@@ -166,6 +166,7 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
         "put a known key": (lambda r: r.put(_known()), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
+        "put a request": (lambda r: r.put(_new(unique_key="run:new", once=True, max_waiting=100)), True),
         "put each": (lambda r: _ids(r.put_each([_new(unique_key="a"), _known(), _new(unique_key="b")])), True),
         "job": (lambda r: r.job(1), True),
         "events": (lambda r: r.events([1]), True),
