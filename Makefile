@@ -20,7 +20,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test test-postgres newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
+.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
 
 install: $(VENV)/.installed
 
@@ -61,6 +61,18 @@ test: $(VENV)/.installed-ml
 # The tests that use a PostgreSQL server, one of each kind; a server comes with `make install`.
 test-postgres: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "server and not long and not on_postgres" tests
+
+# The handlers whose models and libraries are too large for every installation, in an environment of their own: about
+# 700 MB.
+test-models:
+	@$(MAKE) --no-print-directory test-models-here VENV=$(VENV)-models
+
+test-models-here: $(VENV)/.installed-models
+	$(BIN)/python -m pytest tests/handlers/test_embed.py tests/handlers/test_ocr.py tests/handlers/test_speech.py
+
+$(VENV)/.installed-models: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embed,ocr,speech]'
+	touch $@
 
 # The admin, store, process and framework tests on the newest Python that the machine has, where that is not the usual one.
 newest: $(VENV)/.installed
@@ -146,4 +158,4 @@ bench-postgres: $(VENV)/.installed
 	$(BIN)/python bench/run_postgres.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-models clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

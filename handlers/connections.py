@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Collection
 from typing import Any
 
 from supervisor import Fail
@@ -62,13 +63,16 @@ def opener(route: Route, redirects: int) -> urllib.request.OpenerDirector:
 class Route:
     """How a request reaches its host: only allowed addresses, and only until the deadline (monotonic seconds).
 
+    `hosts` are the only ones it may reach, if there are any; `*.example.org` stands for all subdomains.
+
     A socket's timeout applies to each step alone: a server that sends one byte a second would take as
     long as it likes. So a timer closes the connection when the time is up.
     """
 
-    def __init__(self, deadline: float, *, private: bool) -> None:
+    def __init__(self, deadline: float, *, private: bool, hosts: Collection[str] = ()) -> None:
         self._deadline = deadline
         self._private = private
+        self._hosts = hosts
         self._timer: threading.Timer | None = None
         self.is_over = False
 
@@ -76,7 +80,11 @@ class Route:
         return self._deadline - time.monotonic()
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Raises Fail if any address of the host is not public; OSError if it cannot be reached."""
+        """Raises Fail for a host that is not allowed or has an address that is not public; OSError if it cannot be
+        reached.
+        """
+        if self._hosts and not any(_matches(host, allowed) for allowed in self._hosts):
+            raise Fail(f"{host} is not one of the allowed_hosts")
         failure: OSError | None = None
         for family, address in self._judged(host, port):
             connection = socket.socket(family, socket.SOCK_STREAM)
@@ -150,6 +158,11 @@ class _Timer(threading.Timer):
     def run(self) -> None:
         super().run()
         self._connection.close()
+
+
+def _matches(host: str, allowed: str) -> bool:
+    host, allowed = host.lower().rstrip("."), allowed.lower().rstrip(".")
+    return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
 
 
 def _is_public(text: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 
@@ -22,7 +25,33 @@ def require(module: str, *, extra: str) -> Any:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise MissingExtraError(
-            f"this handler needs {package}, which is not installed: pip install './job-supervisor[{extra}]'",
-            name=package,
-        ) from None
+        raise _missing(package, extra) from None
+
+
+def bundled(package: str, path: str, *, sha256: str, extra: str) -> Path:
+    """The file `path` in an installed package, which is not imported: for packages that carry a model.
+
+    Raises MissingExtraError if the package is not installed, and RuntimeError if the file is not the one that this
+    handler was written for and tested with.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise _missing(package, extra)
+    found = Path(spec.origin).parent / path
+    try:
+        with found.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        digest = ""
+    if digest != sha256:
+        raise RuntimeError(
+            f"{package} has another {path} than this handler was written for: pip install './job-supervisor[{extra}]'"
+        )
+    return found
+
+
+def _missing(package: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"this handler needs {package}, which is not installed: pip install './job-supervisor[{extra}]'",
+        name=package,
+    )

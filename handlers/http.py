@@ -10,6 +10,7 @@ A job runs at least once, so a receiver may get a request twice, if the worker d
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import hashlib
 import hmac
@@ -31,7 +32,7 @@ from supervisor import Fail, Retry
 if TYPE_CHECKING:
     from supervisor import Context
 
-_KEYS = frozenset({"url", "method", "headers", "body", "alert"})
+_KEYS = frozenset({"url", "method", "headers", "body", "text", "timeout", "alert"})
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "user-agent"})
@@ -43,6 +44,7 @@ _KEPT = 1000  # characters of an answer that are kept in the result
 def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     """`{"url": "https://…", "method": "POST", "headers": {…}, "body": any JSON}` → status and the start of the answer.
 
+    `text` is sent as it is, in place of `body`; `timeout` is seconds, at most those of the options.
     `url` is that of the options if there is one: then the payload must not have any. The body of a job that an alert
     has enqueued is, without one of its own, the facts of the alert.
 
@@ -57,7 +59,7 @@ def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         raise Fail(str(error)) from None
     if not isinstance(payload, dict) or (unknown := sorted(payload.keys() - _KEYS)):
         what = f"unknown key {unknown[0]!r}" if isinstance(payload, dict) else "it is no object"
-        raise Fail(f"the payload: {what}; it has url, method, headers and body")
+        raise Fail(f"the payload: {what}; it has url, method, headers, body, text and timeout")
     url = _url(payload, options)
     request = urllib.request.Request(url, method=_method(payload, options))  # noqa: S310 - the opener knows no other scheme
     for name, value in _headers(payload, options).items():
@@ -65,15 +67,16 @@ def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     request.add_header("User-Agent", "job-supervisor")
     request.add_header("Idempotency-Key", ctx.idempotency_key)
     _add_body(request, payload)
-    _sign(request, options)
-    return _exchange(request, host_of(url), options)
+    _sign(request, options, ctx.idempotency_key)
+    return _exchange(request, host_of(url), options, _timeout(payload, options))
 
 
-def _exchange(request: urllib.request.Request, host: str, options: HttpOptions) -> dict[str, Any]:
-    route = Route(time.monotonic() + options.timeout, private=options.allow_private_hosts)
+def _exchange(request: urllib.request.Request, host: str, options: HttpOptions, timeout: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout
+    route = Route(deadline, private=options.allow_private_hosts, hosts=options.allowed_hosts)
     redirects = options.max_redirects if request.get_method() == "GET" else 0
     try:
-        with opener(route, redirects).open(request, timeout=options.timeout) as response:
+        with opener(route, redirects).open(request, timeout=timeout) as response:
             return {"status": response.status, "body": _answer(response, route, host, options.max_bytes)}
     except urllib.error.HTTPError as error:
         with error:
@@ -124,8 +127,7 @@ def _retry_after(value: str | None) -> float | None:
     return min(max(0.0, at - time.time()), _LONGEST_WAIT)
 
 
-def _sign(request: urllib.request.Request, options: HttpOptions) -> None:
-    """`X-Timestamp`, and `X-Signature: sha256=…` of method, URL, timestamp and body, joined by line breaks."""
+def _sign(request: urllib.request.Request, options: HttpOptions, key: str) -> None:
     if not options.secret_env:
         return
     secret = os.environ.get(options.secret_env)
@@ -133,11 +135,34 @@ def _sign(request: urllib.request.Request, options: HttpOptions) -> None:
         raise Fail(f"options.secret_env: the environment variable {options.secret_env} is not set")
     stamp, body = str(int(time.time())), request.data or b""
     assert isinstance(body, bytes)
-    text = "\n".join((request.get_method(), request.full_url, stamp, "")).encode() + body
-    request.add_unredirected_header("X-Timestamp", stamp)
-    request.add_unredirected_header(
-        "X-Signature", "sha256=" + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
-    )
+    if options.signature == "standard":
+        headers = _standard(secret, options.secret_env, key, stamp, body)
+    else:
+        text = "\n".join((request.get_method(), request.full_url, stamp, "")).encode() + body
+        signature = "sha256=" + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+        headers = {"X-Timestamp": stamp, "X-Signature": signature}
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
+
+
+def _standard(secret: str, variable: str, key: str, stamp: str, body: bytes) -> dict[str, str]:
+    """The three headers of Standard Webhooks 1.0.0 (standardwebhooks.com), symmetric. The secret is base64, with the
+    prefix `whsec_` or without.
+    """
+    try:
+        known = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise Fail(f"options.secret_env: {variable} is not a secret of Standard Webhooks, which is base64") from None
+    digest = hmac.new(known, f"{key}.{stamp}.".encode() + body, hashlib.sha256).digest()
+    signature = "v1," + base64.b64encode(digest).decode()
+    return {"Webhook-Id": key, "Webhook-Timestamp": stamp, "Webhook-Signature": signature}
+
+
+def _timeout(payload: dict[str, Any], options: HttpOptions) -> float:
+    seconds = payload.get("timeout", options.timeout)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= options.timeout:
+        raise Fail(f"timeout must be seconds, more than 0 and at most the {options.timeout:g} of the pool's options")
+    return float(seconds)
 
 
 def _url(payload: dict[str, Any], options: HttpOptions) -> str:
@@ -174,7 +199,7 @@ def _headers(payload: dict[str, Any], options: HttpOptions) -> dict[str, str]:
     if not isinstance(headers, dict):
         raise Fail("headers must be an object")
     for name, value in headers.items():
-        if not _NAME.fullmatch(name) or name.lower() in _OURS or name.lower().startswith("x-signature"):
+        if not _NAME.fullmatch(name) or name.lower() in _OURS or name.lower().startswith(("x-signature", "webhook-")):
             raise Fail(f"the header {name!r} cannot be set")
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise Fail(f"the header {name} must be a printable ASCII text")
@@ -188,11 +213,22 @@ def _headers(payload: dict[str, Any], options: HttpOptions) -> dict[str, str]:
 
 
 def _add_body(request: urllib.request.Request, payload: dict[str, Any]) -> None:
-    body = payload.get("body", payload.get("alert"))
+    if "body" in payload and "text" in payload:
+        raise Fail("the payload has both a body and a text; give one of them")
+    text = payload.get("text")
     if request.get_method() in ("GET", "DELETE"):
-        if "body" in payload:
+        if "body" in payload or "text" in payload:
             raise Fail(f"{request.get_method()} has no body")
         return
-    request.data = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
+    if text is not None and not isinstance(text, str):
+        raise Fail("text must be a string")
+    try:
+        request.data = (_json(payload.get("body", payload.get("alert"))) if text is None else text).encode()
+    except UnicodeEncodeError:
+        raise Fail("the body has a lone surrogate, which cannot be sent as UTF-8") from None
     if not request.has_header("Content-type"):
-        request.add_header("Content-Type", "application/json")
+        request.add_header("Content-Type", "application/json" if text is None else "text/plain; charset=utf-8")
+
+
+def _json(body: Any) -> str:
+    return "" if body is None else json.dumps(body, ensure_ascii=False)

@@ -8,7 +8,7 @@ from typing import Any
 from handlers.extras import require
 
 
-def runtime() -> Any:
+def runtime(extra: str = "ml") -> Any:
     """The `onnxruntime` module, imported with its telemetry disabled.
 
     Recent builds start an uploader, with its own thread and database, as soon as they are imported, unless this
@@ -16,12 +16,12 @@ def runtime() -> Any:
     onnxruntime themselves must be imported after this.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return require("onnxruntime", extra="ml")
+    return require("onnxruntime", extra=extra)
 
 
-def session(model: bytes) -> Any:
-    """An inference session for a serialised model, on the CPU."""
-    library = runtime()
+def session(model: bytes | str, extra: str = "ml") -> Any:
+    """An inference session for a serialised model or the path of one, on the CPU."""
+    library = runtime(extra)
     settings = library.SessionOptions()
     # One thread: a session with more does not survive a fork, and pools scale by processes.
     settings.intra_op_num_threads = 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 
 class PictureOptions(BaseModel):
@@ -89,24 +89,122 @@ class MailOptions(BaseModel):
 
 
 class HttpOptions(BaseModel):
-    """A webhook. With `url`, payloads may not name another one. `timeout` is seconds for the whole request.
+    """A webhook. With `url`, payloads may not name another one; with `allowed_hosts`, no host that is not among them,
+    where `*.example.org` stands for all subdomains. `timeout` is seconds for the whole request, of which a payload may
+    ask for less.
 
     The secret of the signature, and credentials in headers, are read from environment variables: `secret_env` names
-    one, `headers_env` maps headers to theirs. `allow_private_hosts` also lets URLs reach loopback, link-local and
-    private networks, which is safe only if every payload is trusted, or with `url`. A GET follows `max_redirects`
-    redirects, each to an allowed address; others follow none. `max_bytes` of the answer are read.
+    one, `headers_env` maps headers to theirs. `signature` is "default" or "standard" (standardwebhooks.com).
+    `allow_private_hosts` also lets URLs reach loopback, link-local and private networks, which is safe only if every
+    payload is trusted, or with `url`. A GET follows `max_redirects` redirects, each to an allowed address; others
+    follow none. `max_bytes` of the answer are read.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     url: str = ""
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    allowed_hosts: list[str] = Field(default_factory=list)
     secret_env: str = ""
+    signature: Literal["default", "standard"] = "default"
     headers_env: dict[str, str] = Field(default_factory=dict)
     allow_private_hosts: bool = False
     max_redirects: int = Field(default=0, ge=0, le=10)
     max_bytes: int = Field(default=64 << 10, ge=0, le=1 << 20)
     timeout: float = Field(default=15.0, gt=0, le=600)
+
+
+class EmbedOptions(BaseModel):
+    """`encoding` is that of the result: "list", numbers in JSON, or "base64", little-endian float32.
+
+    `max_texts` limits the texts of one payload, `max_length` the characters of each.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    encoding: Literal["list", "base64"] = "list"
+    max_texts: int = Field(default=64, ge=1, le=1000)
+    max_length: int = Field(default=20_000, ge=1, le=1_000_000)
+
+
+class OcrOptions(PictureOptions):
+    """`threshold` is the lowest confidence of a line. `longest_side` (pixels) is that of the picture in which lines are
+    looked for. With `upside_down`, lines that stand on their head are read too.
+    """
+
+    threshold: float = Field(default=0.5, ge=0, le=1)
+    longest_side: int = Field(default=1280, ge=64, le=4096)
+    upside_down: bool = False
+
+
+class SpeechOptions(BaseModel):
+    """`max_seconds` limits a recording, `max_bytes` its file. With `root`, only files in that folder can be read.
+
+    `beam_size` above 1 is slower and a little more accurate. With `skip_silence`, only the parts that contain speech
+    are transcribed. `model` is a folder with a Whisper model in CTranslate2's format, `language` its code ("de").
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    root: str | None = Field(default=None, min_length=1)
+    max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30)
+    max_seconds: float = Field(default=600.0, gt=0, le=14_400)
+    beam_size: int = Field(default=1, ge=1, le=10)
+    skip_silence: bool = True
+    model: str | None = Field(default=None, min_length=1)
+    language: str | None = Field(default=None, min_length=2)
+
+
+class ThumbnailOptions(PictureOptions):
+    """`folder` is where thumbnails are written; it is required. Each of `sizes` (pixels) makes one.
+
+    `fit` is "contain" (no side is longer than the size) or "cover" (a square, cut from the middle). `quality` is that
+    of JPEG and WebP.
+    """
+
+    folder: str = ""
+    sizes: list[Annotated[int, Field(ge=8, le=4096)]] = Field(default=[256], min_length=1, max_length=10)
+    format: Literal["webp", "jpeg", "png"] = "webp"
+    quality: int = Field(default=80, ge=1, le=100)
+    fit: Literal["contain", "cover"] = "contain"
+
+
+class ShellOptions(BaseModel):
+    """`allow` lists the programs that payloads may start, as absolute paths, or is "any"; without it none starts.
+
+    With `shell`, a payload may have a command line for /bin/sh; that needs "any". `timeout` is seconds, `max_output`
+    bytes of each of stdout and stderr. `environment` lists the variables that a program inherits. Exit codes in `final`
+    fail for good; the others are retried.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    allow: list[str] | Literal["any"] = Field(default=[], validate_default=True)
+    shell: bool = False
+    folder: str | None = Field(default=None, min_length=1)
+    environment: list[str] = Field(default=["PATH", "LANG", "HOME", "TZ"])
+    timeout: float = Field(default=60.0, gt=0, le=86_400)
+    max_output: int = Field(default=64 << 10, ge=0, le=1 << 20)
+    final: list[int] = Field(default=[])
+
+    @field_validator("allow", mode="plain")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if value == "any":
+            return value
+        if not isinstance(value, list) or not value:
+            raise ValueError('no program may be started: name some, like ["/usr/bin/pdftotext"], or set "any"')
+        for program in value:
+            if not isinstance(program, str) or not program.startswith("/"):
+                raise ValueError(f"must have absolute paths, not {program!r}")
+        return value
+
+    @field_validator("shell")
+    @classmethod
+    def _shell_is_any_program(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("allow", "any") != "any":
+            raise ValueError('a shell can start every program: it needs allow = "any"')
+        return value
 
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -119,6 +217,8 @@ _RULES = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "dict_type": "must be a table",
+    "list_type": "must be a list",
+    "too_short": "must not be empty",
     "model_type": "must be a table",
     "literal_error": "must be {expected}",
     "greater_than_equal": "must be at least {ge}",
@@ -161,7 +261,7 @@ def _fault(model: type[BaseModel], error: Any) -> tuple[tuple[str, ...], str]:
         return key, "there is no such option" + (f"; did you mean {near[0]}?" if near else "")
     if error["type"] in _RULES:
         return key, f"{_RULES[error['type']].format(**error.get('ctx', {}))}, not {error['input']!r}"
-    return key, str(error["msg"]).replace("Input should be", "must be", 1)
+    return key, str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
 
 
 def _known(model: type[BaseModel], tables: Sequence[str]) -> list[str]:

@@ -133,10 +133,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.fault(78)
 def test_a_path_stays_in_the_pools_folder_wherever_links_lead(folder: Path) -> None:
-    from handlers import picture
+    from handlers import files, picture
 
     for path in ("cat.jpg", "./cat.jpg", str(folder / "cat.jpg"), "there.jpg"):
-        assert picture._read_file(picture._inside(path, str(folder)), 100) == b"cat"
+        assert files.read(files.inside(path, str(folder)), 100) == b"cat"
     outside = (
         "../secret.jpg",
         "out.jpg",

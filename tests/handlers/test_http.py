@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import http.server
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from handlers import connections
 from handlers import http as webhook
 from handlers.options import HttpOptions
 from supervisor import Fail, Retry
@@ -120,6 +122,57 @@ def test_the_signature_covers_method_url_time_and_body(
     assert seen.headers["X-Signature"] == "sha256=" + hmac.new(b"s3cret", text, hashlib.sha256).hexdigest()
 
 
+@pytest.mark.parametrize("prefix", ["whsec_", ""])
+def test_a_standard_webhook_is_signed_as_its_specification_says(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", prefix + base64.b64encode(b"s3cret").decode())
+    send({"body": {"n": 1}}, secret_env="HOOK_SECRET", signature="standard")
+    [seen] = receiver.seen
+    stamp = seen.headers["Webhook-Timestamp"]
+    assert abs(time.time() - int(stamp)) < 60
+    assert seen.headers["Webhook-Id"] == "epoch-1"
+    digest = hmac.new(b"s3cret", f"epoch-1.{stamp}.".encode() + seen.body, hashlib.sha256).digest()
+    assert seen.headers["Webhook-Signature"] == "v1," + base64.b64encode(digest).decode()
+    assert seen.headers["X-Signature"] is None
+
+
+def test_the_reference_signature_of_standard_webhooks_is_ours() -> None:
+    """The example of the libraries of standardwebhooks.com, in each of their tests."""
+    headers = webhook._standard(
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "HOOK_SECRET",
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "1614265330",
+        b'{"test": 2432232314}',
+    )
+    assert headers["Webhook-Signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_secret_that_is_not_base64_sends_no_standard_webhook(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "not base64!")
+    with pytest.raises(Fail, match="HOOK_SECRET is not a secret of Standard Webhooks, which is base64"):
+        send({}, secret_env="HOOK_SECRET", signature="standard")
+    assert receiver.seen == []
+
+
+def test_a_text_is_sent_as_it_is(receiver: Receiver, send: Send) -> None:
+    send({"text": "a=1&b=ä", "headers": {"Content-Type": "application/x-www-form-urlencoded"}})
+    send({"text": "x"})
+    form, plain = receiver.seen
+    assert (form.body, form.headers["Content-Type"]) == ("a=1&b=ä".encode(), "application/x-www-form-urlencoded")
+    assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_a_payload_may_ask_for_less_time(send: Send) -> None:
+    began = time.monotonic()
+    with pytest.raises(Retry, match=r"no answer from 127\.0\.0\.1"):
+        send({"timeout": 0.2}, path="/hang")
+    assert time.monotonic() - began < 4
+
+
 def test_a_secret_that_is_not_set_sends_nothing(receiver: Receiver, send: Send) -> None:
     with pytest.raises(Fail, match="the environment variable NO_SUCH_SECRET is not set"):
         send({}, secret_env="NO_SUCH_SECRET")
@@ -205,6 +258,33 @@ def test_private_addresses_are_refused_unless_allowed(receiver: Receiver, send: 
     assert receiver.seen == []
 
 
+def test_only_the_allowed_hosts_are_reached(receiver: Receiver, send: Send) -> None:
+    with pytest.raises(Fail, match=r"127\.0\.0\.1 is not one of the allowed_hosts"):
+        send(allowed_hosts=["example.org"])
+    place = f"http://localhost:{receiver.server_port}/there"
+    with pytest.raises(Fail, match="localhost is not one of the allowed_hosts"):
+        send({"method": "GET"}, path=f"/to/{place}", max_redirects=1, allowed_hosts=["127.0.0.1"])
+    assert [seen.path for seen in receiver.seen] == [f"/to/{place}"]
+    assert send(allowed_hosts=["example.org", "127.0.0.1"])["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "matches"),
+    [
+        ("example.org", "example.org", True),
+        ("EXAMPLE.org.", "example.ORG", True),
+        ("api.example.org", "example.org", False),
+        ("api.example.org", "*.example.org", True),
+        ("a.b.example.org", "*.example.org", True),
+        ("example.org", "*.example.org", False),
+        ("evilexample.org", "*.example.org", False),
+        ("example.org.evil.net", "example.org", False),
+    ],
+)
+def test_a_star_stands_for_all_subdomains(host: str, allowed: str, matches: bool) -> None:
+    assert connections._matches(host, allowed) is matches
+
+
 def test_a_redirect_is_an_error_unless_a_get_may_follow_it(receiver: Receiver, send: Send) -> None:
     with pytest.raises(Fail, match=r"127\.0\.0\.1 answered 307 .* is not followed"):
         send(path="/to//elsewhere", max_redirects=3)
@@ -257,6 +337,14 @@ def test_a_redirect_to_another_host_carries_no_credentials(
         ({"headers": {"a b": "c"}}, "the header 'a b' cannot be set"),
         ({"headers": []}, "headers must be an object"),
         ({"boddy": 1}, "unknown key 'boddy'"),
+        ({"body": 1, "text": "a"}, "both a body and a text"),
+        ({"text": 1}, "text must be a string"),
+        ({"text": "\ud800"}, "a lone surrogate"),
+        ({"method": "GET", "text": "a"}, "GET has no body"),
+        ({"timeout": 6}, "timeout must be seconds, more than 0 and at most the 5"),
+        ({"timeout": "1"}, "timeout must be seconds"),
+        ({"timeout": float("nan")}, "timeout must be seconds"),
+        ({"headers": {"Webhook-Id": "1"}}, "the header 'Webhook-Id' cannot be set"),
     ],
 )
 def test_an_invalid_payload_fails_for_good_and_reaches_nobody(

@@ -54,7 +54,7 @@ def test_a_picture_comes_back_as_rgb(folder: Path) -> None:
         ("x" * 300, "no such file"),
         ("nul\0.png", "no such file"),
         ("\ud800.png", "no such file"),
-        ("subfolder", "a directory, not a picture"),
+        ("subfolder", "a directory, not a file"),
         ("pipe.png", "not a regular file"),
         ("loop.png", "a loop of symbolic links"),
         ("text.jpg", "not a picture in a format"),
