@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import supervisor
-from supervisor.config import Settings, alerts, load
+from supervisor.config import Settings, alerts, load, priorities
 from supervisor.config.hosts import of_host, own_host
 from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
@@ -69,7 +69,7 @@ def run(
     _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
     sources = _watch(settings) if watch else None
-    _warn_about_schedules(whole)
+    _warn_about_untaken(whole)
     engine = open_engine(settings.database, settings.listen_database)
     if settings.listen_database is not None:
         os.environ["SUPERVISOR_LISTEN_DATABASE"] = settings.listen_database  # for the queues of handlers
@@ -114,7 +114,7 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_about_schedules(read()), tuple(pools), host), engine.database.folder),
+        reload=lambda: granted(only(_warn_about_untaken(read()), tuple(pools), host), engine.database.folder),
         serve_admin=serve_admin,
         burst=Burst(observer) if burst else None,
         sources=sources,
@@ -133,12 +133,14 @@ def _watch(settings: Settings) -> SourceWatch:
     return sources
 
 
-def _warn_about_schedules(settings: Settings) -> Settings:
-    """Name the schedules and alerts whose jobs would accumulate, unless another supervisor takes them."""
+def _warn_about_untaken(settings: Settings) -> Settings:
+    """Name the schedules, alerts and priorities whose jobs would accumulate, unless another supervisor takes them."""
     for name, problem in untaken(settings).items():
         events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
     for problem in alerts.untaken(settings):
         events(process="supervisor").warning("alert_unhandled", problem=problem)
+    for problem in priorities.untaken(settings):
+        events(process="supervisor").warning("priority_unhandled", problem=problem)
     return settings
 
 

@@ -32,7 +32,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
     Validates the file and imports each handler in a separate process, as a worker would.
     """
-    from supervisor.config import alerts, task_checks
+    from supervisor.config import alerts, priorities, task_checks
     from supervisor.config.hosts import elsewhere, own_host
     from supervisor.config.machine import crowded_cores
     from supervisor.config.schedules import untaken
@@ -49,7 +49,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     warnings = [*untaken(settings).values(), *alerts.untaken(settings), *task_checks.untaken(settings)]
-    warnings += [*pooler(settings), *crowded_cores(settings)]
+    warnings += [*priorities.untaken(settings), *pooler(settings), *crowded_cores(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))

@@ -50,6 +50,7 @@ _AS_WRITTEN = (
     "memory_budget",
     "max_crashes",
     "max_waiting",
+    "min_priority",
     "start",
     "preload",
     "preload_setup",

@@ -92,6 +92,7 @@ class PoolSettings(NamedTuple):
     scale_down_delay: float
     idle_timeout: float  # after this time without workers, the template's memory is released
     capabilities: tuple[str, ...]
+    min_priority: int | None  # it takes no job below; None: jobs of every priority
     hosts: tuple[str, ...]  # patterns of names; empty: it runs on every host
     prefetch: int | None  # None: determined by the worker's own speed
     concurrency: int  # jobs that one worker runs at the same time

@@ -19,7 +19,7 @@ from supervisor.config.values import Inner, Key, Table, anything, boolean, liste
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_WAITING, checked_type, checked_unique_key, encode
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_type, checked_unique_key, encode
 from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.schedule import Schedule
 
@@ -255,6 +255,7 @@ class PoolTable(Table):
     scale_down_delay = Key(duration, 30.0)
     idle_timeout = Key(duration, 300.0)
     capabilities = Key[list[str]](listed(text(_capability), _distinct), [])
+    min_priority = Key[int | None](whole(-MAX_PRIORITY, MAX_PRIORITY), None)
     hosts = Key[list[str]](listed(text(host_pattern), _distinct), [])
     prefetch = Key(whole(1, 256, auto=True), None)
     concurrency = Key(whole(1, MOST_AT_ONCE), 1)

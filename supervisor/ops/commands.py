@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +15,7 @@ from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
+from supervisor.domain.priority import high_enough
 from supervisor.domain.text import like, text_of
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
@@ -336,9 +337,9 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
     if not taking:
         known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
         return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
-    able = [(name, pool) for name, pool in taking if covers(" ".join(pool.get("capabilities", ())), job.requires)]
+    able = [(name, pool) for name, pool in taking if _takes(pool, job)]
     if not able:
-        return f"no pool that takes its type has the capabilities it requires: {job.requires}"
+        return _why_none(job, [pool for _, pool in taking])
     if elsewhere := controls.hosts_of("paused", job.type):
         takers = [
             one.record.host
@@ -350,3 +351,20 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
             return f"its type is paused on {', '.join(elsewhere)}; `supervisor resume {job.type}` resumes it"
     broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
     return broken[0] if len(broken) == len(able) else ""
+
+
+def _has_capabilities(pool: Mapping[str, Any], job: Job) -> bool:
+    return covers(" ".join(pool.get("capabilities", ())), job.requires)
+
+
+def _takes(pool: Mapping[str, Any], job: Job) -> bool:
+    """A pool for its type."""
+    return _has_capabilities(pool, job) and high_enough(job.priority, pool.get("min_priority"))
+
+
+def _why_none(job: Job, taking: Iterable[Mapping[str, Any]]) -> str:
+    """Why none of these pools for its type takes the job."""
+    least = [pool["min_priority"] for pool in taking if _has_capabilities(pool, job)]
+    if not least:
+        return f"no pool that takes its type has the capabilities it requires: {job.requires}"
+    return f"no pool that takes its type takes jobs below priority {min(least)}"

@@ -14,6 +14,7 @@ import supervisor
 from supervisor.domain.capability import covers
 from supervisor.domain.dead_rows import MANY_DEAD, Keeper
 from supervisor.domain.duration import human, human_size
+from supervisor.domain.priority import high_enough
 from supervisor.domain.text import counted, text_of
 
 if TYPE_CHECKING:
@@ -70,19 +71,33 @@ class Taker(Protocol):
     def types(self) -> Sequence[str]: ...
     @property
     def capabilities(self) -> Sequence[str]: ...
+    @property
+    def min_priority(self) -> int | None: ...
 
 
-def unmet(required: Iterable[tuple[str, str]], takers: Iterable[Taker]) -> list[str]:
-    """Requirements of jobs, given as (type, requires), that no pool for their type meets: one sentence each."""
-    capable: dict[str, list[str]] = defaultdict(list)
+def unmet(waiting: Iterable[tuple[str, str, int]], takers: Iterable[Taker]) -> list[str]:
+    """Jobs, given as (type, requires, priority), that no pool for their type takes, because of what they require or of
+    their priority: one sentence for each reason.
+    """
+    pools: dict[str, list[tuple[str, int | None]]] = defaultdict(list)
     for pool in takers:
         for type_ in pool.types:
-            capable[type_].append(" ".join(pool.capabilities))
-    return [
-        f"no pool that takes {text_of(type_)} has the capabilities that some of its jobs require: {text_of(requires)}"
-        for type_, requires in required
-        if type_ in capable and not any(covers(words, requires) for words in capable[type_])
-    ]
+            pools[type_].append((" ".join(pool.capabilities), pool.min_priority))
+    found: dict[str, None] = {}
+    for type_, requires, priority in waiting:
+        least = [bound for words, bound in pools.get(type_, ()) if covers(words, requires)]
+        if type_ in pools and not any(high_enough(priority, bound) for bound in least):
+            found[_unmet(text_of(type_), text_of(requires), least)] = None
+    return list(found)
+
+
+def _unmet(type_: str, requires: str, least: list[int | None]) -> str:
+    """`least` are the lowest priorities of the pools that have the capabilities."""
+    if not least:
+        return f"no pool that takes {type_} has the capabilities that some of its jobs require: {requires}"
+    bound = min(bound for bound in least if bound is not None)
+    having = f" and has {requires}" if requires else ""
+    return f"no pool that takes {type_}{having} takes jobs below priority {bound}, and some wait"
 
 
 def diagnose(seen: Overview) -> list[Finding]:
@@ -200,7 +215,7 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
             advice = "add a pool for it and reload, or cancel its jobs"
             yield about(type_, "warning", f"no pool takes the type {type_}", advice, "unhandled")
     for sentence in seen.unmet[:_MOST_NAMED]:
-        advice = "give the capabilities to a pool that has them, and reload, or cancel the jobs"
+        advice = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
         yield Finding("warning", "jobs", sentence, advice, "unmet")
     if quarantined := seen.jobs.get("quarantined", 0):
         them = "it" if quarantined == 1 else "them"

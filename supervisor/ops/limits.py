@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisor.domain.capability import covers
 from supervisor.domain.duration import human
 from supervisor.domain.job import Job
+from supervisor.domain.priority import high_enough
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.text import counted
 
@@ -31,7 +32,9 @@ def limits_of(job: Job, settings: Settings) -> list[Limits]:
     return [
         Limits(pool.name, pool.timeout_of(job.type), pool.policy.retry_of(job.type).limited(job.max_attempts))
         for pool in settings.pools.values()
-        if job.type in pool.types and covers(" ".join(pool.capabilities), job.requires)
+        if job.type in pool.types
+        and covers(" ".join(pool.capabilities), job.requires)
+        and high_enough(job.priority, pool.min_priority)
     ]
 
 

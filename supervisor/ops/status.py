@@ -188,7 +188,7 @@ def gather(
         unhandled_types=len(unhandled),
         more_types=len(others),
         other_types=_together(others) if others else None,
-        unmet=unmet(operations.backlog.requirements(now), takers)[:MOST_NAMED],
+        unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
     )
 
 
@@ -296,7 +296,8 @@ def _pool(
 ) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
     types = tuple(type_ for type_ in news["types"] if type_ not in paused)
-    wanted = JobSelector(types, " ".join(news["capabilities"]))
+    min_priority = _whole(news.get("min_priority"))
+    wanted = JobSelector(types, " ".join(news["capabilities"]), min_priority)
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
         **{key: news[key] for key in _POSTED},
@@ -313,7 +314,12 @@ def _pool(
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
         spares=news.get("spares", 0),
         spares_wanted=news.get("spares_wanted", 0),
+        min_priority=min_priority,
     )
+
+
+def _whole(news: Any) -> int | None:
+    return news if isinstance(news, int) else None
 
 
 def _age(since: float | None, now: float) -> float | None:

@@ -66,7 +66,7 @@ class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
     `problem` says what is wrong; `broken` means that no workers with older code run instead.
-    `paused` lists its paused types; `memory` is the total of its workers.
+    `paused` lists its paused types; `memory` is the total of its workers. It takes no job below `min_priority`.
     """
 
     name: str
@@ -91,6 +91,7 @@ class PoolView:
     host: str = ""
     spares: int = 0
     spares_wanted: int = 0
+    min_priority: int | None = None
 
     @property
     def home(self) -> tuple[str, int]:
@@ -110,12 +111,17 @@ class PoolView:
         return f"{self.due}+" if self.due >= COUNT_LIMIT else str(self.due)
 
     @property
+    def lane(self) -> str:
+        """ "" if it takes jobs of every priority."""
+        return "" if self.min_priority is None else f"from priority {self.min_priority}"
+
+    @property
     def remark(self) -> str:
         """The most important fact: a problem, paused types, or the reason for its size."""
         if self.problem:
             return f"BROKEN: {self.problem}" if self.broken else self.problem
         if not self.paused:
-            return self.why
+            return f"{self.lane}; {self.why}" if self.lane else self.why
         return "paused" if len(self.paused) == len(self.types) else f"paused: {', '.join(self.paused)}"
 
 
@@ -331,7 +337,7 @@ class Overview:
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
-    `unhandled_types` is how many types no pool takes, `unmet` says what jobs require that no pool has;
+    `unhandled_types` is how many types no pool takes, `unmet` says which jobs no pool of their type takes;
     `paused_on_hosts` are types with the hosts on which they are paused alone; `server` is None for a file.
     """
 

@@ -115,7 +115,7 @@ class Backlog(Protocol):
         """A cheap check that finds most due jobs: False does not mean that there are none."""
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
-        """Due jobs for these types and capabilities, counted up to `limit`."""
+        """Due jobs that are wanted, counted up to `limit`."""
 
     def by_type(self, now: float, limit: int) -> dict[str, Depth]:
         """The same for every type that has unfinished jobs, whatever they require."""
@@ -132,8 +132,8 @@ class Backlog(Protocol):
     def unhandled(self, types: Iterable[str]) -> list[str]:
         """Types of pending jobs other than these; a bounded number of them."""
 
-    def requirements(self, now: float) -> list[tuple[str, str]]:
-        """(type, requires) of due jobs, without duplicates; empty if there are too many kinds to check."""
+    def due_groups(self, now: float) -> list[tuple[str, str, int]]:
+        """(type, requires, priority) of due jobs, without duplicates; empty if there are too many to check."""
 
 
 class Controls(Protocol):

@@ -31,14 +31,21 @@ TABLES = frozenset(
 
 
 class JobSelector(NamedTuple):
-    """Which jobs a pool takes: its types, and its capabilities as one space-separated text."""
+    """Which jobs a pool takes: its types, its capabilities as one space-separated text, and the lowest priority; None:
+    jobs of every priority.
+    """
 
     types: tuple[str, ...]
     capabilities: str = ""
+    min_priority: int | None = None
 
     def narrowed(self, types: tuple[str, ...]) -> JobSelector:
         """With these types in place of its own. Cheap if they are the same."""
         return self if types is self.types else self._replace(types=types)
+
+    def at_least(self, priority: int) -> int:
+        """This priority, or the lowest that the pool takes if that is higher."""
+        return priority if self.min_priority is None else max(priority, self.min_priority)
 
 
 class Exchange(NamedTuple):

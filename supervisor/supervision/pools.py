@@ -84,7 +84,7 @@ class Pools(dict[str, Pool]):
 
 def _info(pool: Pool) -> PoolInfo:
     settings = pool.settings
-    wanted = JobSelector(settings.types, " ".join(settings.capabilities))
+    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
     locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
     chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
     return PoolInfo(wanted, pool.wake, locks, chance)
@@ -111,6 +111,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "restarts": dict(failures.restarted),
         "types": list(settings.types),
         "capabilities": list(settings.capabilities),
+        "min_priority": settings.min_priority,
         "min_workers": settings.min_workers,
         "max_workers": settings.max_workers,
         "memory": {w.name: w.memory.unique for w in living if w.memory.unique},

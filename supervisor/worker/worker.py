@@ -101,7 +101,7 @@ class Worker:
         self.slot.occupy(os.getpid())
         forkmark.keep_from_forks(self.slot.memory)
         self._wakeups = Wakeups(self.slot, self.wake, lambda number, frame: self._interrupt())
-        wanted = JobSelector(self.pool.types, " ".join(self.pool.capabilities))
+        wanted = JobSelector(self.pool.types, " ".join(self.pool.capabilities), self.pool.min_priority)
         self._store = ClaimStore(
             self.engine,
             self.record,

@@ -62,7 +62,8 @@ class Ground:
         self.now, self.clock = NOW, 1000.0
         self.policies = {letter: JobPolicy(POLICY, 3, recover, LOCK) for letter, recover in _RECOVER.items()}
         self.lives = dict.fromkeys(_RECOVER, 0)
-        kinds = [("a", 1, JobSelector(("a", "b"))), ("a", 2, ALL), ("b", 1, ALL)]
+        urgent = ALL._replace(min_priority=1)
+        kinds = [("a", 1, JobSelector(("a", "b"))), ("a", 2, ALL), ("a", 3, urgent), ("b", 1, ALL)]
         self.places = [Place(*kind, self.desk.engine.claims()) for kind in kinds]
         store = self.desk.maintenance
         self.reclaimer = Reclaimer(store.locks, store.registry, LOCK, lambda: self.clock)

@@ -85,7 +85,7 @@ class StoreMachine(Processes):
     )
     def keep_house(self, duty: str, which: int, age: float) -> None:
         duties: dict[str, Callable[[], None]] = {
-            "measure": lambda: self.measure(self.ground.places[which % 3].wanted),
+            "measure": lambda: self.measure(self.ground.places[which % 4].wanted),
             "pause": lambda: self.pause_or_resume("ab"[which % 2]),
             "delete": lambda: self.delete([self.job(which, *FINISHED), self.job(which + 1, *FINISHED)]),
             "prune": lambda: self.prune(age, 1e10 - age),

@@ -26,7 +26,7 @@ DIED = Failure("crash", "the worker died")
 
 types = st.sampled_from(["a", "b"])
 keys = st.sampled_from([None, None, "k", "l"])
-places = st.integers(0, 2)
+places = st.integers(0, 3)
 some = st.integers(0, 30)  # which of the jobs, or of the claims ever granted
 ends = st.sampled_from(
     ["done", "done", "with children", "again", "failed", "later", "hopeless", "released", "crashed", "cancelled"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from supervisor.domain.capability import covers
 from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.priority import high_enough
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Depth, Exchange, Expired, JobSelector
 from tests.model import rows
@@ -85,6 +86,7 @@ class Table:
             and row.type in wanted.types
             and row.type not in self.paused
             and covers(wanted.capabilities, row.requires)
+            and high_enough(row.priority, wanted.min_priority)
         ]
 
     def depth(self, wanted: JobSelector, now: float) -> Depth:

@@ -333,7 +333,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
             ),
             True,
         ),
-        "backlog": (lambda r: (r.backlog.by_type(NOW, 9)["mail"], r.backlog.requirements(NOW)), True),
+        "backlog": (lambda r: (r.backlog.by_type(NOW, 9)["mail"], r.backlog.due_groups(NOW)), True),
         "retry": (lambda r: r.actions.retry([13, 14, 1], NOW), False),
         "rerun": (lambda r: r.actions.rerun(13, NOW, payload='{"a": 2}', done=True), False),
         "cancel pending": (lambda r: r.actions.cancel(8, NOW), False),

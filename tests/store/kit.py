@@ -105,8 +105,9 @@ class Desk:
         now: float = NOW,
         capabilities: str = "",
         lock_time: float = LOCK,
+        min_priority: int | None = None,
     ) -> list[Claim]:
-        wanted = JobSelector(tuple(types), capabilities)
+        wanted = JobSelector(tuple(types), capabilities, min_priority)
         return self.claims.settle_and_claim(owner, [], wanted, want, lock_time, now).claims
 
     def one(self, **options: Any) -> Claim:

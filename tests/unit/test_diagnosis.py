@@ -123,11 +123,25 @@ def test_a_late_schedule_is_nothing_more_to_tell_while_no_supervisor_runs() -> N
 
 def test_requirements_are_unmet_only_if_no_pool_of_the_type_has_them() -> None:
     pools = [pool("a", types=["mail"], capabilities=["smtp"]), pool("b", types=["mail", "tag"])]
-    assert unmet([("mail", "smtp"), ("mail", ""), ("other", "gpu")], pools) == []
-    assert unmet([("tag", "gpu"), ("mail", "gpu smtp")], pools) == [
+    assert unmet([("mail", "smtp", 0), ("mail", "", -9), ("other", "gpu", 0)], pools) == []
+    assert unmet([("tag", "gpu", 0), ("mail", "gpu smtp", 0), ("tag", "gpu", 5)], pools) == [
         "no pool that takes tag has the capabilities that some of its jobs require: gpu",
         "no pool that takes mail has the capabilities that some of its jobs require: gpu smtp",
     ]
+
+
+def test_jobs_below_every_pool_are_unmet_unless_one_with_their_capabilities_takes_all() -> None:
+    urgent = pool("urgent", types=["tag"], capabilities=["cpu"], min_priority=10)
+    very = pool("very", types=["tag"], min_priority=50)
+    below = [("tag", "", 0), ("tag", "", 9), ("tag", "cpu", 9), ("tag", "", 10)]
+    assert unmet(below, [urgent, very]) == [
+        "no pool that takes tag takes jobs below priority 10, and some wait",
+        "no pool that takes tag and has cpu takes jobs below priority 10, and some wait",
+    ]
+    assert unmet(below, [urgent, very, pool("all", types=["tag"])]) == [
+        "no pool that takes tag and has cpu takes jobs below priority 10, and some wait"
+    ]
+    assert unmet(below, [urgent, pool("all", types=["tag"], capabilities=["cpu"])]) == []
 
 
 def test_a_host_that_stopped_by_itself_or_long_ago_is_no_finding() -> None:

@@ -82,7 +82,7 @@ def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def _handlers(read: Survey) -> Iterator[Finding]:
     """The same as `supervisor check` finds."""
-    from supervisor.config import task_checks
+    from supervisor.config import priorities, task_checks
     from supervisor.config.schedules import untaken
     from supervisor.ops.doctor.handlers import problems_of_pools
 
@@ -93,5 +93,7 @@ def _handlers(read: Survey) -> Iterator[Finding]:
         yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
     for problem in untaken(read.settings).values():
         yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
+    for problem in priorities.untaken(read.settings):
+        yield warning("priorities", problem, "do so, unless another configuration has one")
     for problem in task_checks.untaken(read.settings):
         yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from supervisor.store.base import Depth, JobSelector
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.marks import SharedMarks
+from supervisor.store.postgres.marks import SharedMarks, asked
 from supervisor.store.postgres.slow_queries import Repeated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.backlog import SqlBacklog
@@ -30,8 +30,8 @@ class PostgresBacklog(SqlBacklog):
         """`next_due` is also the time of the next look at everything, which may find more."""
         shared = self._marks_of(wanted)
         marks = shared.current()
-        which = {"wanted": list(wanted.types), "capabilities": wanted.capabilities}
-        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which | shared.parameters(marks))
+        which = asked(wanted) | shared.parameters(marks)
+        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which)
         if marks is None:
             shared.note(walked)
         due, oldest = 0, now

@@ -113,9 +113,13 @@ class PostgresClaims(SqlClaims):
     ) -> Exchange:
         """All in one transaction. Raises RowRefused if a row does not allow that."""
         shared = self._marks_of(wanted)
-        marks = shared.current() if want > 0 else None
+        marks = begin = shared.current() if want > 0 else None
+        if want > 0 and marks is None and wanted.min_priority is not None:
+            begin = shared.first_due(mark["now"])
+            if not begin.groups:
+                return self._exchange(settlements, wanted, 0, mark) if settlements else Exchange([], [])
         claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
-        claim |= shared.parameters(marks, want)
+        claim |= shared.parameters(begin, want)
         plain, runs, others = _sorted(settlements)
         if not self._keep_done:
             runs = []  # they would be deleted with their jobs

@@ -22,6 +22,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
+from supervisor.store.sql.rows import LOWEST
 from supervisor.store.values import JobSelector
 
 LONG = 3000  # entries of the index walked, beyond which a look is long: about two milliseconds
@@ -51,7 +52,8 @@ class SharedMarks:
     def __init__(self, connection: Connection, wanted: JobSelector) -> None:
         self._connection = connection
         self._wanted = wanted
-        name = hashlib.sha256(json.dumps([*wanted.types, wanted.capabilities]).encode()).hexdigest()[:16]
+        least = [] if wanted.min_priority is None else [wanted.min_priority]
+        name = hashlib.sha256(json.dumps([*wanted.types, wanted.capabilities, *least]).encode()).hexdigest()[:16]
         self._path = connection.address.folder / f"marks-{name}"
         self._descriptor = -1
 
@@ -85,6 +87,15 @@ class SharedMarks:
                 self._write(marks and marks._replace(due=0.0))
             raise
 
+    def first_due(self, now: float) -> Marks:
+        """Where each group begins that has a due row, by a look at everything. The function that claims knows no lowest
+        priority: it is told the groups.
+        """
+        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, asked(self._wanted) | _EVERYWHERE)
+        self.note(walked)
+        due = {(kind, word, rank): (at, id_) for kind, word, rank, at, id_ in rows if at <= now}
+        return Marks(0, 0.0, due)
+
     def parameters(self, marks: Marks | None, want: int = 0) -> dict[str, Any]:
         """For the functions that take positions."""
         most = LONG + _BESIDE * want
@@ -114,8 +125,8 @@ class SharedMarks:
     def _look(self, before: Marks | None) -> Marks | None:
         """At everything."""
         began = time.monotonic()
-        everything = {"wanted": list(self._wanted.types), "capabilities": self._wanted.capabilities}
-        *rows, (_, _, _, clock, walked) = self._connection.rows(QUERIES.first_of_groups, everything | _EVERYWHERE)
+        everything = asked(self._wanted) | _EVERYWHERE
+        *rows, (_, _, _, clock, walked) = self._connection.rows(QUERIES.first_of_groups, everything)
         now = time.monotonic()
         groups = _positions(self._wanted, rows, clock, before)
         short = walked <= LONG or len(groups) > _GROUPS
@@ -161,12 +172,21 @@ class SharedMarks:
             os.close(descriptor)
 
 
+def asked(wanted: JobSelector) -> dict[str, Any]:
+    """The parameters of a query for the first rows of groups."""
+    return {
+        "wanted": list(wanted.types),
+        "capabilities": wanted.capabilities,
+        "least": wanted.at_least(LOWEST),
+    }
+
+
 def _positions(wanted: JobSelector, rows: list[Row], clock: float, before: Marks | None) -> dict[Group, Position]:
     """Where to begin in each group from now on: with its first row, or where the next ones will be inserted. Groups
     that have emptied stay known.
     """
     late: Position = (clock - _LATE, 0)
-    groups: dict[Group, Position] = {(kind, "", 0): late for kind in wanted.types}
+    groups: dict[Group, Position] = {(kind, "", wanted.at_least(0)): late for kind in wanted.types}
     found = {(kind, word, rank): min((at, id_), late) for kind, word, rank, at, id_ in rows}
     if before is not None and len(before.groups) + len(found) <= _GROUPS:
         groups |= dict.fromkeys(before.groups, late)

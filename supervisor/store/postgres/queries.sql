@@ -176,19 +176,21 @@ WHERE id = :id AND status = 'done'
 SELECT pg_advisory_xact_lock(hashtextextended(:owner, 7308604897285366887));
 
 -- name: first_of_groups
--- Each (type, requires, priority) that has pending rows for these types and capabilities, with its first row; with
--- positions, the first from there. Then a row without a type: the server's time, and the entries walked.
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, from the least priority on,
+-- with its first row; with positions, the first from there. Then a row without a type: the server's time, and the
+-- entries walked.
 SELECT type, requires, priority, first_at, first_id
 FROM supervisor_groups_v2(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
-                          :in_priorities::integer[], :from_times::double precision[], :from_ids::bigint[]);
+                          :in_priorities::integer[], :from_times::double precision[], :from_ids::bigint[])
+WHERE type IS NULL OR priority >= :least::bigint;
 
 -- name: groups
--- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time of its first
--- row.
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, from the least priority on,
+-- with the time of its first row.
 SELECT type, requires, priority, first_at
 FROM supervisor_groups_v2(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
                           NULL, NULL, NULL, NULL, NULL)
-WHERE type IS NOT NULL;
+WHERE priority >= :least::bigint;
 
 -- name: claim_first
 -- The first due job of a type, in the simple case: nothing of the type requires a capability, nothing has a higher
@@ -656,11 +658,12 @@ SELECT type, count(*) FILTER (WHERE scheduled_at <= :now), min(scheduled_at) FIL
 FROM jobs WHERE status = 'pending' GROUP BY type;
 
 -- name: awaiting_retry
--- Whether a pending job of these types has been tried before and is due again soon: what a burst waits for.
+-- Whether a pending job for these types and capabilities has been tried before and is due again soon: what a burst waits
+-- for.
 SELECT 1 FROM jobs
 WHERE status = 'pending' AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
   AND scheduled_at <= :latest
-  AND (attempts > 0 OR crashes > 0)
+  AND priority >= :least::bigint AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1;
 
 -- name: has_claims
@@ -972,7 +975,7 @@ DELETE FROM job_second_chances WHERE false AND job_id > :after;
 -- name: failed_after
 -- Failed jobs in the order of their failures, and whether each is to be redriven.
 SELECT j.completed_at, j.id,
-       j.type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+       j.type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json))) AND j.priority >= :least::bigint
        AND (j.requires = '' OR supervisor_covers_v1(:capabilities, j.requires))
        AND coalesce((SELECT c.used FROM job_second_chances c WHERE c.job_id = j.id), 0) < :times
 FROM jobs j

@@ -9,6 +9,7 @@ from supervisor.domain.job import Claim, Job, JobEvent, Status, decoded, shown
 from supervisor.store.base import JobSelector
 from supervisor.store.sql.connection import Connection, Row
 
+LOWEST = -(2**63)  # not -100: a row written past the table's CHECK is a job, too
 _TEXTS = (5, 10, 15, 18, 24)  # requires, locked_by, unique_key, last_error, progress_text in a Job
 
 
@@ -46,9 +47,10 @@ def event_of(row: Row) -> JobEvent:
 
 
 @lru_cache(maxsize=64)
-def selected(wanted: JobSelector) -> dict[str, str]:
-    """The parameters of a query about these types and capabilities; not to be changed."""
-    return {"types": json.dumps(wanted.types), "capabilities": wanted.capabilities}
+def selected(wanted: JobSelector) -> dict[str, str | int]:
+    """The parameters of a query about these jobs; not to be changed."""
+    types, least = json.dumps(wanted.types), wanted.at_least(LOWEST)
+    return {"types": types, "capabilities": wanted.capabilities, "least": least}
 
 
 def held_by(connection: Connection, owner: str) -> list[Claim]:

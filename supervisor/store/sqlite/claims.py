@@ -66,7 +66,7 @@ class SqliteClaims(SqlClaims):
             if outcomes is not None:
                 lost = outcomes.write(raw, now)
             if want == 1 and len(wanted.types) == 1:
-                claims = self._claim_first(raw, wanted.types[0], mark)
+                claims = self._claim_first(raw, wanted, mark)
             if want > 0 and not claims:
                 claims = self._claim_due(raw, wanted, mark, want)
                 if not (claims or settlements):
@@ -93,7 +93,7 @@ class SqliteClaims(SqlClaims):
     def _anything_due(self, wanted: JobSelector, now: float) -> bool:
         """The cheap check first: after a sleep the pages of the full one are no longer in the CPU's caches."""
         if len(wanted.types) == 1:
-            first = (wanted.types[0], self._priority, now)
+            first = (wanted.types[0], wanted.at_least(self._priority), now)
             if self._connection.row(QUERIES.claim_first, first) is not None:
                 return True
         return bool(self._due(wanted, now))
@@ -106,9 +106,10 @@ class SqliteClaims(SqlClaims):
             due.sort(key=_priority, reverse=True)
         return due
 
-    def _claim_first(self, raw: sqlite3.Connection, type_: str, mark: dict[str, Any]) -> list[Claim]:
-        """The fast way to one job: most queues hold a single group of a pool's type."""
-        row = raw.execute(QUERIES.claim_first, (type_, self._priority, mark["now"])).fetchone()
+    def _claim_first(self, raw: sqlite3.Connection, wanted: JobSelector, mark: dict[str, Any]) -> list[Claim]:
+        """The fast way to one job of a single type: most queues hold a single group of it."""
+        first = (wanted.types[0], wanted.at_least(self._priority), mark["now"])
+        row = raw.execute(QUERIES.claim_first, first).fetchone()
         if row is None or row[0] in self._stuck:
             return []
         marked = raw.execute(QUERIES.claim_one, (mark["owner"], mark["now"], mark["expires_at"], row[0])).rowcount

@@ -101,8 +101,8 @@ SELECT status FROM jobs WHERE id = :id;
 -- Claiming and settling ----------------------------------------------------------------------------
 
 -- name: groups
--- Each (type, requires, priority) that has pending rows for these types and capabilities, with the time
--- of its first row. Loose index scans: one seek per group, whatever the number of rows, so neither finished
+-- Each (type, requires, priority) that has pending rows for these types and capabilities, from the least priority on,
+-- with the time of its first row. Loose index scans: one seek per group, whatever the number of rows, so neither finished
 -- rows nor delayed ones of a higher priority cost anything; and of requirements that these capabilities do not
 -- meet, however many there are, most are skipped.
 WITH RECURSIVE
@@ -126,7 +126,7 @@ kinds (type, requires) AS (
 ),
 groups (type, requires, priority) AS (
   SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                              WHERE j.type = k.type AND j.requires = k.requires
+                              WHERE j.type = k.type AND j.requires = k.requires AND j.priority >= :least
                                 AND (j.status = 'pending' OR j.status = 'running')
                               ORDER BY j.priority DESC LIMIT 1)
   FROM kinds k
@@ -134,7 +134,7 @@ groups (type, requires, priority) AS (
   UNION ALL
   SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
                               WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
-                                AND (j.status = 'pending' OR j.status = 'running')
+                                AND j.priority >= :least AND (j.status = 'pending' OR j.status = 'running')
                               ORDER BY j.priority DESC LIMIT 1)
   FROM groups g WHERE g.priority IS NOT NULL
 )
@@ -467,10 +467,11 @@ WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND type
 GROUP BY type;
 
 -- name: awaiting_retry
--- Whether a pending job of these types has been tried before and is due again soon: what a burst waits for.
+-- Whether a pending job for these types and capabilities has been tried before and is due again soon: what a burst waits
+-- for.
 SELECT 1 FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-  AND (attempts > 0 OR crashes > 0)
+  AND priority >= :least AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
 -- name: greatest_sequence
@@ -774,7 +775,7 @@ WHERE job_id > :after AND job_id <= :until
 -- name: failed_after
 -- Failed jobs in the order of their failures, and whether each is to be redriven.
 SELECT j.completed_at, j.id,
-       j.type IN (SELECT value FROM json_each(:types))
+       j.type IN (SELECT value FROM json_each(:types)) AND j.priority >= :least
        AND (j.requires = '' OR covers(:capabilities, CAST(j.requires AS BLOB)))
        AND coalesce((SELECT c.used FROM job_second_chances c WHERE c.job_id = j.id), 0) < :times
 FROM jobs j INDEXED BY jobs_unsuccessful

@@ -150,7 +150,7 @@ def claim_first(connection: sqlite3.Connection) -> list[int]:
 
 def claim(connection: sqlite3.Connection) -> list[int]:
     """What a worker's exchange runs for its best group."""
-    wanted = {"types": '["tag", "caption"]', "capabilities": "cpu"}
+    wanted = {"types": '["tag", "caption"]', "capabilities": "cpu", "least": -100}
     due = [row for row in connection.execute(QUERIES.groups, wanted) if row[3] is not None and row[3] <= 1000]
     best = max(due, key=lambda row: row[2])
     group = dict(zip(("type", "requires", "priority"), best, strict=False))

@@ -1,0 +1,8 @@
+"""Which priorities a pool takes."""
+
+from __future__ import annotations
+
+
+def high_enough(priority: int, min_priority: int | None) -> bool:
+    """Whether a pool with this `min_priority` takes jobs of this priority; None takes all."""
+    return min_priority is None or priority >= min_priority
