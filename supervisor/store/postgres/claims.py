@@ -113,13 +113,10 @@ class PostgresClaims(SqlClaims):
     ) -> Exchange:
         """All in one transaction. Raises RowRefused if a row does not allow that."""
         shared = self._marks_of(wanted)
-        marks = begin = shared.current() if want > 0 else None
-        if want > 0 and marks is None and wanted.min_priority is not None:
-            begin = shared.first_due(mark["now"])
-            if not begin.groups:
-                return self._exchange(settlements, wanted, 0, mark) if settlements else Exchange([], [])
-        claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities, "want": want}
-        claim |= shared.parameters(begin, want)
+        marks, where = _where(shared, wanted, want, mark["now"])
+        if not (settlements or where["want"]):
+            return Exchange([], [])
+        claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities} | where
         plain, runs, others = _sorted(settlements)
         if not self._keep_done:
             runs = []  # they would be deleted with their jobs
@@ -139,7 +136,7 @@ class PostgresClaims(SqlClaims):
                     lost.append(s.job_id)
                 elif s.status is Status.DONE and not self._keep_done:
                     raw.execute(QUERIES.delete_done, {"id": s.job_id})
-            rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if want > 0 else []
+            rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if claim["want"] > 0 else []
         return _noted(shared, marks, rows)._replace(lost=lost)
 
     def _marks_of(self, wanted: JobSelector) -> SharedMarks:
@@ -184,6 +181,17 @@ class PostgresClaims(SqlClaims):
                 rows = self._connection.rows(QUERIES.peek_group, group | {"want": want + len(self._stuck)})
                 found += [(-priority, at, job_id) for at, job_id in rows]
         return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
+
+
+def _where(shared: SharedMarks, wanted: JobSelector, want: int, now: float) -> tuple[Marks | None, dict[str, Any]]:
+    """The marks, and how many jobs the server's function is to claim of which groups: 0 if there are none. The function
+    knows no lowest priority, so a pool that has one looks for the groups first.
+    """
+    marks = begin = shared.current() if want > 0 else None
+    if want > 0 and marks is None and wanted.min_priority is not None:
+        begin = shared.first_due(now)
+        want = want if begin.groups else 0
+    return marks, {"want": want} | shared.parameters(begin, want)
 
 
 def _sorted(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement], list[Settlement]]:

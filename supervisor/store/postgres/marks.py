@@ -88,9 +88,7 @@ class SharedMarks:
             raise
 
     def first_due(self, now: float) -> Marks:
-        """Where each group begins that has a due row, by a look at everything. The function that claims knows no lowest
-        priority: it is told the groups.
-        """
+        """Where each group begins that has a due row, by a look at everything. They are no marks to be raised."""
         *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, asked(self._wanted) | _EVERYWHERE)
         self.note(walked)
         due = {(kind, word, rank): (at, id_) for kind, word, rank, at, id_ in rows if at <= now}

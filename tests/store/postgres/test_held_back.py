@@ -163,6 +163,41 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
         other.close()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_marks_of_a_pool_with_a_lowest_priority_are_its_own(
+    seed: int, desk: Desk, engine: Engine, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "LONG", -10_000)
+    dice, urgent = random.Random(seed), WANTED._replace(min_priority=10)
+    waiting: dict[int, int] = {}
+    other = engine.claims()
+    for _ in range(40):
+        priority = dice.choice([0, 0, 9, 10, 20])
+        row = foreign.execute(INSERT, ("tag", dice.choice(["", "cpu"]), priority, time.time())).fetchone()
+        assert row is not None
+        waiting[row[0]] = priority
+        wanted, claims = dice.choice([WANTED, urgent]), dice.choice([desk.claims, other])
+        for claim in exchange(claims, [], dice.choice([1, 2]), wanted):
+            assert waiting.pop(claim.job_id) >= (wanted.min_priority or 0)
+        clock.at += dice.choice([0.0, marks.SHORTEST])
+    clock.at += marks.SHORTEST
+    left = {claim.job_id for claim in exchange(other, [], 1000, urgent)}
+    assert left == {job for job, priority in waiting.items() if priority >= 10}
+    assert desk.maintenance.backlog.depth(urgent, time.time(), 100).due == 0
+    other.close()
+
+
+def test_without_marks_a_long_look_of_a_pool_with_a_lowest_priority_makes_some(
+    desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
+) -> None:
+    urgent = WANTED._replace(min_priority=10)
+    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (marks.LONG + 1100,))
+    run(desk.claims, 1, marks.LONG + 500)
+    assert exchange(desk.claims, [], 1, urgent) == []
+    row = foreign.execute(INSERT, ("tag", "", 10, time.time())).fetchone()
+    assert [claim.job_id for claim in exchange(desk.claims, [], 1, urgent)] == [*(row or ())]
+
+
 def test_a_job_given_back_is_found_at_once(
     desk: Desk, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

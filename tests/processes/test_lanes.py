@@ -1,0 +1,179 @@
+"""A second pool with `min_priority`: a worker that is free for urgent jobs whatever the others do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor import Status
+from tests.postgres_server import Databases
+from tests.site_under_test import Site, kill, wait_for
+from tests.web.client import ADMIN, admin_of
+
+MakeSite = Callable[..., Site]
+
+LANES = """
+[pools.work]
+handler = "jobs:work"
+workers = 2
+
+[pools.urgent]
+types = ["work"]
+handler = "jobs:work"
+workers = 1
+min_priority = 10
+"""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.server)])
+def any_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> MakeSite:
+    """Makes a site on each engine."""
+    url = ""
+    if request.param == "postgres":
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        server: Databases = request.getfixturevalue("postgres")  # before the site, so that it ends after that
+        url = server.fresh_database()
+    make_site: MakeSite = request.getfixturevalue("make_site")
+    return lambda config, **options: make_site(config, **({"url": url} if url else {}), **options)
+
+
+def idle(site: Site, pool: str) -> bool:
+    return [worker.state.name for worker in site.workers(pool)] == ["IDLE"]
+
+
+def occupied(site: Site, jobs: int = 6) -> tuple[list[int], Path]:
+    """Long jobs: two run, the others wait; all end when the file is there."""
+    go = site.folder / "go"
+    long = site.queue.enqueue_many("work", [{"until": str(go)}] * jobs)
+    wait_for(lambda: site.count("running") == 2, "both workers to be busy")
+    wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
+    return long, go
+
+
+def pools_of(site: Site, jobs: list[int]) -> set[str]:
+    """Where these run."""
+    return {worker.name.rpartition("-")[0] for worker in site.workers() if worker.job in jobs}
+
+
+def test_an_urgent_job_starts_at_once_while_every_other_worker_is_busy(any_site: MakeSite) -> None:
+    site = any_site(LANES)
+    site.start()
+    _, go = occupied(site)
+    for priority in (10, 100, 10):
+        asked = time.monotonic()
+        site.done(site.queue.enqueue("work", {}, priority=priority))
+        assert time.monotonic() - asked < 5  # the long jobs last until we say so
+    below = site.queue.enqueue("work", {}, priority=9)
+    delayed = site.queue.enqueue("work", {}, priority=50, delay=0.3)
+    site.done(delayed)
+    assert (site.job(below).status, site.count("running")) == (Status.PENDING, 2)
+    go.touch()
+    site.verdict()
+
+
+def test_urgent_jobs_use_both_lanes(any_site: MakeSite) -> None:
+    site = any_site(LANES)
+    site.start()
+    wait_for(lambda: len(site.workers("work")) == 2 and idle(site, "urgent"), "the workers")
+    go = site.folder / "go"
+    urgent = site.queue.enqueue_many("work", [{"until": str(go)}] * 3, priority=10)
+    wait_for(lambda: site.count("running") == 3, "all of them to run")
+    assert pools_of(site, urgent) == {"work", "urgent"}
+    go.touch()
+    site.verdict()
+
+
+def test_the_free_worker_sleeps_while_jobs_of_others_come_and_go(any_site: MakeSite) -> None:
+    site = any_site(LANES)
+    supervisor = site.start()
+    wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
+    [worker] = site.workers("urgent")
+    _, go = occupied(site)
+    processes = [psutil.Process(pid) for pid in (worker.pid, site.maintainer(supervisor))]
+    before = [process.cpu_times().user + process.cpu_times().system for process in processes]
+    switches, begun = processes[0].num_ctx_switches().voluntary, time.monotonic()
+    for n in range(40):
+        site.queue.enqueue("work", {"n": n, "until": str(go)})
+        time.sleep(0.05)
+    lasted = time.monotonic() - begun
+    used = [process.cpu_times().user + process.cpu_times().system for process in processes]
+    # Its main thread: nobody wakes it for what it does not take. Some switches are the heartbeat's and its meters'.
+    assert processes[0].num_ctx_switches().voluntary - switches < 20
+    assert used[0] - before[0] < 0.1
+    assert used[1] - before[1] < lasted / 2
+    assert idle(site, "urgent")
+    go.touch()
+    site.verdict()
+
+
+@pytest.mark.fault(1)
+def test_an_urgent_job_whose_worker_is_killed_runs_again_in_its_lane(any_site: MakeSite) -> None:
+    site = any_site(LANES)
+    site.start()
+    long, go = occupied(site)
+    end = site.folder / "end"
+    urgent = site.queue.enqueue("work", {"until": str(end)}, priority=10)
+    kill(site.running_pid(urgent))
+    wait_for(lambda: len(site.runs("start", urgent)) == 2, "the job to run again")
+    assert pools_of(site, [urgent]) == {"urgent"}
+    end.touch()
+    assert site.done(urgent).crashes == 1
+    assert {site.job(job).status for job in long} == {Status.RUNNING, Status.PENDING}
+    go.touch()
+    site.verdict(hit=[urgent])
+
+
+def test_a_request_with_a_priority_is_answered_by_the_free_worker(any_site: MakeSite) -> None:
+    site = any_site(LANES + ADMIN)
+    admin = admin_of(site, site.start())
+    _, go = occupied(site)
+    connection = http.client.HTTPConnection(*admin.address, timeout=30)
+
+    def run(priority: int) -> int:
+        wait = 20 if priority >= 10 else 0.2
+        headers = admin.bearer | {"Content-Type": "application/json"}
+        connection.request("POST", f"/run/work?wait={wait}&priority={priority}", "{}", headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    assert (run(10), run(9)) == (200, 202)
+    connection.close()
+    go.touch()
+
+
+def test_both_pools_share_one_template_and_the_lowest_priority_is_shown(make_site: MakeSite) -> None:
+    site = make_site(LANES)
+    site.start()
+    wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
+    parents = {psutil.Process(worker.pid).ppid() for worker in site.workers()}
+    assert len(parents) == 1
+    shown = json.loads(site.command("status", "--json").stdout)
+    assert {pool["name"]: pool["min_priority"] for pool in shown["pools"]} == {"work": None, "urgent": 10}
+    assert "from priority 10" in site.command("status").stdout
+
+
+def test_jobs_below_the_only_pool_of_their_type_are_named(any_site: MakeSite) -> None:
+    alone = LANES.partition("[pools.urgent]")
+    site = any_site(alone[1] + alone[2])
+    assert json.loads(site.command("check", "--json").stdout)["warnings"] == [
+        "no pool takes jobs of the type work below priority 10: add a pool for them without min_priority"
+    ]
+    site.start()
+    assert site.told("priority_unhandled")
+    below = site.queue.enqueue("work", {}, priority=9)
+    site.done(site.queue.enqueue("work", {}, priority=10))
+    sentence = "no pool that takes work takes jobs below priority 10, and some wait"
+    assert sentence in site.command("status").stdout
+    assert sentence in " ".join(site.command("doctor", code=None).stdout.split())
+    assert "no pool that takes its type takes jobs below priority 10" in site.command("jobs", "show", str(below)).stdout
+    assert site.job(below).status is Status.PENDING
+    site.verdict(pending=[below])
