@@ -31,9 +31,7 @@ TABLES = frozenset(
 
 
 class JobSelector(NamedTuple):
-    """Which jobs a pool takes: its types, its capabilities as one space-separated text, and the lowest priority; None:
-    jobs of every priority.
-    """
+    """Which jobs a pool takes: its types, capabilities as one space-separated text, lowest priority (None: all)."""
 
     types: tuple[str, ...]
     capabilities: str = ""
@@ -42,10 +40,6 @@ class JobSelector(NamedTuple):
     def narrowed(self, types: tuple[str, ...]) -> JobSelector:
         """With these types in place of its own. Cheap if they are the same."""
         return self if types is self.types else self._replace(types=types)
-
-    def at_least(self, priority: int) -> int:
-        """This priority, or the lowest that the pool takes if that is higher."""
-        return priority if self.min_priority is None else max(priority, self.min_priority)
 
 
 class Exchange(NamedTuple):

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
+from supervisor.domain.priority import at_least
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
@@ -175,7 +176,7 @@ def asked(wanted: JobSelector) -> dict[str, Any]:
     return {
         "wanted": list(wanted.types),
         "capabilities": wanted.capabilities,
-        "least": wanted.at_least(LOWEST),
+        "least": at_least(LOWEST, wanted.min_priority),
     }
 
 
@@ -184,7 +185,7 @@ def _positions(wanted: JobSelector, rows: list[Row], clock: float, before: Marks
     that have emptied stay known.
     """
     late: Position = (clock - _LATE, 0)
-    groups: dict[Group, Position] = {(kind, "", wanted.at_least(0)): late for kind in wanted.types}
+    groups: dict[Group, Position] = {(kind, "", at_least(0, wanted.min_priority)): late for kind in wanted.types}
     found = {(kind, word, rank): min((at, id_), late) for kind, word, rank, at, id_ in rows}
     if before is not None and len(before.groups) + len(found) <= _GROUPS:
         groups |= dict.fromkeys(before.groups, late)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import Status, shown
+from supervisor.domain.priority import at_least
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.store.base import Depth, JobSelector
 from supervisor.store.sql.connection import Connection, Row
@@ -35,7 +36,7 @@ class SqlBacklog:
         """Looks for jobs of the default priority, or the lowest that is wanted, without requirements. A fifth of what
         `depth` costs.
         """
-        priority, first = wanted.at_least(0), self._queries.claim_first
+        priority, first = at_least(0, wanted.min_priority), self._queries.claim_first
         return any(self._connection.row(first, (type_, priority, now)) is not None for type_ in wanted.types[:2])
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:

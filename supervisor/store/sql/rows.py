@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 
 from supervisor.domain.job import Claim, Job, JobEvent, Status, decoded, shown
+from supervisor.domain.priority import at_least
 from supervisor.store.base import JobSelector
 from supervisor.store.sql.connection import Connection, Row
 
@@ -49,7 +50,7 @@ def event_of(row: Row) -> JobEvent:
 @lru_cache(maxsize=64)
 def selected(wanted: JobSelector) -> dict[str, str | int]:
     """The parameters of a query about these jobs; not to be changed."""
-    types, least = json.dumps(wanted.types), wanted.at_least(LOWEST)
+    types, least = json.dumps(wanted.types), at_least(LOWEST, wanted.min_priority)
     return {"types": types, "capabilities": wanted.capabilities, "least": least}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.domain.errors import StoreUnavailable
 from supervisor.domain.job import Claim
+from supervisor.domain.priority import at_least
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Exchange, JobSelector
 from supervisor.store.sql.claims import SqlClaims, refuse_impossible
@@ -93,7 +94,7 @@ class SqliteClaims(SqlClaims):
     def _anything_due(self, wanted: JobSelector, now: float) -> bool:
         """The cheap check first: after a sleep the pages of the full one are no longer in the CPU's caches."""
         if len(wanted.types) == 1:
-            first = (wanted.types[0], wanted.at_least(self._priority), now)
+            first = (wanted.types[0], at_least(self._priority, wanted.min_priority), now)
             if self._connection.row(QUERIES.claim_first, first) is not None:
                 return True
         return bool(self._due(wanted, now))
@@ -108,7 +109,7 @@ class SqliteClaims(SqlClaims):
 
     def _claim_first(self, raw: sqlite3.Connection, wanted: JobSelector, mark: dict[str, Any]) -> list[Claim]:
         """The fast way to one job of a single type: most queues hold a single group of it."""
-        first = (wanted.types[0], wanted.at_least(self._priority), mark["now"])
+        first = (wanted.types[0], at_least(self._priority, wanted.min_priority), mark["now"])
         row = raw.execute(QUERIES.claim_first, first).fetchone()
         if row is None or row[0] in self._stuck:
             return []
