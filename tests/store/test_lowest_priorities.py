@@ -71,6 +71,15 @@ class TestClaims:
         assert (exchange.claims, exchange.lost) == ([], [])
         assert desk.status(urgent) is Status.DONE
 
+    @pytest.mark.parametrize("want", [1, 9])
+    def test_a_worker_that_was_woken_in_vain_takes_nothing_below(self, desk: Desk, want: int) -> None:
+        desk.put(priority=0)
+
+        assert desk.claims.settle_and_claim("w1", [], URGENT, want, LOCK, NOW, posted=True).claims == []
+        job_id = desk.put(priority=10)
+        (claim,) = desk.claims.settle_and_claim("w1", [], URGENT, want, LOCK, NOW, posted=True).claims
+        assert claim.job_id == job_id
+
     def test_a_failure_and_the_next_claim_are_one_exchange_as_ever(self, desk: Desk) -> None:
         first, second = desk.put(priority=10), desk.put(priority=10)
         claim = desk.one(min_priority=10)

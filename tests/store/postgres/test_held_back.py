@@ -187,15 +187,18 @@ def test_the_marks_of_a_pool_with_a_lowest_priority_are_its_own(
     other.close()
 
 
-def test_without_marks_a_long_look_of_a_pool_with_a_lowest_priority_makes_some(
-    desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
+def test_a_long_look_of_a_pool_with_a_lowest_priority_makes_marks(
+    desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, clock: Clock
 ) -> None:
     urgent = WANTED._replace(min_priority=10)
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (marks.LONG + 1100,))
     run(desk.claims, 1, marks.LONG + 500)
     assert exchange(desk.claims, [], 1, urgent) == []
-    row = foreign.execute(INSERT, ("tag", "", 10, time.time())).fetchone()
-    assert [claim.job_id for claim in exchange(desk.claims, [], 1, urgent)] == [*(row or ())]
+    assert exchange(desk.claims, [], 1, urgent) == []
+    old, new = (foreign.execute(INSERT, ("tag", "", 10, at)).fetchone() for at in (1000.0, time.time()))
+    assert [claim.job_id for claim in exchange(desk.claims, [], 9, urgent)] == [*(new or ())]
+    clock.at += marks.LONGEST
+    assert [claim.job_id for claim in exchange(desk.claims, [], 9, urgent)] == [*(old or ())]
 
 
 def test_a_job_given_back_is_found_at_once(
