@@ -137,7 +137,6 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 max_memory=2 << 30,
                 memory_budget=6 << 30,
                 max_crashes=3,
-                max_waiting=None,
                 start="fork",
                 preload=True,
                 preload_setup=False,
