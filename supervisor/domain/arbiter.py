@@ -2,8 +2,9 @@
 
 One pure function, `arbitrate`, over all pools. It gives memory in this order: first workers of pools with waiting
 jobs, the longest waiting first; more workers for pools that have some; workers without a job; spares. A first worker
-may take the place of idle workers, those idle for longest first, and once its pool has waited for `max_wait`, also that
-of workers with jobs. Nobody is put aside within `min_residency` of its load, so no pool is loaded more often than that.
+may take the place of spares and of idle workers, those idle for longest first, and once its pool has waited for
+`max_wait`, also that of workers with jobs. But for spares, nobody is put aside within `min_residency` of its load, so
+no pool is loaded more often than that.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def arbitrate(
         busy = [one for one in shares if one.demand.due and one.size]
         division.grow(sorted(busy, key=lambda one: -one.demand.oldest_wait))
         division.fill([one for one in shares if not one.demand.due])
-        division.spare()
         division.replace()
+        division.spare()
     return {share.demand.name: share.grant() for share in shares}
 
 
@@ -88,6 +89,12 @@ class _Share:
     @property
     def idle(self) -> bool:
         return not (self.demand.due or self.demand.busy)
+
+    @property
+    def surplus(self) -> int:
+        """How many spares it keeps. Nobody has to wait for them."""
+        d = self.demand
+        return 0 if d.replacing else min(d.spares, self.kept - d.wanted)
 
     def waited(self, now: float) -> float:
         """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
@@ -152,7 +159,7 @@ class _Division:
             self._apply(self._worker_step(share, device), "this machine is short of memory")
 
     def shed(self) -> None:
-        """Workers have grown over the budget: idle ones leave; else all but one; of several pools, the latest."""
+        """Workers have grown over the budget: spares leave; idle ones; all but one; of several pools, the latest."""
         while over := self._ledger.over():
             step = next(self._sheddable(over[0]), None)
             if step is None:
@@ -160,6 +167,8 @@ class _Division:
             self._apply(step, f"no {_name_of(over[0])} is left: {self._users(over[0])}")
 
     def _sheddable(self, resource: str) -> Iterator[_Step]:
+        for share in (one for one in self.shares if one.surplus > 0):
+            yield from self._steps(share, {resource})
         for share in sorted((one for one in self.shares if one.idle), key=_least_recently_used):
             yield from self._steps(share, {resource})
         busy = [one for one in self.shares if any(True for _ in self._steps(one, {resource}))]
@@ -171,8 +180,10 @@ class _Division:
         """Let others leave until there will be room. Returns False if that is not possible now; then nobody leaves."""
         taken: list[_Step] = []
         why = f"put aside for {claimant.demand.name}"
-        for victim in self._victims(claimant, starving=starving):
-            while lacking := self._ledger.lacking(cost):
+        spares = [(one, True) for one in self.shares if one is not claimant and one.surplus > 0]
+        others = [(one, False) for one in self._victims(claimant, starving=starving)]
+        for victim, spares_only in [*spares, *others]:
+            while (not spares_only or victim.surplus > 0) and (lacking := self._ledger.lacking(cost)):
                 step = next(self._steps(victim, lacking), None)
                 if step is None:
                     break
@@ -275,21 +286,30 @@ class _Division:
             while share.size < share.demand.wanted and self._add(share, evict=False):
                 pass
 
-    def spare(self) -> None:
-        """Spares, where there is room once everybody has workers."""
-        for share in self.shares:
-            most = share.demand.wanted + share.demand.spares
-            while 0 < share.size < most and self._add(share, evict=False):
-                pass
-
     def replace(self) -> None:
         """A successor starts before its predecessor leaves, if there is room for both."""
         for share in self.shares:
             if share.demand.replacing and share.kept and share.kept == share.size:
                 device, cost = self._next(share)
-                share.crowded = not self._ledger.fits_now(cost)
-                if not share.crowded:
+                if self._ledger.fits_now(cost):
                     self._start(share, device, cost)
+                else:
+                    share.crowded = not share.demand.patient
+
+    def spare(self) -> None:
+        """Workers beyond those that run jobs, one each in turn, in what is left."""
+        lacking = [one for one in self.shares if one.size and not one.demand.replacing]
+        while lacking:
+            lacking = [
+                one for one in lacking if one.size < one.demand.wanted + one.demand.spares and self._add_spare(one)
+            ]
+
+    def _add_spare(self, share: _Share) -> bool:
+        device, cost = self._next(share)
+        if share.demand.need is None or not self._ledger.fits_now(cost):
+            return False
+        self._start(share, device, cost)
+        return True
 
     def _add(self, share: _Share, *, evict: bool) -> bool:
         """One more worker. Returns False if it cannot start now."""

@@ -46,7 +46,8 @@ class Demand(NamedTuple):
     `crews` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
     measured. Pools with the same `image` share a template. `loaded_at` is when its first worker was ready,
     `absent_since` when it lost its last one; `resident`: it has not been put aside since; `starting`: none of its
-    workers has been set up since. `replacing`: a worker is to be replaced. `spares` are asked for beyond `wanted`.
+    workers has been set up since. `spares` are wanted besides. `replacing`: a worker is to be replaced; `patient`: only
+    beside its predecessor, because new code has failed before.
     """
 
     name: str
@@ -63,8 +64,9 @@ class Demand(NamedTuple):
     absent_since: float | None = None
     resident: bool = False
     starting: bool = False
-    replacing: bool = False
     spares: int = 0
+    replacing: bool = False
+    patient: bool = False
 
 
 class Grant(NamedTuple):

@@ -61,6 +61,15 @@ def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, iso
     return Missing(1 if replace_one else 0)
 
 
+def within(wanted: Missing, room: int, *, old_first: bool) -> Missing:
+    """What may start where there is memory for so many workers. `old_first`: the new code has failed."""
+    if old_first:
+        old = min(wanted.old, room)
+        return Missing(min(wanted.new, room - old), old)
+    new = min(wanted.new, room)
+    return Missing(new, min(wanted.old, room - new))
+
+
 def spares_kept(wanted: int, target: int, roof: int | None, *, measured: bool) -> int:
     """How many workers to keep beyond the `target`, set up and without jobs. `roof` is how many the memory allows in
     all; while it is not `measured`, there is none. Workers come before spares; a pool at zero has none of either.

@@ -10,9 +10,10 @@ from supervisor.config.settings import MachineSettings
 from supervisor.domain.arbiter import arbitrate
 from supervisor.domain.memory import MACHINE, Crew, Demand, Need, Patience, Template
 from supervisor.domain.residency import Residency
+from supervisor.domain.staffing import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, proves_itself, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
@@ -65,9 +66,8 @@ class MemoryArbiter:
 
     def learn(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
-        pool, template = self._pools[worker.pool], worker.template
-        if not template.memory:
-            template.memory = kernel.memory_shared_with_children(template.pid)
+        pool = self._pools[worker.pool]
+        self._measure_templates()
         self._meter.look(self._devices_of(pool))
         self._note(pool)
         self._look_again()
@@ -80,9 +80,16 @@ class MemoryArbiter:
             pool.largest_on_device = max(pool.largest_on_device or 0, worker.memory.on_device)
             self._note(pool)
         self._meter.repeat(running, now, busy=any(p.busy and self._devices_of(p) for p in self._pools.values()))
+        self._measure_templates()
         self._sizes.save()
         self._look_again()
         self._feel_pressure(now)
+
+    def _measure_templates(self) -> None:
+        """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
+        for template in self._templates:
+            if template.ready and not (template.memory or template.gone):
+                template.memory = kernel.memory_shared_with_children(template.pid)
 
     def _note(self, pool: Pool) -> None:
         if self._is_measured(pool):
@@ -119,8 +126,8 @@ class MemoryArbiter:
             need = self._need(pool)
             unknown = unknown or need is None
             need = need or Need(0)
-            workers = max(pool.settings.max_workers, pool.fixed or 0, len(pool.workers)) + 1  # one may be replaced
-            workers += pool.settings.spares
+            workers = max(pool.settings.max_workers, pool.fixed or 0, len(pool.workers))
+            workers += pool.settings.spares + 1  # one may be replaced
             most[MACHINE] += workers * need.worker
             for device in self._devices_of(pool):
                 most[device] += workers * need.device
@@ -177,36 +184,38 @@ class MemoryArbiter:
     def _demand(self, pool: Pool, now: float) -> Demand:
         living = pool.workers.living()
         staying = [worker for worker in living if not worker.leaving]
-        wanted, spares = (0, 0) if self._backs_off(pool, now) else (pool.desired - pool.spares, pool.spares)
+        wanted = 0 if self._backs_off(pool, now) else 1 if proves_itself(pool) else pool.target
         idle = not (pool.due or pool.busy)
         found = pool.residency = pool.residency.seen(
             now, wanted=wanted, staying=len(staying), ready=any(w.is_ready for w in staying), idle=idle
         )
         need = self._need(pool)
         waiting = pool.waiting
+        proof = proves_itself(pool)  # that waits for its first worker like a job
         return Demand(
             pool.name,
             wanted,
             need,
             {device: _crew(device, living, need or Need(0)) for device in pool.settings.gpus or ("",)},
             self._images.get(pool.name, pool.name),
-            pool.due,
+            max(pool.due, int(proof)),
             pool.busy,
-            waiting.oldest_age + now - waiting.at if pool.due else 0.0,
+            waiting.oldest_age + now - waiting.at if pool.due else now - pool.reloaded_at if proof else 0.0,
             found.idle_since,
             max((worker.asked_at for worker in staying if is_idle(worker)), default=None),
             found.loaded_at,
             found.absent_since,
             found.resident,
             found.starting,
+            spares=spares_wanted(pool),
             replacing=any(worker.stale for worker in staying),
-            spares=spares,
+            patient=pool.failures.restarts.failed_setups > 0 and any(worker.template.superseded for worker in staying),
         )
 
-    @staticmethod
-    def _backs_off(pool: Pool, now: float) -> bool:
+    def _backs_off(self, pool: Pool, now: float) -> bool:
         """It starts nobody now, so it needs no memory."""
-        return not pool.workers.living() and pool.next_try is not None and pool.next_try > now
+        possible = Missing(1, int(self._templates.before(pool.name) is not None))
+        return not (pool.workers.living() or any(pool.failures.allow(possible, now)))
 
     def _loaded_templates(self) -> dict[str, Template]:
         found: dict[str, Template] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.memory import Grant
 from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
-from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept
+from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.drain_rate import DrainRate
 from supervisor.supervision.failures import STALE, Failures
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
@@ -44,6 +45,7 @@ class Pool:
     beyond: Beyond = field(default_factory=Beyond)  # a size above the configured one
     closing: bool = False  # no longer in the configuration
     untried: bool = False  # no worker has been set up with the new code since a reload
+    reloaded_at: float = 0.0
     target: int = 0
     reason: str = "starting"
     roof: int | None = None
@@ -69,7 +71,7 @@ class Pool:
         self.settings = settings
         self.largest_worker, self.largest_on_device = 0, None
         self.failures.reloaded()
-        self.untried = True
+        self.untried, self.reloaded_at = True, time.monotonic()
 
     @property
     def desired(self) -> int:
@@ -78,12 +80,9 @@ class Pool:
 
     @property
     def spares(self) -> int:
-        """How many of them are spares."""
-        settings = self.settings
-        if not settings.spares or self._is_beyond:
-            return 0
-        measured = settings.memory_budget is None or self.largest_worker > 0
-        return spares_kept(settings.spares, self.target, self.roof, measured=measured)
+        """How many of them are spares: as far as there is memory for them."""
+        wanted = spares_wanted(self)
+        return wanted if self.grant is None else max(0, min(wanted, self.grant.most - self.target))
 
     @property
     def asleep(self) -> bool:
@@ -103,10 +102,10 @@ class Pool:
             wanted = wanted._replace(old=0)
         if self._is_beyond:
             wanted = wanted._replace(new=min(wanted.new, max(0, MOST_STARTING - counts.starting)))
+        wanted = failures.allow(wanted, now)
         if self.grant is not None:
-            room = self._places.total()
-            wanted = Missing(new := min(wanted.new, room), min(wanted.old, room - new))
-        return failures.allow(wanted, now)
+            wanted = within(wanted, self._places.total(), old_first=bool(failures.restarts.failed_setups))
+        return wanted
 
     def next_device(self, name: str) -> str | None:
         """The device for a new worker."""
@@ -141,7 +140,7 @@ class Pool:
         return list(dict.fromkeys(chosen))
 
     def _evicted(self, grant: Grant) -> list[WorkerProcess]:
-        """Those for which there is no memory: on each device, stale ones first, then idle ones, the youngest first."""
+        """Those for which there is no memory: on each device, stale ones, spares, idle ones, the youngest first."""
         if grant.crowded and not any(worker.leaving for worker in self.workers.living()):
             return self.workers.stale()[:1]
         chosen = []
@@ -149,7 +148,7 @@ class Pool:
             there = [w for w in self.workers.living() if not w.leaving and (w.device or "") == device]
             surplus = len(there) - grant.most_on(device)
             if surplus > 0:
-                there.sort(key=lambda worker: (not worker.stale, not is_idle(worker), -worker.asked_at))
+                there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.asked_at))
                 chosen += there[:surplus]
         return chosen
 
@@ -263,3 +262,12 @@ def excess(pool: Pool) -> str:
         f"an operator set {pool.fixed} workers (configured: {pool.settings.max_workers}), and the database takes "
         f"connections of no more than {pool.target}; `supervisor scale {pool.name} auto` undoes that"
     )
+
+
+def spares_wanted(pool: Pool) -> int:
+    """How many, if there is memory for them beside those of other pools."""
+    settings = pool.settings
+    if not settings.spares or (pool.fixed is not None and pool.fixed > settings.max_workers):
+        return 0
+    measured = settings.memory_budget is None or pool.largest_worker > 0
+    return spares_kept(settings.spares, pool.target, pool.roof, measured=measured)

@@ -387,3 +387,37 @@ def test_never_over_budget_nobody_starves_and_nobody_is_loaded_twice_within_its_
         gaps = [later - earlier for earlier, later in pairwise(pool.loads)]
         if pool.low:  # one with min_workers = 0 leaves by itself
             assert all(gap >= patience.min_residency for gap in gaps)
+
+
+def test_spares_start_last_and_only_where_they_fit() -> None:
+    found = decide(idle("caption", spares=3), demand("tag", wanted=1), budget=200)
+
+    assert sizes(found) == {"caption": 2, "tag": 1}
+
+
+def test_a_spare_leaves_for_a_pool_that_waits_however_young_its_own_is() -> None:
+    found = decide(busy("caption", 2, spares=1, loaded_at=NOW - 1), waiting("tag"))
+
+    assert sizes(found) == {"caption": 1, "tag": 0}
+    assert not found["caption"].aside
+
+
+def test_a_spare_leaves_before_an_idle_pool() -> None:
+    found = decide(idle("embed", since=1.0), busy("caption", 2, spares=1), waiting("tag"), budget=190)
+
+    assert sizes(found) == {"embed": 1, "caption": 1, "tag": 0}
+
+
+def test_what_has_grown_over_the_budget_loses_its_spare_first() -> None:
+    found = decide(busy("caption", 2, spares=1, used=70), idle("tag"), budget=190)
+
+    assert sizes(found) == {"caption": 1, "tag": 1}
+
+
+def test_no_worker_leaves_for_a_successor_whose_code_has_failed() -> None:
+    crowded = decide(idle("tag", replacing=True), budget=100)
+    assert crowded["tag"].crowded
+
+    patient = decide(idle("tag", replacing=True, patient=True), budget=100)
+    assert not patient["tag"].crowded
+    assert sizes(patient) == {"tag": 1}

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
-from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept
+from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.pool import Pool, excess
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
@@ -295,3 +295,20 @@ def test_a_budget_counts_spares(crew: Crew) -> None:
     assert crew.pool.desired == 2
     crew.pool.target = 2
     assert crew.pool.desired == 2
+
+
+@pytest.mark.parametrize(
+    ("room", "old_first", "allowed"),
+    [
+        (0, False, (0, 0)),
+        (1, False, (1, 0)),
+        (1, True, (0, 1)),
+        (2, True, (0, 2)),
+        (3, True, (1, 2)),
+        (3, False, (1, 2)),
+    ],
+)
+def test_in_little_memory_code_that_has_failed_comes_second(
+    room: int, old_first: bool, allowed: tuple[int, int]
+) -> None:
+    assert within(Missing(1, 2), room, old_first=old_first) == allowed
