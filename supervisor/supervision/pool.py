@@ -156,8 +156,8 @@ class Pool:
         """Keep to the memory that it has been given; None: there is enough for all."""
         self.grant = grant
         self._places = Counter() if grant is None else Counter(grant.start)
-        if grant is not None and self.target > grant.most:
-            self.target, self.reason = grant.most, grant.reason
+        if grant is not None and (self.target > grant.most or (proves_itself(self) and not grant.most)):
+            self.target, self.reason = min(self.target, grant.most), grant.reason
 
     @property
     def next_try(self) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -105,7 +107,13 @@ def test_the_canary_of_a_pool_without_workers_gets_memory(make_site: MakeSite, o
     wait_for(lambda: workers(site, "caption") and not workers(site, "tag"), "the other one")
     jobs = site.queue.enqueue_many("caption", [{"seconds": 0.1}] * 80) if others == "busy" else []
 
-    assert site.command("reload", "--wait", "--timeout", "15s").stdout
+    reload = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "reload", "--wait", "--timeout", "15s", "-c", str(site.config)],
+        stdout=subprocess.DEVNULL,
+    )
+    if others == "busy":
+        wait_for(lambda: "waits for memory: caption uses" in str(status(site, "tag")["why"]), "the reason")
+    assert reload.wait(20) == 0
 
     for job in jobs:
         site.done(job, 40)

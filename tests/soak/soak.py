@@ -1,11 +1,13 @@
 """Random faults for a while, then the ledger: `python -m tests.soak.soak --seconds 600 [--seed N] [--engine postgres]`.
 
-Two supervisors work on one database while programs that know nothing of us insert, hold the write lock, claim
-and settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are
-killed and stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up
-to two hours. Statements and messages fail now and then, and some handlers misbehave in every way that is known, see
+Two supervisors work on one database while programs that know nothing of us insert, hold the write lock, claim and
+settle by plain SQL. Workers, templates, maintainers, admin processes, supervisors and those programs are killed and
+stopped, configurations reloaded, pools scaled, jobs cancelled; the wall clock of all of ours leaps by up to two
+hours. Three pools with models share a memory in which two of them fit; clients of `POST /run` wait for their
+results. Statements and messages fail now and then, and some handlers misbehave in every way that is known, see
 misbehaviour.py; `--calm` leaves these two out. On PostgreSQL sessions are ended, too, and the server restarts and
-crashes. At the end everything is drained and compared: no acknowledged job lost, none unexpected, every recorded
+crashes.
+At the end everything is drained and compared: no acknowledged job lost, none unexpected, every recorded
 outcome backed by a run of that very claim, no run after it, repeats only where a fault was, no innocent job charged
 more often than a run of it was cut short.
 """
@@ -63,6 +65,38 @@ workers = 2
 batch_size = 8
 [admin]
 listen = "127.0.0.1:PORT"
+token_file = "token"
+"""
+# Two of them fit into the memory, and without spares three.
+MODELS = """
+[machine]
+memory = "MEMORYMiB"
+min_residency = "1s"
+max_wait = "2s"
+[pools.caption]
+handler = "jobs:Model"
+options = { mib = 30 }
+spares = 1
+cancel_grace = "100ms"
+kill_grace = "100ms"
+max_waiting = 50
+warmup = { payload = {} }
+canary = { payload = {}, expect = { mib = 30 } }
+[pools.embed]
+handler = "jobs:Model"
+options = { mib = 50 }
+min_workers = 0
+max_workers = 2
+scale_down_delay = "300ms"
+batch_size = "auto"
+batch_key = "size"
+latency_target = "100ms"
+[pools.tag]
+handler = "jobs:Model"
+options = { mib = 30 }
+max_jobs_per_worker = 200
+max_waiting = 50
+canary = { payload = {}, expect = { mib = 30 } }
 """
 BATCH = """
 class Batch:
@@ -74,6 +108,32 @@ class Batch:
             record("end", job)
         return [None] * len(payloads)
 """
+# With batches, `ctx.jobs` has the jobs; warm-ups and canaries are no jobs.
+MODEL = """
+class Model:
+    def setup(self, ctx):
+        time.sleep(0.1)
+        self.mib = ctx.options["mib"]
+        self.model = b"m" * (self.mib << 20)
+    def handle(self, payload, ctx):
+        if ctx.job_id:
+            record("start", ctx)
+        time.sleep(payload.get("seconds", 0))
+        if payload.get("grows"):
+            self.more = b"m" * (payload["grows"] << 20)
+        if ctx.job_id:
+            record("end", ctx)
+        return {"mib": self.mib}
+    def handle_batch(self, payloads, ctx):
+        assert len({payload.get("size") for payload in payloads}) == 1, payloads
+        for job in ctx.jobs:
+            record("start", job)
+        time.sleep(sum(payload.get("seconds", 0) for payload in payloads))
+        for job in ctx.jobs:
+            record("end", job)
+        return [{"mib": self.mib}] * len(payloads)
+"""
+MEMORY = {"sqlite": "240", "postgres": "400"}  # in MiB; with a server, each worker has its libraries, too
 PROGRAMS = Path(__file__).parent / "programs"
 SUPERVISORS = 2
 MOST_LEAPT = 7200  # seconds
@@ -90,6 +150,8 @@ class Soak:
         self.counts: collections.Counter[str] = collections.Counter()
         self.jobs: list[int] = []
         self.acknowledged = place.folder / "acknowledged"
+        self.wrong_answers = place.folder / "wrong-answers"
+        self._token = place.folder / "token"
         self.stopped: list[tuple[float, psutil.Process]] = []
         self.foreign: dict[str, subprocess.Popen[bytes]] = {}
         self.clock = Clock(place.folder)
@@ -133,6 +195,7 @@ class Soak:
             lambda: self._stop("foreign program", self._foreign()): 0.5,
             self._reload: 1,
             self._scale: 1,
+            self._pause: 0.5,
             self._cancel: 1,
             self._leap: 0.5,
             self._terminate: 0.5,
@@ -210,8 +273,14 @@ class Soak:
         self.counts["terminated"] += 1
 
     def _scale(self) -> None:
-        self._command("scale", "work", self.random.choice(["0", "1", "4", "auto"]))
+        self._command(
+            "scale", self.random.choice(["work", "tag", "embed"]), self.random.choice(["0", "1", "4", "auto"])
+        )
         self.counts["scaled"] += 1
+
+    def _pause(self) -> None:
+        self._command(self.random.choice(["pause", "resume", "resume"]), self.random.choice(["caption", "embed"]))
+        self.counts["paused or resumed"] += 1
 
     def _cancel(self) -> None:
         job = self.random.choice(self.jobs[-200:])
@@ -246,10 +315,15 @@ class Soak:
             self.counts["supervisors started"] += 1
         programs = {"poller": [], "writer": [str(self.acknowledged), str(self.random.randrange(1 << 30))]}
         for name, arguments in programs.items():
-            if name not in self.foreign or self.foreign[name].poll() is not None:
-                program = name if self.server is None else f"{name}_on_server"
-                command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(self.site.where), *arguments]
-                self.foreign[name] = subprocess.Popen(command)
+            program = name if self.server is None else f"{name}_on_server"
+            self._keep_program(name, program, str(self.site.where), *arguments)
+        if self._token.exists():
+            answers = (str(self._token), str(self.acknowledged), str(self.wrong_answers))
+            self._keep_program("requester", "requester", self.address, *answers, str(self.random.randrange(1 << 30)))
+
+    def _keep_program(self, name: str, program: str, *arguments: str) -> None:
+        if name not in self.foreign or self.foreign[name].poll() is not None:
+            self.foreign[name] = subprocess.Popen([sys.executable, str(PROGRAMS / f"{program}.py"), *arguments])
 
     def _enqueue(self) -> None:
         if self.site.count("pending") > 400:
@@ -258,11 +332,19 @@ class Soak:
             payloads = [{"seconds": self.random.choice([0, 0, 0, 0.01, 0.2 if kind == "work" else 0])}] * count
             try:
                 self.jobs += self.site.queue.enqueue_many(kind, payloads)
+                if self.random.random() < 0.2:
+                    self.jobs += self.site.queue.enqueue_many(*self._of_a_model())
             except self._refusals:  # whoever was stopped with SQLite's lock in hand: nothing was written
                 self.counts["refused enqueues"] += 1
         with contextlib.suppress(*self._refusals):
             bad = self.misbehaviour.jobs()
             self.jobs += self.site.queue.enqueue_many("bad", bad, max_attempts=misbehaviour.MOST_ATTEMPTS)
+
+    def _of_a_model(self) -> tuple[str, list[dict[str, float]]]:
+        """A burst of jobs of one model."""
+        seconds, size, grows = self.random.choice([0, 0, 0.02]), self.random.choice([1, 2]), self.random.random() < 0.1
+        payload = {"seconds": seconds, "size": size} | ({"grows": 40} if grows else {})
+        return self.random.choice(["caption", "embed", "tag"]), [payload] * self.random.choice([1, 10, 30])
 
     def _measure(self) -> None:
         for process in self._living():
@@ -274,8 +356,12 @@ class Soak:
 
     def settle(self) -> list[str]:
         """Drain, stop everything, then all that is wrong."""
-        self._end(self.foreign.pop("writer"))
-        self._command("scale", "work", "auto")
+        for program in {"writer", "requester"} & self.foreign.keys():
+            self._end(self.foreign.pop(program))
+        for pool in ("work", "tag", "embed"):
+            self._command("scale", pool, "auto")
+        for kind in ("caption", "embed"):
+            self._command("resume", kind)
         self.clock.leap_to(MOST_LEAPT + 60)  # what was put off by a clock that was ahead is due now, too
         # A foreign claim whose poller was killed expires after its hour; nobody waits for that here.
         self.site.rows("UPDATE jobs SET lock_expires_at = 1 WHERE locked_by = 'foreign'")
@@ -289,6 +375,7 @@ class Soak:
             process.wait(30)
         faults = sum(self.counts.values()) + self.misbehaviour.ways.total()
         found = wrong(self.site, [*self.jobs, *self._acknowledged()], faults) + self._unpaired()
+        found += self.wrong_answers.read_text().splitlines() if self.wrong_answers.exists() else []
         return found + (
             [f"the supervisors used {self.cpu_share():.0%} of a core each"] if self.cpu_share() > 0.3 else []
         )
@@ -356,14 +443,18 @@ def main() -> int:
     print(f"seed {seed}, {options.seconds:g} s, in {folder}", flush=True)
     port = free_port()
     bad = misbehaviour.handlers(options.engine).replace("DATABASE", str(folder / "app.db"))
-    pools = POOLS.replace("[admin]", f"{misbehaviour.POOL}[admin]").replace("PORT", str(port))
+    pools = (
+        POOLS.replace("[admin]", f"{misbehaviour.POOL}{MODELS}[admin]")
+        .replace("PORT", str(port))
+        .replace("MEMORY", MEMORY[options.engine])
+    )
     with contextlib.ExitStack() as stack:
         server = None
         if options.engine == "postgres":
             os.environ["XDG_STATE_HOME"] = str(folder / "state")
             server = stack.enter_context(postgres_server.server())
             bad = bad.replace("URL", url := server.fresh_database())
-        place = stack.enter_context(site(folder, pools, HANDLERS + BATCH + bad, url if server else ""))
+        place = stack.enter_context(site(folder, pools, HANDLERS + BATCH + MODEL + bad, url if server else ""))
         soak = Soak(place, seed, f"127.0.0.1:{port}", calm=options.calm, server=server)
         try:
             soak.run(options.seconds)
