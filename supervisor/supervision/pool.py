@@ -233,7 +233,8 @@ class Pool:
         """Measure the memory of a worker and the processes it has started."""
         unique = kernel.memory_of_family(worker.pid) or kernel.resident_of_family(worker.pid)  # some may not be read
         worker.memory.unique = unique or worker.memory.unique
-        if not (worker.template.retired or worker.template.superseded):  # not a worker from before a reload
+        # Before the end of its set-up it is smaller, and one from before a reload may differ.
+        if worker.is_ready and not (worker.template.retired or worker.template.superseded):
             self.largest_worker = max(self.largest_worker, worker.memory.unique)
 
     def problem(self, now: float) -> str:
