@@ -33,6 +33,8 @@ export interface Context<Options = any> {
   log: Log;
   /** 0 to 1. */
   progress(fraction: number, text?: string): void;
+  /** Send a piece of the answer to whoever follows the job now: at most 16 KiB of JSON. Throws for anything else. */
+  emit(chunk: unknown): void;
   /** Restart the time limit of this run from now. */
   extend(duration: Duration): void;
   /** A job that exists if and only if the completion of this one is recorded. Throws InvalidJob. */

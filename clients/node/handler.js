@@ -6,6 +6,7 @@ const readline = require("node:readline");
 const { encode, milliseconds, newJob } = require("./intake.js");
 
 const MAX_LINE = 1 << 20; // bytes; the worker takes no longer one
+const MAX_CHUNK = 16 * 1024; // bytes of JSON
 const MAX_WORDS = 2000; // characters of a message or a log line
 const LEVELS = ["debug", "info", "warning", "error"];
 
@@ -90,6 +91,11 @@ function context(hello, request) {
     progress(fraction, text = "") {
       if (!Number.isFinite(fraction)) throw new TypeError(`${fraction} is not a number from 0 to 1`);
       about({ type: "progress", fraction: Math.min(Math.max(fraction, 0), 1), text: words(text) });
+    },
+    emit(chunk) {
+      const size = Buffer.byteLength(encode("chunk", chunk));
+      if (size > MAX_CHUNK) throw new RangeError(`the chunk has ${size} bytes of JSON; the limit is ${MAX_CHUNK} (16 KiB)`);
+      about({ type: "emit", chunk });
     },
     extend(duration) {
       about({ type: "extend", seconds: seconds("duration", duration) });

@@ -9,6 +9,7 @@ import socket
 
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.server import Server
@@ -40,11 +41,24 @@ def become(
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
     requests = Requests(queue, settings.max_waiting)
+    streams = JobStreams(queue, executor, show=settings.admin.show_payloads)
     state = AppState(
-        settings.admin, keys, executor, Watch(executor), tuple(settings.pools), supervisor, requests=requests
+        settings.admin,
+        keys,
+        executor,
+        Watch(executor),
+        tuple(settings.pools),
+        supervisor,
+        requests=requests,
+        streams=streams,
     )
+
+    def leave() -> None:
+        requests.leave()
+        streams.end()
+
     app = AccessMiddleware(make_app(state), keys, settings.admin)
-    server = Server(app, listening, channel, slot, leave=requests.leave)
+    server = Server(app, listening, channel, slot, leave=leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory
     # No asyncio runner: it would wait for threads that hang in a database call.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.snapshots import Snapshots
@@ -26,6 +27,7 @@ class AppState:
     pools: tuple[str, ...]
     supervisor: str = ""
     requests: Requests = field(kw_only=True)
+    streams: JobStreams = field(kw_only=True)
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

@@ -124,7 +124,8 @@ class Job:
 class JobEvent:
     """What a program that watches a job sees of it: `progress` is from 0 to 1, None if nothing was reported.
 
-    `result` and `error` are those of a job that has ended.
+    `result` and `error` are those of a job that has ended. `attempt` counts from 1 and is 0 before the first one;
+    `token` is another one for each run.
     """
 
     job_id: int
@@ -133,6 +134,8 @@ class JobEvent:
     text: str | None
     result: Any = None
     error: str | None = None
+    attempt: int = 0
+    token: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts."""

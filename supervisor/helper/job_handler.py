@@ -41,6 +41,7 @@ __all__ = ["BatchContext", "Context", "Fail", "JobInterrupted", "Retry", "serve"
 PROTOCOL = 1
 REPLY_FD = "SUPERVISOR_REPLY_FD"
 MAX_LINE = 1 << 20  # bytes; the worker's limit
+MAX_CHUNK = 16 * 1024  # bytes of JSON
 MAX_TRACEBACK = 64 * 1024  # characters; the end is kept
 MAX_WORDS = 2000  # characters of a message or a log line
 INTERRUPT = signal.SIGUSR2
@@ -128,6 +129,13 @@ class Context:
         """Restart this run's time limit from now with this duration: "5m" or seconds."""
         self._tell(type="extend", seconds=_seconds(duration))
 
+    def emit(self, chunk: Any) -> None:
+        """Send a piece of the answer to whoever follows the job now: a text, or any JSON of at most 16 KiB."""
+        size = len(json.dumps(chunk, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode())
+        if size > MAX_CHUNK:
+            raise ValueError(f"the chunk has {size} bytes of JSON; the limit is {MAX_CHUNK} (16 KiB)")
+        self._tell(type="emit", chunk=chunk)
+
     def enqueue(self, type: str, payload: Any = None, **arguments: Any) -> None:
         """Enqueue a job that exists if and only if this job's completion is recorded.
 
@@ -157,6 +165,9 @@ class BatchContext(Context):
         super().__init__(link, hello, {"id": batch["id"], "timeout": batch["timeout"]})
         self.jobs = tuple(Context(link, hello, {"timeout": self.timeout, **job}) for job in batch["jobs"])
         self.type = self.jobs[0].type if len({job.type for job in self.jobs}) == 1 else ""
+
+    def emit(self, chunk: Any) -> None:
+        raise TypeError("in a batch, emit through one of ctx.jobs: a chunk belongs to that job")
 
     def enqueue(self, *args: Any, **arguments: Any) -> None:
         raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that job")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor.store.base import SupervisorRecord, WorkerRecord
 from supervisor.system import belonging, kernel, survivors
-from supervisor.system.scoreboard import Scoreboard, counters_of, run_logs_of
+from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.telemetry import events
 
 _PATIENCE = 1.0  # seconds for them to end
@@ -87,7 +87,7 @@ def remove_files(dead: SupervisorRecord) -> None:
     path = Path(dead.scoreboard)
     if path.name != f"scoreboard-{dead.id}" or not path.is_absolute():
         return
-    for file in (run_logs_of(path), counters_of(path), path):
+    for file in (run_logs_of(path), chunks_of(path), counters_of(path), path):
         with suppress(OSError, ValueError):
             found = file.lstat()
             if stat.S_ISREG(found.st_mode) and os.geteuid() in (found.st_uid, 0):

@@ -37,6 +37,10 @@ def run_logs_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.run-logs")
 
 
+def chunks_of(scoreboard: Path) -> Path:
+    return Path(f"{scoreboard}.chunks")
+
+
 def counters_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.counters")
 
@@ -91,6 +95,11 @@ class Scoreboard:
         return run_logs_of(self.path)
 
     @property
+    def chunks(self) -> Path:
+        """The file in which its workers keep what their runs emit; it does not exist before the first chunk."""
+        return chunks_of(self.path)
+
+    @property
     def counters(self) -> Path:
         """The file in which its workers and the maintainer count finished runs."""
         return counters_of(self.path)
@@ -136,4 +145,5 @@ class Scoreboard:
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         self.run_logs.unlink(missing_ok=True)
+        self.chunks.unlink(missing_ok=True)
         self.counters.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ from supervisor.system import (
     standard,
 )
 from supervisor.system.channel import Channel, Message
+from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
@@ -249,7 +250,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         from supervisor.worker.concurrent.run import RunLogs  # imported here: few pools need it
 
         recorder = Recorder(RunLogs)
-    recorder.attach(run_log.shared(board.run_logs, record.slot))
+    recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
     events_to = cast("TextIO", log)

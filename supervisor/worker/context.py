@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from supervisor.domain.chunks import encoded
 from supervisor.domain.duration import human_size, seconds
 from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.intake import new_job, short
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.middleware import hooks_of_process
+from supervisor.system.chunk_ring import Emitter
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
 MAX_CHILDREN_BYTES = 64 << 20  # of all their payloads: they are inserted in one transaction
@@ -38,6 +40,8 @@ class Board(Protocol):
         """Raises ContextClosed if this is not allowed: `what` names it."""
 
     def keep(self, line: str) -> None: ...
+
+    def emit(self, run: Emitter, data: bytes) -> None: ...
 
     def progress(self, fraction: float, text: str) -> None: ...
 
@@ -74,11 +78,11 @@ class Context:
     """One run of one job. In `setup` and `teardown` there is no job, and `job_id` is 0.
 
     It is valid until its run ends. Later use, by a thread that is still running, raises ContextClosed, and what is
-    logged then belongs to no run. In a process that the handler forks, `progress` is ignored, and methods that need
-    an answer raise.
+    logged then belongs to no run. In a process that the handler forks, `progress` and `emit` are ignored, and methods
+    that need an answer raise.
     `attempt` counts from 1; `token` identifies this claim; `capabilities` are the pool's; `options` is its table of
     that name; `device` is the worker's own id among the pool's `gpus`, or None without them; `log` is a structlog
-    logger that includes job and type.
+    logger that includes job and type; `emitted` is the number of chunks so far.
     """
 
     __slots__ = (
@@ -91,6 +95,7 @@ class Context:
         "attempt",
         "capabilities",
         "device",
+        "emitted",
         "job_id",
         "options",
         "token",
@@ -118,6 +123,7 @@ class Context:
         self._children: list[NewJob] = []
         self._enqueued: Enqueued | None = None
         self._reported: float | None = None
+        self.emitted = 0
 
     @property
     def children(self) -> list[NewJob]:
@@ -161,6 +167,17 @@ class Context:
             reported = min(max(reported, 0.0), 1.0)
         self._board.progress(reported, text)
         self._reported = reported
+
+    def emit(self, chunk: object) -> None:
+        """Send a piece of the answer to whoever follows the job now: a text, or any JSON of at most 16 KiB.
+
+        Cheap enough for each token of a text: nothing is written to the database. Those who come later get what is
+        still there; nothing of it is part of the result. Ignored in `setup`, and once the job was cancelled. Raises
+        InvalidJob (a ValueError) for what is too large, or is not JSON.
+        """
+        data = encoded(chunk)
+        if self.job_id:
+            self._board.emit(self, data)
 
     @property
     def idempotency_key(self) -> str:
@@ -273,6 +290,9 @@ class BatchContext(Context):
         self._board.check("cancelled")
         return False
 
+    def emit(self, chunk: object) -> None:
+        raise TypeError("in a batch, emit through one of ctx.jobs: a chunk belongs to that job")
+
     def enqueue(self, *args: Any, **kwargs: Any) -> None:
         raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that job")
 
@@ -285,6 +305,9 @@ class _RunEnded:
 
     def keep(self, line: str) -> None:
         return  # it goes to the log only, not to the run that is active now
+
+    def emit(self, run: Emitter, data: bytes) -> None:
+        self.check("emit")
 
     def progress(self, fraction: float, text: str) -> None:
         self.check("progress")
@@ -308,7 +331,7 @@ RUN_ENDED = _RunEnded()
 
 
 class NoBoard:
-    """For handlers that run outside a worker: progress is discarded and nothing is ever cancelled."""
+    """For handlers that run outside a worker: progress and chunks are discarded and nothing is ever cancelled."""
 
     def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
         self._epoch = epoch
@@ -320,6 +343,9 @@ class NoBoard:
 
     def keep(self, line: str) -> None:
         return
+
+    def emit(self, run: Emitter, data: bytes) -> None:
+        run.emitted += 1
 
     def progress(self, fraction: float, text: str) -> None:
         return

@@ -63,6 +63,13 @@ class Extend(NamedTuple):
     seconds: float
 
 
+class Emit(NamedTuple):
+    """A piece of the answer: to the only job, or to the one at this place of a batch."""
+
+    chunk: Any
+    place: int = 0
+
+
 class Log(NamedTuple):
     level: str
     text: str
@@ -103,7 +110,7 @@ class JobOfBatch(NamedTuple):
     key: str | None
 
 
-Event = Hello | Progress | Extend | Log | Result | Error | Answer
+Event = Hello | Progress | Extend | Emit | Log | Result | Error | Answer
 Message = dict[str, Any]
 
 
@@ -229,7 +236,7 @@ class Conversation:
             return self._log(message)
         if kind == "hello":
             return self._hello(message)
-        if kind not in ("progress", "extend", "result", "error"):
+        if kind not in ("progress", "extend", "emit", "result", "error"):
             self._break(f"a message of an unknown type, {_short(kind)}")
         number: Any = message.get("id")
         self._check_id(kind, number)
@@ -237,6 +244,8 @@ class Conversation:
             return Progress(self._fraction(message), self._text(message, "text"))
         if kind == "extend":
             return Extend(self._seconds(message, "seconds", message.get("seconds")))
+        if kind == "emit":
+            return self._emit(message, number)
         event = self._result(message) if kind == "result" else self._error(message)
         self._open.discard(number)
         if not self._open or number == self._batch:
@@ -285,6 +294,11 @@ class Conversation:
             if "type" not in child or not child.keys() <= CHILD:
                 self._break("a result that enqueues a job without a type, or with an unknown key")
         return Result(message.get("value"), children)
+
+    def _emit(self, message: Message, number: int) -> Emit:
+        if number == self._batch:
+            self._break(f"an emit for the batch {number} instead of one of its jobs")
+        return Emit(message.get("chunk"), number - self._batch - 1 if self._batch else 0)
 
     def _error(self, message: Message) -> Error:
         after = message.get("after")

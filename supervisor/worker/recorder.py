@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import monotonic, time
 
 from supervisor.domain.settlement import Usage
+from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.meter import Meter, own_cpu
 from supervisor.system.run_log import RunLog, tee
 
@@ -27,17 +28,19 @@ class Recorder:
         """`run_log` makes the run log, in the memory that `attach` is given."""
         self._make_run_log = run_log
         self.run_log = RunLog()
+        self.chunks: ChunkWriter | None = None
         self.clock: Callable[[], float] = time
         self._own: Meter | None = None
         self._program: Meter | None = None
         self._cpu = 0.0
         self._read_at = 0.0
 
-    def attach(self, memory: memoryview | None = None) -> None:
+    def attach(self, memory: memoryview | None = None, chunks: ChunkWriter | None = None) -> None:
         """From now on this process is a worker, and what it uses and prints during a run belongs to the run.
 
-        `memory` outlives this process and keeps what was printed before its death.
+        `memory` outlives this process and keeps what was printed before its death; `chunks` keeps what runs emit.
         """
+        self.chunks = chunks
         self.run_log = self._make_run_log(memory)
         for stream in (sys.stdout, sys.stderr):
             tee(stream, self.run_log)

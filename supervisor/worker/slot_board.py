@@ -8,13 +8,14 @@ from typing import Any
 
 from supervisor.domain.errors import ContextClosed
 from supervisor.store.base import Engine
+from supervisor.system.chunk_ring import Emitter
 from supervisor.system.forkmark import Mark
 from supervisor.system.slot import Cancel, Slot
 from supervisor.worker.recorder import Recorder
 
 
 class SlotBoard:
-    """A handler's progress and queries, answered from the worker's slot; its log lines, kept for the job.
+    """A handler's progress and queries, answered from the worker's slot; its log lines and chunks, kept for the job.
 
     `reported` is called after each report of progress.
     """
@@ -27,6 +28,7 @@ class SlotBoard:
         self._reported = reported
         self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
         self._run_log = recorder.run_log
+        self._chunks = recorder.chunks
         self._mark = mark
 
     def check(self, what: str) -> None:
@@ -36,6 +38,10 @@ class SlotBoard:
     def keep(self, line: str) -> None:
         if self._mark[0]:
             self._run_log.line(line)
+
+    def emit(self, run: Emitter, data: bytes) -> None:
+        if self._mark[0] and self._chunks is not None and not self.cancelled(run.job_id, run.token):
+            self._chunks.add(run, data)
 
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:

@@ -34,6 +34,7 @@ from supervisor.worker.program import Ending, Program
 from supervisor.worker.program_link import CLOSING, Ended, ProgramLink
 from supervisor.worker.protocol import (
     Answer,
+    Emit,
     Error,
     Extend,
     Hello,
@@ -205,6 +206,8 @@ class SubprocessHandler:
                 answers[reply.place] = reply.reply
             elif isinstance(reply, Error):
                 raise self._failure(reply, keep=self._pool.batch_auto and len(jobs) > 1)
+            elif isinstance(reply, Emit):
+                self._emit(reply, jobs[reply.place])
             elif reply is not None:
                 self._process_event(reply, ctx)
         return [answers[place] for place in range(len(jobs))]
@@ -330,8 +333,16 @@ class SubprocessHandler:
             ctx.progress(reply.fraction, reply.text)
         elif isinstance(reply, Extend):
             ctx.extend(reply.seconds)
+        elif isinstance(reply, Emit):
+            self._emit(reply, ctx)
         else:
             self._log_event(reply, ctx.log)
+
+    def _emit(self, reply: Emit, ctx: Context) -> None:
+        try:
+            ctx.emit(reply.chunk)
+        except InvalidJob as error:
+            self._log_event(Log("warning", "chunk_refused", {"why": str(error)}), ctx.log)
 
     def _log_event(self, reply: object, log: Any) -> None:
         """Pass on what the program logs, up to a limit per job."""

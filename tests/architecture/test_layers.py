@@ -301,7 +301,7 @@ def test_sql_stands_in_sql_files() -> None:
     assert wrong == []
 
 
-LONGER = {"supervisor/helper/job_handler.py": 420}
+LONGER = {"supervisor/helper/job_handler.py": 435}
 """It must be one file, because programs without our PYTHONPATH have a copy of it."""
 
 

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 
 from supervisor.admin import access, login
 from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys, keys_of
 from supervisor.admin.left import SESSION_SECONDS
 from supervisor.admin.requests import Requests
@@ -89,7 +90,10 @@ class Door:
     def __post_init__(self) -> None:
         url = "sqlite:////nowhere/jobs.db"
         desk = StoreExecutor(open_engine(url))
-        state = AppState(self.settings, self.keys, desk, Watch(desk), (), requests=Requests(AsyncQueue(url), {}))
+        queue = AsyncQueue(url)
+        streams = JobStreams(queue, desk, show=False)
+        requests = Requests(queue, {})
+        state = AppState(self.settings, self.keys, desk, Watch(desk), (), requests=requests, streams=streams)
         self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)
 
     def _noted(self, app: Application) -> Any:

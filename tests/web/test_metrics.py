@@ -14,6 +14,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.admin.app import make_app
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
 from supervisor.admin.metric_families import OTHERS
 from supervisor.admin.requests import Requests
@@ -53,9 +54,11 @@ class Scraper:
 
     def __init__(self, url: str) -> None:
         self._desk = StoreExecutor(open_engine(url))
-        requests = Requests(AsyncQueue(url), {})
-        watch = Watch(self._desk)
-        self._app = make_app(AppState(SETTINGS, keys_of(SETTINGS), self._desk, watch, (), requests=requests))
+        queue, watch = AsyncQueue(url), Watch(self._desk)
+        streams = JobStreams(queue, self._desk, show=False)
+        requests = Requests(queue, {})
+        state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, watch, (), requests=requests, streams=streams)
+        self._app = make_app(state)
         self.made.append(self)
 
     def close(self) -> None:

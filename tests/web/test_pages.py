@@ -17,6 +17,7 @@ import pytest
 
 from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
 from supervisor.admin.requests import Requests
@@ -46,8 +47,11 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
-        requests = Requests(AsyncQueue(url), {})
-        self.app = Application(AppState(settings, KEYS, self.desk, Watch(self.desk), ("tag",), requests=requests))
+        queue = AsyncQueue(url)
+        streams = JobStreams(queue, self.desk, show=settings.show_payloads)
+        requests = Requests(queue, {})
+        watch = Watch(self.desk)
+        self.app = Application(AppState(settings, KEYS, self.desk, watch, ("tag",), requests=requests, streams=streams))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 

@@ -2,6 +2,7 @@
 
 jobs.py       list, enqueue, show, retry, cancel, delete
 run.py        enqueue a job and wait for its result
+job_events.py one job as server-sent events
 bulk.py       the same for all jobs that match a filter
 pools.py      pools and types: show, pause, scale
 schedules.py  schedules: show, pause, run now
@@ -19,7 +20,7 @@ from __future__ import annotations
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 
-from supervisor.admin.api import bulk, health, jobs, pools, run, schedules, stats, stream, workers
+from supervisor.admin.api import bulk, health, job_events, jobs, pools, run, schedules, stats, stream, workers
 from supervisor.admin.api.problems import tell_problems
 
 DESCRIPTION = """Jobs, workers, pools and numbers of one database.
@@ -40,5 +41,5 @@ def install(app: FastAPI) -> None:
     # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     app.include_router(health.router)
     app.include_router(health.with_access_control, dependencies=[_TOKEN])
-    for part in (bulk, jobs, run, pools, schedules, workers, stats, stream):
+    for part in (bulk, jobs, job_events, run, pools, schedules, workers, stats, stream):
         app.include_router(part.router, dependencies=[_TOKEN])

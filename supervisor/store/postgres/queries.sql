@@ -120,11 +120,12 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
 FROM jobs WHERE id = :id;
 
 -- name: job_events
--- What programs that wait for these jobs are told: the result and the error once a job has ended.
+-- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,
        CASE WHEN status IN ('pending', 'running') THEN NULL
             WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END,
-       CASE WHEN status NOT IN ('pending', 'running') THEN left(last_error, 65536) END
+       CASE WHEN status NOT IN ('pending', 'running') THEN left(last_error, 65536) END,
+       attempts, claim_token
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
 -- name: job_meta

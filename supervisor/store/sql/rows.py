@@ -42,9 +42,10 @@ def job_of(row: Row) -> Job:
 
 def event_of(row: Row) -> JobEvent:
     """The columns must be in the order of JobEvent's fields."""
-    job_id, status, progress, text, result, error = row
+    job_id, status, progress, text, result, error, *counts = row
     shown_text, shown_error = (None if value is None else shown(value) for value in (text, error))
-    return JobEvent(job_id, status_of(status), progress, shown_text, decoded(result), shown_error)
+    attempt, token = (value if isinstance(value, int) else 0 for value in counts)
+    return JobEvent(job_id, status_of(status), progress, shown_text, decoded(result), shown_error, attempt, token)
 
 
 @lru_cache(maxsize=64)

@@ -84,11 +84,12 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
 FROM jobs WHERE id = :id;
 
 -- name: job_events
--- What programs that wait for these jobs are told: the result and the error once a job has ended.
+-- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,
        CASE WHEN status IN ('pending', 'running') THEN NULL
             WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END,
-       CASE WHEN status NOT IN ('pending', 'running') THEN substr(last_error, 1, 65536) END
+       CASE WHEN status NOT IN ('pending', 'running') THEN substr(last_error, 1, 65536) END,
+       attempts, claim_token
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: job_meta

@@ -111,6 +111,7 @@ class RunBoard(SlotBoard):
         self._changed = changed
         self._told = told
         self._mark = common._mark
+        self._chunks = common._chunks
 
     def keep(self, line: str) -> None:
         if self._mark[0]:

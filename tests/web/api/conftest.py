@@ -16,6 +16,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from supervisor import Queue
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
@@ -153,7 +154,16 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             queue = Queue(engine.url)
             stack.callback(queue.close)
             requests = Requests(AsyncQueue.of(queue), LIMITS)
-            state = AppState(chosen, keys_of(chosen), asking, Watch(asking), ("tag", "mail"), own, requests=requests)
+            state = AppState(
+                chosen,
+                keys_of(chosen),
+                asking,
+                Watch(asking),
+                ("tag", "mail"),
+                own,
+                requests=requests,
+                streams=JobStreams(AsyncQueue.of(queue), asking, show=chosen.show_payloads),
+            )
             client = Client(Application(state))
             stack.callback(client.close)
             return Site(engine, path, state, client, desk)

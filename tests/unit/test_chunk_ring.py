@@ -1,0 +1,196 @@
+"""The latest chunks of a worker are kept whole, in order, whoever dies and however fast they come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.system.chunk_ring import REGION, RING_BYTES, ChunkReader, ChunkWriter
+
+
+@dataclass
+class Run:
+    job_id: int = 7
+    token: int = 1
+    attempt: int = 1
+    emitted: int = 0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "scoreboard.chunks"
+
+
+def read(path: Path, slot: int = 1, since: int = 0) -> tuple[list[bytes], int]:
+    reader = ChunkReader(path)
+    try:
+        if slot not in reader.slots():
+            return [], 0
+        records, end = reader.read(slot, since)
+        return [record.data for record in records], end
+    finally:
+        reader.close()
+
+
+def test_what_was_added_is_read_in_order_and_once(path: Path) -> None:
+    writer, run = ChunkWriter(path, 1), Run()
+    for data in (b'"one"', b'"two"'):
+        writer.add(run, data)
+
+    found, end = read(path)
+    assert found == [b'"one"', b'"two"']
+    assert read(path, since=end) == ([], end)
+    writer.add(run, b"3")
+    assert read(path, since=end)[0] == [b"3"]
+
+
+def test_a_chunk_names_its_run_and_its_number(path: Path) -> None:
+    writer, first, second = ChunkWriter(path, 2), Run(1, 5, 2), Run(2, 9, 1)
+    for run in (first, second, first):
+        writer.add(run, b"0")
+
+    reader = ChunkReader(path)
+    assert 2 in reader.slots()
+    records, _ = reader.read(2, 0)
+    reader.close()
+    assert [tuple(record[1:5]) for record in records] == [(1, 5, 2, 1), (2, 9, 1, 1), (1, 5, 2, 2)]
+    assert first.emitted == 2
+
+
+def test_nothing_is_allocated_before_the_first_chunk_and_a_region_is_as_large_as_it_says(path: Path) -> None:
+    writer = ChunkWriter(path, 3)
+    assert not path.exists()
+    writer.add(Run(), b"1")
+    assert path.stat().st_size == 4 * REGION
+    assert path.stat().st_blocks * 512 <= REGION + 8192
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_nobody_reads_what_is_not_there(path: Path) -> None:
+    assert read(path) == ([], 0)
+    path.write_bytes(b"short")
+    assert read(path, 0) == ([], 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(0, 16_384), min_size=1, max_size=80), stride=st.integers(1, 9))
+def test_the_latest_chunks_are_whole_whatever_their_sizes(
+    sizes: list[int], stride: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("ring") / "chunks"
+    writer, run = ChunkWriter(path, 0), Run()
+    reader, since = ChunkReader(path), 0
+    for number, size in enumerate(sizes, 1):
+        writer.add(run, bytes([number % 251]) * size)
+        if number % stride == 0:
+            reader.slots()
+            records, since = reader.read(0, since)
+            assert [record.number for record in records] == [*range(number - len(records) + 1, number + 1)]
+    reader.slots()
+    records, _ = reader.read(0, 0)
+    reader.close()
+    kept = len(records)
+    assert [record.data for record in records] == [
+        bytes([number % 251]) * size for number, size in [*enumerate(sizes, 1)][-kept:]
+    ]
+    if kept < len(sizes):
+        assert sum(size + 32 for size in sizes[-kept - 1 :]) > RING_BYTES
+
+
+def test_a_successor_goes_on_behind_the_chunks_of_its_predecessor(path: Path) -> None:
+    ChunkWriter(path, 1).add(Run(), b'"before"')
+    ChunkWriter(path, 1).add(Run(8), b'"after"')
+
+    assert read(path)[0] == [b'"before"', b'"after"']
+
+
+@pytest.mark.parametrize("damage", [b"\xff" * 16, b"\x00" * 16, b"\x01" + bytes(7) + b"\xff" * 8])
+def test_words_that_no_worker_has_written_are_no_chunks_and_the_ring_works_again(path: Path, damage: bytes) -> None:
+    ChunkWriter(path, 0).add(Run(), b"1")
+    with path.open("r+b") as file:
+        file.write(damage)
+
+    assert read(path, 0)[0] == []
+    ChunkWriter(path, 0).add(Run(), b"2")
+    assert read(path, 0)[0] == [b"2"]
+
+
+def test_a_ring_full_of_nonsense_neither_stops_its_writer_nor_its_reader(path: Path) -> None:
+    writer, run = ChunkWriter(path, 0), Run()
+    for _ in range(40):
+        writer.add(run, b"x" * 9000)
+    with path.open("r+b") as file:
+        file.seek(64)
+        file.write(b"\xee" * RING_BYTES)
+
+    assert read(path, 0)[0] == []
+    for number in range(100):
+        writer.add(run, str(number).encode())
+    assert read(path, 0)[0][-1] == b"99"
+
+
+def test_threads_number_their_chunks_without_gaps(path: Path) -> None:
+    writer, run = ChunkWriter(path, 0), Run()
+    threads = [threading.Thread(target=lambda: [writer.add(run, b"1") for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    reader = ChunkReader(path)
+    assert reader.slots()
+    records, _ = reader.read(0, 0)
+    reader.close()
+    assert [record.number for record in records] == [*range(1, 2001)]
+
+
+WRITER = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from supervisor.system.chunk_ring import ChunkWriter
+@dataclass
+class Run:
+    job_id: int = 7
+    token: int = 1
+    attempt: int = 1
+    emitted: int = 0
+writer, run = ChunkWriter(Path(sys.argv[1]), 0), Run()
+print("go", flush=True)
+while True:
+    number = str(run.emitted + 1).encode()
+    writer.add(run, number * (run.emitted % 50 + 1))
+"""
+
+
+def test_a_reader_beside_an_endless_writer_sees_whole_chunks_also_when_that_is_killed(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        reader, since, seen = ChunkReader(path), 0, 0
+        for turn in range(300):
+            if turn == 250:
+                process.kill()
+                process.wait()
+            reader.slots()
+            records, since = reader.read(0, since)
+            for record in records:
+                assert record.number > seen
+                assert record.data == str(record.number).encode() * ((record.number - 1) % 50 + 1)
+                seen = record.number
+        reader.close()
+    assert seen > 1000
+
+
+def test_without_room_chunks_are_lost_and_the_handler_goes_on(tmp_path: Path) -> None:
+    writer, run = ChunkWriter(tmp_path / "nowhere" / "chunks", 0), Run()
+    writer.add(run, b"1")
+    writer.add(run, b"2")
+    assert run.emitted == 2

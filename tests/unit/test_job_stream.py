@@ -1,0 +1,191 @@
+"""What somebody who follows a job is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor.domain.chunks import MAX_CHUNK_BYTES, Chunk, as_text, encoded
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.job import JobEvent, Status
+from supervisor.domain.job_stream import Follower, Piece, Position, StreamEvent, position_of
+
+
+def state(status: Status = Status.RUNNING, token: int = 1, attempt: int = 1, **more: Any) -> JobEvent:
+    return JobEvent(7, status, more.pop("progress", None), more.pop("text", None), attempt=attempt, token=token, **more)
+
+
+def pieces(*numbers: int, token: int = 1, attempt: int = 1) -> list[Piece]:
+    return [
+        Piece(Position(token, number), attempt, as_text(Chunk(7, token, attempt, number, b'"x"'), show=True) or "")
+        for number in numbers
+    ]
+
+
+def told(found: list[StreamEvent]) -> list[tuple[str, str, Any]]:
+    """Each event in short: where a stream goes on behind it, its name, and what it says first of all."""
+    first = {"job": "status", "end": "status", "attempt": "attempt", "chunk": "number", "lost": "chunks"}
+    return [(str(event.at), event.name, json.loads(event.data)[first[event.name]]) for event in found]
+
+
+def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
+    follower = Follower(show=True)
+
+    assert told(follower.news(state(Status.PENDING, 0, 0), [])) == [("0.0", "job", "pending")]
+    assert told(follower.news(state(), [])) == [("1.0", "attempt", 1), ("1.0", "job", "running")]
+    assert told(follower.news(state(), pieces(1, 2))) == [("1.1", "chunk", 1), ("1.2", "chunk", 2)]
+    assert follower.news(state(), pieces(1, 2)) == []
+    assert told(follower.news(state(progress=0.5), pieces(3))) == [("1.3", "chunk", 3), ("1.3", "job", "running")]
+    assert not follower.ended
+    last = follower.news(state(Status.DONE, result={"n": 1}), pieces(4))
+    assert told(last) == [("1.4", "chunk", 4), ("1.4", "end", "done")]
+    assert follower.ended
+    assert json.loads(last[-1].data) == {
+        "id": 7,
+        "status": "done",
+        "attempt": 1,
+        "progress": None,
+        "progress_text": None,
+        "result": {"n": 1},
+        "redacted": False,
+        "error": None,
+    }
+
+
+def test_who_comes_later_gets_the_run_from_its_start() -> None:
+    found = Follower(show=True).news(state(), pieces(1, 2))
+    assert told(found) == [
+        ("1.0", "attempt", 1),
+        ("1.0", "job", "running"),
+        ("1.1", "chunk", 1),
+        ("1.2", "chunk", 2),
+    ]
+
+
+def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
+    found = Follower(show=True).news(state(Status.DONE, 3, 2), pieces(4, 5, token=3, attempt=2))
+    assert told(found) == [
+        ("3.0", "attempt", 2),
+        ("3.3", "lost", 3),
+        ("3.4", "chunk", 4),
+        ("3.5", "chunk", 5),
+        ("3.5", "end", "done"),
+    ]
+    assert told(Follower(show=True).news(state(Status.CANCELLED, 1, 0), [])) == [("0.0", "end", "cancelled")]
+
+
+def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted() -> None:
+    follower = Follower(show=True)
+    follower.news(state(), pieces(1))
+    # A failed run leaves a token behind that no run has.
+    assert told(follower.news(state(Status.PENDING, 2), pieces(2))) == [("1.2", "chunk", 2), ("1.2", "job", "pending")]
+    found = follower.news(state(token=3, attempt=2), pieces(1, token=3, attempt=2))
+    assert told(found) == [("3.0", "attempt", 2), ("3.0", "job", "running"), ("3.1", "chunk", 1)]
+
+
+def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
+    follower = Follower(show=True)
+    follower.news(state(), pieces(1))
+    both = [*pieces(2), *pieces(1, token=3, attempt=2)]
+    assert [name for _, name, _ in told(follower.news(state(token=3, attempt=2), both))] == [
+        "chunk",
+        "attempt",
+        "job",
+        "chunk",
+    ]
+
+
+def test_a_run_that_has_lost_its_claim_reaches_nobody() -> None:
+    follower = Follower(show=True)
+    follower.news(state(token=3, attempt=2), [])
+    assert follower.news(state(token=3, attempt=2), pieces(5)) == []
+    assert told(Follower(show=True).news(state(token=3, attempt=2), pieces(5))) == [
+        ("3.0", "attempt", 2),
+        ("3.0", "job", "running"),
+    ]
+
+
+def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
+    follower = Follower(show=True)
+    waiting = state(Status.PENDING, 0, 0)
+    assert told(follower.news(waiting, pieces(1))) == [("0.0", "job", "pending")]
+    assert [name for _, name, _ in told(follower.news(state(), pieces(1)))] == ["attempt", "job", "chunk"]
+
+
+@pytest.mark.parametrize(
+    ("last_id", "expected"),
+    [
+        ("1.2", [("1.2", "job", "running"), ("1.3", "chunk", 3)]),
+        ("1.0", [("1.0", "job", "running"), ("1.1", "chunk", 1), ("1.2", "chunk", 2), ("1.3", "chunk", 3)]),
+        ("0.0", [("1.0", "attempt", 1), ("1.0", "job", "running"), ("1.1", "chunk", 1), ("1.2", "chunk", 2)]),
+    ],
+)
+def test_a_stream_goes_on_behind_the_last_id(last_id: str, expected: list[tuple[str, str, Any]]) -> None:
+    at = position_of(last_id)
+    assert at is not None
+    follower = Follower(at, show=True)
+    there = [piece for piece in pieces(1, 2, 3) if piece.at > at]
+    assert set(expected) <= set(told(follower.news(state(), there)))
+    assert follower.at == Position(1, 3)
+
+
+def test_whoever_goes_on_in_another_attempt_is_told_so() -> None:
+    found = Follower(Position(1, 5), show=True).news(state(token=4, attempt=3), pieces(1, token=4, attempt=3))
+    assert told(found) == [("4.0", "attempt", 3), ("4.0", "job", "running"), ("4.1", "chunk", 1)]
+
+
+@pytest.mark.parametrize("last_id", ["", "1", "a.b", "1.2.3", "-1.2", "1" * 19 + ".0"])
+def test_other_ids_name_no_position(last_id: str) -> None:
+    assert position_of(last_id) is None
+
+
+def test_what_may_not_be_seen_is_not_sent() -> None:
+    end = Follower(show=False).news(state(Status.DONE, result="secret"), [])[-1]
+    assert json.loads(end.data)["result"] is None
+    assert json.loads(end.data)["redacted"] is True
+    assert json.loads(as_text(Chunk(7, 1, 1, 4, b'"secret"'), show=False) or "") == {
+        "attempt": 1,
+        "number": 4,
+        "chunk": None,
+    }
+
+
+def test_trouble_is_told_once_and_afterwards_the_state_again() -> None:
+    follower = Follower(show=True)
+    follower.news(state(), [])
+    assert [event.name for event in follower.trouble("busy")] == ["trouble"]
+    assert follower.trouble("busy") == []
+    assert told(follower.news(state(), [])) == [("1.0", "job", "running")]
+    assert follower.news(state(), []) == []
+
+
+def test_a_deleted_job_ends_the_stream() -> None:
+    follower = Follower(show=True)
+    assert told(follower.deleted()) == [("0.0", "end", "deleted")]
+    assert follower.ended
+
+
+def test_each_event_is_one_line_whatever_is_in_it() -> None:
+    text = as_text(Chunk(7, 1, 1, 1, encoded("a\nb\r\u2028 \u00e9")), show=True)
+    assert text is not None
+    assert "\n" not in text
+    assert "\r" not in text
+    assert json.loads(text)["chunk"] == "a\nb\r\u2028 \u00e9"
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"", b"[" * 5000, b"NaN1"])
+def test_what_is_not_json_is_no_chunk(data: bytes) -> None:
+    assert as_text(Chunk(7, 1, 1, 1, data), show=True) is None
+
+
+@pytest.mark.parametrize("chunk", ["token", "", None, 1.5, {"a": [1, {"b": "c"}]}, "x" * (MAX_CHUNK_BYTES - 2)])
+def test_a_chunk_may_be_any_small_json(chunk: object) -> None:
+    assert json.loads(encoded(chunk)) == chunk
+
+
+@pytest.mark.parametrize("chunk", [b"bytes", float("nan"), "\ud800", {1, 2}, "x" * MAX_CHUNK_BYTES, "\u00e9" * 9000])
+def test_anything_else_is_refused(chunk: object) -> None:
+    with pytest.raises(InvalidJob, match="^chunk: "):
+        encoded(chunk)
