@@ -134,7 +134,9 @@ class JobStreams:
                 return
             at = time.monotonic()
             boards = await self._executor.ask(
-                lambda operations: [Path(record.scoreboard) for record, alive, _ in registered(operations) if alive is not False]
+                lambda operations: [
+                    Path(record.scoreboard) for record, alive, _ in registered(operations) if alive is not False
+                ]
             )
             self._rings.use({chunks_of(board) for board in boards})
             self._found_at = at

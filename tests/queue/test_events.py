@@ -64,11 +64,11 @@ def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqli
     assert reader.next().status is Status.RUNNING
     for progress, text in ((0.25, "one"), (0.25, "two"), (0.75, None)):
         other.execute("UPDATE jobs SET progress = ?, progress_text = ? WHERE id = ?", (progress, text, job_id))
-        assert reader.next() == JobEvent(job_id, Status.RUNNING, progress, text)
+        assert reader.next() == JobEvent(job_id, Status.RUNNING, progress, text, token=1)
     other.execute("UPDATE jobs SET status = 'done', progress = 1, result = '{\"n\": 1}' WHERE id = ?", (job_id,))
     last = reader.next()
     reader.join()
-    assert last == JobEvent(job_id, Status.DONE, 1.0, None, {"n": 1}, None)
+    assert last == JobEvent(job_id, Status.DONE, 1.0, None, {"n": 1}, None, token=last.token)
     assert last.as_json()["status"] == "done"
     assert (reader.seen.empty(), reader.ended) == (True, None)
 
@@ -93,7 +93,7 @@ def _rest(reader: Reader) -> list[JobEvent]:
 def test_a_finished_job_yields_its_end_at_once(queue: Queue, other: sqlite3.Connection) -> None:
     job_id = queue.enqueue("tag")
     end(other, job_id)
-    assert list(queue.events(job_id)) == [JobEvent(job_id, Status.DONE, None, None, [1])]
+    assert list(queue.events(job_id)) == [JobEvent(job_id, Status.DONE, None, None, [1], token=2)]
     assert queue.wait(job_id, timeout=0).result == [1]
 
 

@@ -19,7 +19,7 @@ PATIENCE = 20.0
 class Visitor:
     """Somebody who listens: an ASGI client that takes what comes, until it goes away."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, path: str = "/api/admin/events", **headers: str) -> None:
         self._came: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._left = asyncio.Event()
         self.reading = asyncio.Event()
@@ -30,10 +30,13 @@ class Visitor:
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": "GET",
-            "path": "/api/admin/events",
-            "raw_path": b"/api/admin/events",
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
-            "headers": [(b"host", b"localhost")],
+            "headers": [
+                (b"host", b"localhost"),
+                *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+            ],
             "scheme": "http",
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),

@@ -1,0 +1,285 @@
+"""Handlers that emit while clients follow their jobs: every kind of worker, and deaths of each process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from supervisor import Status
+from supervisor.system.chunk_ring import REGION
+from tests.site_under_test import Site, kill, wait_for
+from tests.web.client import Admin, admin_of
+
+MakeSite = Callable[..., Site]
+
+ADMIN = '[admin]\nlisten = "127.0.0.1:0"\nshow_payloads = true\n'
+HANDLERS = """
+import asyncio, os, time
+from pathlib import Path
+
+def wait_for_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+
+def text(payload, ctx):
+    for word in payload["words"]:
+        ctx.emit(word)
+    return len(payload["words"])
+
+async def later(payload, ctx):
+    for word in payload["words"]:
+        ctx.emit(word)
+        await asyncio.sleep(0.001)
+    return len(payload["words"])
+
+class Together:
+    def handle_batch(self, payloads, ctx):
+        for payload, job in zip(payloads, ctx.jobs):
+            for word in payload["words"]:
+                job.emit(word)
+        return [len(payload["words"]) for payload in payloads]
+
+def held(payload, ctx):
+    ctx.emit(f"begin {ctx.attempt}")
+    wait_for_file(payload["until"])
+    ctx.emit(f"end {ctx.attempt}")
+
+def endless(payload, ctx):
+    number = 0
+    while True:
+        number += 1
+        ctx.emit({"number": number, "text": "x" * payload["size"]})
+
+def huge(payload, ctx):
+    try:
+        ctx.emit("x" * 100_000_000)
+    except ValueError as error:
+        return str(error)
+
+def late(payload, ctx):
+    ctx.emit("before")
+    while not ctx.cancelled:
+        time.sleep(0.005)
+    ctx.emit("after")
+    return "done"
+
+def forks(payload, ctx):
+    ctx.emit("parent")
+    if os.fork() == 0:
+        ctx.emit("child")
+        os._exit(0)
+    os.wait()
+    ctx.emit("parent")
+"""
+PROGRAM = """
+import job_handler
+class Either:
+    def handle_batch(self, payloads, ctx):
+        for payload, job in zip(payloads, ctx.jobs):
+            for word in payload["words"]:
+                job.emit(word)
+        return [len(payload["words"]) for payload in payloads]
+def text(payload, ctx):
+    for word in payload["words"]:
+        ctx.emit(word)
+    return len(payload["words"])
+import sys
+job_handler.serve(Either if sys.argv[1:] else text)
+"""
+KINDS = {
+    "fork": 'handler = "jobs:text"',
+    "spawn": 'handler = "jobs:text"\nstart = "spawn"',
+    "async": 'handler = "jobs:later"',
+    "concurrency": 'handler = "jobs:later"\nconcurrency = 4',
+    "threads": 'handler = "jobs:text"\nconcurrency = 4',
+    "batches": 'handler = "jobs:Together"\nbatch_size = 8',
+    "program": 'command = ["PYTHON", "program.py"]',
+    "program with batches": 'command = ["PYTHON", "program.py", "batches"]\nbatch_size = 8',
+}
+
+
+class Event(NamedTuple):
+    id: str
+    name: str
+    data: Any
+
+
+@contextmanager
+def followed(admin: Admin, job: int, last: str = "") -> Iterator[Iterator[Event]]:
+    headers = admin.bearer | ({"Last-Event-ID": last} if last else {})
+    timeout = httpx.Timeout(30, connect=10)
+    with (
+        httpx.Client(base_url=admin.listen, headers=headers, timeout=timeout) as client,
+        client.stream("GET", f"/jobs/{job}/events") as answer,
+    ):
+        assert answer.status_code == 200, answer.read()
+        yield events(answer.iter_lines())
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    found: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            found[name] = value
+        elif "event" in found:
+            yield Event(found["id"], found["event"], json.loads(found["data"]))
+            found = {}
+
+
+def until(stream: Iterator[Event], name: str) -> list[Event]:
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if event.name == name:
+            return seen
+    raise AssertionError(f"no {name}: {seen}")
+
+
+def chunks(seen: list[Event]) -> list[Any]:
+    return [event.data["chunk"] for event in seen if event.name == "chunk"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_any_worker_emits_reaches_who_follows_and_who_comes_afterwards(make_site: MakeSite, kind: str) -> None:
+    pool = KINDS[kind].replace("PYTHON", sys.executable)
+    site = make_site(f"[pools.text]\n{pool}\nworkers = 1\n{ADMIN}", HANDLERS)
+    (site.folder / "program.py").write_text(PROGRAM)
+    admin = admin_of(site, site.start())
+    site.queue.pause("text", force=True)
+    payloads = [{"words": [f"{n} {word}" for word in ("one", "two", "three")]} for n in range(4)]
+    jobs = [site.queue.enqueue("text", payload) for payload in payloads]
+    with followed(admin, jobs[0]) as stream:
+        assert next(stream).data["status"] == "pending"
+        site.queue.resume("text")
+        seen = until(stream, "end")
+    assert chunks(seen) == payloads[0]["words"]
+    for job, payload in zip(jobs, payloads, strict=True):
+        site.queue.wait(job, 30)
+        with followed(admin, job) as stream:
+            seen = until(stream, "end")
+        assert chunks(seen) == payload["words"]
+        assert (seen[-1].data["status"], seen[-1].data["result"]) == ("done", 3)
+
+
+@pytest.mark.fault(116)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("killed", ["worker", "admin process", "supervisor"])
+def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, killed: str) -> None:
+    site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
+    supervisor = site.start()
+    admin = admin_of(site, supervisor)
+    go = site.folder / "go"
+    job = site.queue.enqueue("held", {"until": str(go)})
+    with followed(admin, job) as stream:
+        seen = until(stream, "chunk")
+        assert chunks(seen) == ["begin 1"]
+        if killed == "worker":
+            kill(site.running_pid(job))
+            seen = until(stream, "attempt")
+            assert seen[-1].data == {"attempt": 2}
+            go.touch()
+            assert chunks(until(stream, "end")) == ["begin 2", "end 2"]
+            return
+        kill(admin.pid if killed == "admin process" else supervisor.pid)
+        with pytest.raises((httpx.TransportError, AssertionError)):
+            until(stream, "end")
+    if killed == "supervisor":
+        supervisor.wait()
+        wait_for(lambda: not site.survivors(supervisor), "every process to end")
+        supervisor = site.start()
+    again = admin_of(site, supervisor, other_than=admin.pid)
+    with followed(again, job, seen[-1].id) as stream:
+        if killed == "supervisor":
+            assert until(stream, "attempt")[-1].data == {"attempt": 2}
+        go.touch()
+        expected = ["begin 2", "end 2"] if killed == "supervisor" else ["end 1"]
+        assert chunks(until(stream, "end")) == expected
+    assert not [*site.folder.glob("*-supervisor/*.chunks")] or killed == "admin process" or site.scoreboards()
+
+
+@pytest.mark.fault(117)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("size", [1, 16_000])
+def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite, size: int) -> None:
+    site = make_site(f'[pools.endless]\nhandler = "jobs:endless"\nworkers = 1\ncancel_grace = "0s"\n{ADMIN}', HANDLERS)
+    supervisor = site.start()
+    admin = admin_of(site, supervisor)
+    job = site.queue.enqueue("endless", {"size": size})
+    with followed(admin, job) as stream:
+        got, lost = 0, 0
+        for event in stream:
+            if event.name == "chunk":
+                got += 1
+                assert event.data["number"] == got + lost == event.data["chunk"]["number"]
+            elif event.name == "lost":
+                lost += event.data["chunks"]
+            if got > 300:
+                break
+        assert admin.get("/healthz") == 200
+        assert max(file.stat().st_blocks * 512 for file in site.folder.rglob("*.chunks")) <= REGION + 8192
+        site.queue.cancel(job)
+        assert until(stream, "end")[-1].data["status"] == "cancelled"
+
+
+@pytest.mark.fault(117)
+def test_a_huge_chunk_is_refused_in_one_sentence(make_site: MakeSite) -> None:
+    site = make_site('[pools.huge]\nhandler = "jobs:huge"\nworkers = 1\n', HANDLERS)
+    site.start()
+    job = site.queue.wait(site.queue.enqueue("huge"), 30)
+    assert job.result.startswith("chunk: it has 100000002 bytes of JSON; the limit is")
+
+
+@pytest.mark.fault(118)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("handler", "expected"), [("late", ["before"]), ("forks", ["parent", "parent"])])
+def test_a_cancelled_run_and_a_fork_of_a_handler_emit_to_nobody(
+    make_site: MakeSite, handler: str, expected: list[str]
+) -> None:
+    site = make_site(f'[pools.{handler}]\nhandler = "jobs:{handler}"\nworkers = 1\n{ADMIN}', HANDLERS)
+    admin = admin_of(site, site.start())
+    job = site.queue.enqueue(handler)
+    with followed(admin, job) as stream:
+        seen = until(stream, "chunk")
+        if handler == "late":
+            site.queue.cancel(job)
+        seen += until(stream, "end")
+    assert seen[-1].data["status"] == Status.DONE
+    assert chunks(seen) == expected
+
+
+@pytest.mark.timeout(180)
+def test_100_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite) -> None:
+    site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
+    supervisor = site.start()
+    admin = admin_of(site, supervisor)
+    go = site.folder / "go"
+    job = site.queue.enqueue("held", {"until": str(go)})
+    found: list[list[Any]] = []
+    begun = threading.Barrier(101, timeout=60)
+
+    def follow() -> None:
+        with followed(admin, job) as stream:
+            seen = until(stream, "chunk")
+            begun.wait()
+            found.append(chunks(seen + until(stream, "end")))
+
+    threads = [threading.Thread(target=follow) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    go.touch()
+    for thread in threads:
+        thread.join(60)
+    assert found == [["begin 1", "end 1"]] * 100
+    assert site.stop(supervisor, signal.SIGTERM) == 0
+    assert not [*site.folder.rglob("*.chunks")]
