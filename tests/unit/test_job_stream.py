@@ -185,5 +185,5 @@ def test_a_chunk_may_be_any_small_json(chunk: object) -> None:
 
 @pytest.mark.parametrize("chunk", [b"bytes", float("nan"), "\ud800", {1, 2}, "x" * MAX_CHUNK_BYTES, "\u00e9" * 9000])
 def test_anything_else_is_refused(chunk: object) -> None:
-    with pytest.raises(InvalidJob, match="^chunk: "):
+    with pytest.raises(InvalidJob, match=r"^chunk: "):
         encoded(chunk)
