@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.admin.app import make_app
+from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
@@ -145,8 +146,10 @@ async def listening(app: Any, database: Path) -> tuple[float, int]:
 
 async def measure(path: Path) -> None:
     url = f"sqlite:///{path}"
-    executor, requests = StoreExecutor(open_engine(url)), Requests(AsyncQueue(url), {})
-    app = make_app(AppState(SETTINGS, Keys(None, None, "session"), executor, Watch(executor), (), requests=requests))
+    executor, queue = StoreExecutor(open_engine(url)), AsyncQueue(url)
+    requests, streams = Requests(queue, {}), JobStreams(queue, executor, show=False)
+    keys = Keys(None, None, "session")
+    app = make_app(AppState(SETTINGS, keys, executor, Watch(executor), (), requests=requests, streams=streams))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs
     for question in QUESTIONS:
         times = []
