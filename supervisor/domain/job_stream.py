@@ -55,6 +55,7 @@ class Follower:
         self.at = at or Position()
         self.ended = False
         self._show = show
+        self._open = True  # the run at `at` may go on; one that has ended says nothing more
         self._state: JobEvent | None = None
         self._trouble: str | None = None
 
@@ -80,6 +81,7 @@ class Follower:
             found.append(self._attempt(state))
         now = [self._job(state)] if changed and state.status is Status.RUNNING else []
         found += now + self._sent(there)
+        self._open = state.status is Status.RUNNING
         return found if now or not changed else [*found, self._job(state)]
 
     def _has_begun(self, state: JobEvent, pieces: Iterable[Piece]) -> bool:
@@ -92,7 +94,7 @@ class Follower:
         """The chunks of the current run that were not sent yet, and how many are missing before each."""
         found = []
         for piece in pieces:
-            if piece.at.token != self.at.token or piece.at.number <= self.at.number:
+            if not self._open or piece.at.token != self.at.token or piece.at.number <= self.at.number:
                 continue
             if missing := piece.at.number - self.at.number - 1:
                 self.at = Position(self.at.token, piece.at.number - 1)
@@ -102,7 +104,7 @@ class Follower:
         return found
 
     def _attempt(self, state: JobEvent) -> StreamEvent:
-        self.at = Position(state.token)
+        self.at, self._open = Position(state.token), True
         return self._event("attempt", {"attempt": state.attempt})
 
     def _job(self, state: JobEvent) -> StreamEvent:

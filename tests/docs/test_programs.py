@@ -39,6 +39,7 @@ EXAMPLES = {
     "hello": {"protocol": 1, "capabilities": [], "batches": False},
     "progress": {"id": 1, "fraction": 0.5, "text": "half"},
     "extend": {"id": 1, "seconds": "5m"},
+    "emit": {"id": 1, "chunk": "a piece"},
     "log": {"text": "a line", "level": "info", "fields": {}},
     "result": {"id": 1, "value": None, "enqueue": []},
     "error": {

@@ -171,7 +171,7 @@ def test_what_any_worker_emits_reaches_who_follows_and_who_comes_afterwards(make
         assert (seen[-1].data["status"], seen[-1].data["result"]) == ("done", 3)
 
 
-@pytest.mark.fault(103)
+@pytest.mark.fault(104)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("killed", ["worker", "admin process", "supervisor"])
 def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, killed: str) -> None:
@@ -209,7 +209,7 @@ def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, ki
     wait_for(lambda: len([*site.folder.rglob("*.chunks")]) == 1, "the file of a dead supervisor to be removed")
 
 
-@pytest.mark.fault(104)
+@pytest.mark.fault(105)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("size", [1, 16_000])
 def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite, size: int) -> None:
@@ -233,7 +233,7 @@ def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite,
         assert until(stream, "end")[-1].data["status"] == "cancelled"
 
 
-@pytest.mark.fault(104)
+@pytest.mark.fault(105)
 def test_a_huge_chunk_is_refused_in_one_sentence(make_site: MakeSite) -> None:
     site = make_site('[pools.huge]\nhandler = "jobs:huge"\nworkers = 1\n', HANDLERS)
     site.start()
@@ -241,7 +241,7 @@ def test_a_huge_chunk_is_refused_in_one_sentence(make_site: MakeSite) -> None:
     assert job.result.startswith("chunk: it has 100000002 bytes of JSON; the limit is")
 
 
-@pytest.mark.fault(105)
+@pytest.mark.fault(106)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("handler", "expected"), [("late", ["before"]), ("forks", ["parent", "parent"])])
 def test_a_cancelled_run_and_a_fork_of_a_handler_emit_to_nobody(

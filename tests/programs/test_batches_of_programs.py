@@ -274,3 +274,26 @@ def test_jobs_for_a_program_are_grouped_by_a_field(make_site: MakeSite) -> None:
     site.start()
     assert {ended(site, job).status for job in jobs} == {Status.DONE}
     assert 16 in sizes(site)
+
+
+def test_the_chunks_of_a_batch_are_those_of_its_jobs_and_a_large_one_is_dropped(pair: MakePair, tmp_path: Path) -> None:
+    made = raw(
+        pair,
+        tmp_path,
+        "for job in jobs:",
+        "    say(type='emit', id=job['id'], chunk={'of': job['id']})",
+        "say(type='emit', id=jobs[0]['id'], chunk='x' * 20000)",
+        "for job in jobs:",
+        "    result(job)",
+    )
+    emitted: list[tuple[int, bytes]] = []
+    made.board.emit = lambda run, data: emitted.append((run.job_id, data))  # type: ignore[method-assign]
+    assert [each.status for each in run(made, 1, 2)] == [Status.DONE] * 2
+    assert emitted == [(70, b'{"of":2}'), (71, b'{"of":3}')]
+
+
+def test_a_chunk_of_a_whole_batch_breaks_the_protocol(pair: MakePair, tmp_path: Path) -> None:
+    made = raw(pair, tmp_path, "say(type='emit', id=batch, chunk='x')", "time.sleep(60)")
+    [only] = run(made, 1)
+    assert only.failure is not None
+    assert "sent an emit for the batch 1 instead of one of its jobs" in only.failure.message

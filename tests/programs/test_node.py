@@ -118,6 +118,8 @@ def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: 
           async handle(payload, ctx) {
             ctx.extend("5m");
             ctx.progress(2, "all");
+            ctx.emit({ piece: 1 });
+            try { ctx.emit("x".repeat(20000)); ctx.log("taken"); } catch (error) { ctx.log("refused"); }
             ctx.log("half way", { quality: this.quality, big: 1n });
             ctx.log.warning("careful", null);
             const options = { priority: 5, uniqueKey: "cat", requires: ["gpu"], maxAttempts: 2 };

@@ -81,7 +81,7 @@ def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted
     follower.news(state(), pieces(1))
     # A failed run leaves a token behind that no run has.
     assert told(follower.news(state(Status.PENDING, 2), pieces(2))) == [("1.2", "chunk", 2), ("1.2", "job", "pending")]
-    found = follower.news(state(token=3, attempt=2), pieces(1, token=3, attempt=2))
+    found = follower.news(state(token=3, attempt=2), [*pieces(3), *pieces(1, token=3, attempt=2)])  # the third is stale
     assert told(found) == [("3.0", "attempt", 2), ("3.0", "job", "running"), ("3.1", "chunk", 1)]
 
 
