@@ -119,7 +119,7 @@ def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: 
             ctx.extend("5m");
             ctx.progress(2, "all");
             ctx.emit({ piece: 1 });
-            try { ctx.emit("x".repeat(20000)); ctx.log("taken"); } catch (error) { ctx.log("refused"); }
+            try { ctx.emit("x".repeat(20000)); return "was not refused"; } catch {}
             ctx.log("half way", { quality: this.quality, big: 1n });
             ctx.log.warning("careful", null);
             const options = { priority: 5, uniqueKey: "cat", requires: ["gpu"], maxAttempts: 2 };
@@ -136,7 +136,10 @@ def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: 
         serve(Tagger, { capabilities: ["gpu", "tag@2"] });""",
         'capabilities = ["gpu"]\noptions = { quality = 3 }\ntimeout = "7s"',
     ).set_up()
+    emitted: list[bytes] = []
+    made.board.emit = lambda run, data: emitted.append(data)  # type: ignore[method-assign]
     done = made.run('{"path": "cat.jpg"}')
+    assert emitted == [b'{"piece":1}']
     assert done.failure is None, done.failure
     result = json.loads(done.result or "")
     assert isinstance(result.pop("idempotencyKey"), str)
