@@ -41,7 +41,7 @@ def shown(value: float, unit: str) -> str:
     return f"{text}{unit}" if unit in ("×", " %") else f"{text} {unit}".strip()
 
 
-def _ratio(
+def ratio(
     figure: str, one: tuple[str, str], other: tuple[str, str], scale: float = 1.0
 ) -> Callable[[Record], float | None]:
     """The ratio of two (contestant, case): the median of the rounds' ratios, because a machine drifts from round to
@@ -60,7 +60,7 @@ def _ratio(
     return value
 
 
-def _of(figure: str, contestant: str, case: str, take: Callable[[Series], float]) -> Callable[[Record], float | None]:
+def of(figure: str, contestant: str, case: str, take: Callable[[Series], float]) -> Callable[[Record], float | None]:
     def value(record: Record) -> float | None:
         series = record.get(figure, contestant, case)
         return take(series) if series else None
@@ -97,7 +97,7 @@ def claim_growth(record: Record, kind: str) -> float | None:
     sizes = [rows for rows in claim_cost.SIZES if record.get("claim", "ours", f"{kind}: {rows}")]
     if len(sizes) < 2:
         return None
-    return _ratio("claim", ("ours", f"{kind}: {sizes[-1]}"), ("ours", f"{kind}: {sizes[0]}"))(record)
+    return ratio("claim", ("ours", f"{kind}: {sizes[-1]}"), ("ours", f"{kind}: {sizes[0]}"))(record)
 
 
 def _worst_growth(record: Record) -> float | None:
@@ -106,7 +106,7 @@ def _worst_growth(record: Record) -> float | None:
 
 
 def _beats(title: str, contestant: str, other: str, times: float) -> Goal:
-    value = _ratio("throughput", (contestant, "2"), (other, "2"))
+    value = ratio("throughput", (contestant, "2"), (other, "2"))
     return Goal(f"throughput, 2 workers, {title}", "≥", times, "×", value)
 
 
@@ -115,22 +115,22 @@ def _fairness(workers: int, limit: float) -> list[Goal]:
     for name, words in ((AUTO, "auto"), (ONE, "1")):
         where = f"a foreign INSERT beside {workers} saturated workers, prefetch = {words}"
         goals += [
-            Goal(f"{where}: p95", "<", limit, "ms", _of("foreign INSERT", name, str(workers), p95)),
-            Goal(f"{where}: “database is locked”", "≤", 0, "times", _of("locked", name, str(workers), total)),
+            Goal(f"{where}: p95", "<", limit, "ms", of("foreign INSERT", name, str(workers), p95)),
+            Goal(f"{where}: “database is locked”", "≤", 0, "times", of("locked", name, str(workers), total)),
         ]
     return goals
 
 
 def _claim_wait(name: str, words: str) -> Goal:
     figure = f"longest claim wait, 12 saturated workers, prefetch = {words}"
-    return Goal(figure, "<", 150, "ms", _of("claim wait", name, "12", highest))
+    return Goal(figure, "<", 150, "ms", of("claim wait", name, "12", highest))
 
 
 def _latency(mode: str, figure: str, middle: float, late: float) -> list[Goal]:
     where = f"enqueue → handler, idle, {mode}"
     return [
-        Goal(f"{where}: median", "<", middle, "ms", _of(figure, "ours", "4", median)),
-        Goal(f"{where}: p99", "<", late, "ms", _of(figure, "ours", "4", p99)),
+        Goal(f"{where}: median", "<", middle, "ms", of(figure, "ours", "4", median)),
+        Goal(f"{where}: p99", "<", late, "ms", of(figure, "ours", "4", p99)),
     ]
 
 
@@ -146,8 +146,8 @@ def _scaling(record: Record) -> float | None:
     """What a second worker makes of one, as a share of what a second process makes of a bare loop; a machine where
     that is more than 1.9 × asks for no more.
     """
-    own = _ratio("images", ("ours", "2"), ("ours", "1"))(record)
-    bare = _ratio("images", ("floor", "2"), ("floor", "1"))(record)
+    own = ratio("images", ("ours", "2"), ("ours", "1"))(record)
+    bare = ratio("images", ("floor", "2"), ("floor", "1"))(record)
     return own / min(bare, 1.9) * 100 if own and bare else None
 
 
@@ -160,7 +160,7 @@ GOALS: tuple[Goal, ...] = (
         "≥",
         60,
         " %",
-        _ratio("throughput", (ONE, "2"), ("floor-1", "1"), 100),
+        ratio("throughput", (ONE, "2"), ("floor-1", "1"), 100),
     ),
     *_latency("NORMAL", "latency", 1, 5),
     *_latency("FULL", "latency, synced", 5, 25),
@@ -176,20 +176,20 @@ GOALS: tuple[Goal, ...] = (
     _claim_wait(ONE, "1"),
     *_fairness(2, 50),
     *_fairness(12, 250),
-    Goal("worker killed → its job runs again: p99", "<", 100, "ms", _of("rerun", "ours", "2", p99)),
+    Goal("worker killed → its job runs again: p99", "<", 100, "ms", of("rerun", "ours", "2", p99)),
     Goal(
         "a worker whose handler imports onnxruntime, forked warm: ready",
         "<",
         20,
         "ms",
-        _of("ready", "ours", warm_start.FORK, median),
+        of("ready", "ours", warm_start.FORK, median),
     ),
     Goal(
         "nsfw, pictures a second through the queue with 1 worker, against a bare loop",
         "≥",
         97,
         " %",
-        _ratio("images", ("ours", "1"), ("floor", "1"), 100),
+        ratio("images", ("ours", "1"), ("floor", "1"), 100),
     ),
     Goal("nsfw, 2 workers against 1, against the same of bare loops (1.9 × at most)", "≥", 100, " %", _scaling),
     Goal(
@@ -197,14 +197,14 @@ GOALS: tuple[Goal, ...] = (
         "≤",
         60,
         " %",
-        _ratio("model memory", ("ours", model_memory.BEFORE), ("ours", model_memory.AFTER), 100),
+        ratio("model memory", ("ours", model_memory.BEFORE), ("ours", model_memory.AFTER), 100),
     ),
     Goal(
         "a worker with three models loaded before the fork is killed → its replacement is ready",
         "<",
         20,
         "ms",
-        _of("replaced", "ours", model_memory.BEFORE, median),
+        of("replaced", "ours", model_memory.BEFORE, median),
     ),
     Goal("a claim beside 10³ → 10⁶ other rows: the worst growth of its cost", "≤", 1.3, "×", _worst_growth),
     Goal(
@@ -212,22 +212,22 @@ GOALS: tuple[Goal, ...] = (
         "≤",
         0.3,
         "% of a core",
-        _of("idle CPU", "ours", "4", median),
+        of("idle CPU", "ours", "4", median),
     ),
-    Goal("idle: supervisor and maintainer together, USS", "≤", 60, "MB", _of("own memory", "ours", "4", highest)),
+    Goal("idle: supervisor and maintainer together, USS", "≤", 60, "MB", of("own memory", "ours", "4", highest)),
     Goal(
         "a burst of 10,000 jobs on an idle, auto-scaled pool: at full size",
         "<",
         500,
         "ms",
-        _of("full size", "ours", "8", median),
+        of("full size", "ours", "8", median),
     ),
 )
 
 
 def _on_postgres(title: str, other: str, times: float) -> Goal:
     return Goal(
-        f"throughput, 2 workers, against {title}", "≥", times, "×", _ratio("throughput", ("ours", "2"), (other, "2"))
+        f"throughput, 2 workers, against {title}", "≥", times, "×", ratio("throughput", ("ours", "2"), (other, "2"))
     )
 
 
@@ -241,22 +241,22 @@ POSTGRES_GOALS: tuple[Goal, ...] = (
         "<",
         3,
         "ms",
-        _of("latency after the call", "ours", "2", median),
+        of("latency after the call", "ours", "2", median),
     ),
     Goal(
         "1,000 jobs a second while a transaction is held: the rate of the last minute",
         "≥",
         90,
         " %",
-        _of("steady", "ours", "2", median),
+        of("steady", "ours", "2", median),
     ),
-    Goal("claims that take more than 20 ms meanwhile", "<", 1, " %", _of("claims over 20 ms", "ours", "2", highest)),
-    Goal("the server restarts: back at work after", "<", 5, "s", _of("back after", "ours", "2", highest)),
+    Goal("claims that take more than 20 ms meanwhile", "<", 1, " %", of("claims over 20 ms", "ours", "2", highest)),
+    Goal("the server restarts: back at work after", "<", 5, "s", of("back after", "ours", "2", highest)),
     Goal(
         "a late result, while another worker has the job: 1 when it is refused, 0 when it is written",
         "≥",
         1,
         "",
-        _of("fenced", "ours", "1", lowest),
+        of("fenced", "ours", "1", lowest),
     ),
 )

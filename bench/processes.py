@@ -16,6 +16,7 @@ from supervisor.system import ending, kernel
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _interrupted = False
 _TAIL = 200  # characters of a log that say why a program has ended
+Program = subprocess.Popen[bytes]
 
 
 class ProgramFailed(Exception):

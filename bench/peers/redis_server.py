@@ -20,7 +20,7 @@ def serving(folder: Path) -> Iterator[str]:
     """The URL of an empty server, which ends with the block."""
     command = install.redis_command()
     assert command is not None, "a peer that needs Redis is opened only where there is one"
-    port = _free_port()
+    port = free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
     log = folder / "redis.log"
     with processes.running([*command, *options], env=os.environ, log=log):
@@ -28,7 +28,7 @@ def serving(folder: Path) -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

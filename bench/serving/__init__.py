@@ -1,0 +1,1 @@
+"""The same model behind job-supervisor and behind model servers, in one run."""
