@@ -20,7 +20,7 @@ NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_w
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres screenshots clean
+.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres bench-models screenshots clean
 
 install: $(VENV)/.installed
 
@@ -156,6 +156,10 @@ bench: $(VENV)/.installed-ml
 # The same on PostgreSQL, beside the peers there, on the tests' server; about twenty minutes.
 bench-postgres: $(VENV)/.installed
 	$(BIN)/python bench/run_postgres.py $(BENCH)
+
+# One model behind ours and behind model servers; about half an hour.
+bench-models: $(VENV)/.installed-ml
+	$(BIN)/python bench/run_models.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-models clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import machine, processes
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Record:
     return record
 
 
-def _visit(turn: Turn, only: list[str], record: Record) -> None:
+def _visit(turn: Turn, only: Sequence[str], record: Record) -> None:
     """One contestant in one case; what fails is named, and the others go on."""
 
     def note(figure: str, values: Callable[[], Reading]) -> None:

@@ -22,7 +22,7 @@ CLIENTS = 4  # for each worker: enough to saturate it
 _SENDERS = 32  # threads of a client that asks at given times
 _START = 120.0  # seconds until the first answer
 _ASKED = 180.0  # seconds for one plan
-_BEFORE_KILL = 1.0  # seconds of full load
+_BEFORE_KILL = 0.5  # seconds of full load, after as many answers as there are clients
 _AFTER_ANSWER = 1.0  # seconds of it after somebody else has answered
 _NEVER = 25.0  # seconds after a kill without an answer
 
@@ -118,9 +118,10 @@ class Server:
 
     def kill_one(self) -> Kill:
         """Kill a worker under full load."""
-        killed = self.site.folder / "killed"
-        plan = {"kind": "hold", "clients": CLIENTS * self.site.workers, "killed": str(killed)}
+        killed, ready = self.site.folder / "killed", self.site.folder / "under load"
+        plan = {"kind": "hold", "clients": CLIENTS * self.site.workers, "killed": str(killed), "ready": str(ready)}
         with self._asking(plan | {"patience": _NEVER, "more": _AFTER_ANSWER}) as samples:
+            waiting.until(ready.exists, "answers under full load", _START)
             time.sleep(_BEFORE_KILL)
             victim = next(pid for pid in self.workers if psutil.pid_exists(pid))
             at = time.monotonic()

@@ -88,7 +88,8 @@ def _measured(site: Site) -> int:
 
 def _feed(site: Site, bursts: Bursts) -> float:
     """Seconds from the first burst to the end of the last. A burst is enqueued when the one before the last is done."""
-    paths, last = itertools.cycle(models.pictures()), []
+    paths = itertools.cycle(models.pictures())
+    last: list[list[int]] = []
     with Queue(site.url) as queue:
         began = time.monotonic()
         for number in range(bursts.count):
@@ -110,7 +111,7 @@ def _loads_for_each_residency(site: Site, seconds: float) -> float:
     """Of the model that was loaded most often; up to one is what `min_residency` allows."""
     with contextlib.closing(sqlite3.connect(site.folder / "app.db")) as connection:
         rows = connection.execute("SELECT type, count(DISTINCT json_extract(result, '$.pid')) FROM jobs GROUP BY type")
-        most = max(loads for _, loads in rows)
+        most = max(int(loads) for _, loads in rows)
     return most / max(1.0, seconds / MIN_RESIDENCY)
 
 

@@ -12,6 +12,8 @@ import pytest
 from bench.measurements import MEASUREMENTS
 from bench.peers import PEERS
 from bench.postgres import contestants, measures
+from bench.serving import contestants as servers
+from bench.serving import measures as serving
 from tests.docs.markdown import ROOT, named, table
 
 PAGE = "docs/benchmarks.md"
@@ -24,6 +26,8 @@ PAGE = "docs/benchmarks.md"
         ("peers", PEERS),
         ("postgres measurements", measures.MEASURES),
         ("postgres peers", contestants.PEERS),
+        ("models measurements", dict.fromkeys(serving.MEASURES)),
+        ("models peers", servers.PEERS),
     ],
 )
 def test_every_measurement_and_every_peer_is_described_in_the_order_of_a_run(
@@ -33,7 +37,12 @@ def test_every_measurement_and_every_peer_is_described_in_the_order_of_a_run(
 
 
 @pytest.mark.parametrize(
-    ("marker", "program"), [("options: bench", "run.py"), ("options: bench-postgres", "run_postgres.py")]
+    ("marker", "program"),
+    [
+        ("options: bench", "run.py"),
+        ("options: bench-postgres", "run_postgres.py"),
+        ("options: bench-models", "run_models.py"),
+    ],
 )
 def test_every_option_is_described(marker: str, program: str) -> None:
     told = subprocess.run(

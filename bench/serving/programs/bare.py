@@ -1,4 +1,4 @@
-"""The model in a loop, without a server: `bare.py PROCESSES PICTURES PATH…` prints when each picture began and ended."""
+"""The model in a loop, without a server: `bare.py PROCESSES PICTURES PATH…` prints when each began and ended."""
 
 import json
 import multiprocessing

