@@ -86,6 +86,7 @@ class Contestant:
     def _places(self, folder: Path) -> dict[str, str]:
         return {
             "BENCH_NOTES": str(folder / "notes"),
+            "TMPDIR": str(folder),  # what a killed server leaves behind goes away, too
             "BENCH_PATH": self.path,
             "BENCH_HEADERS": json.dumps({"Authorization": f"Bearer {_TOKEN}"} if self.is_ours else {}),
             "BENCH_URL": f"sqlite:///{folder / 'app.db'}",
@@ -118,10 +119,10 @@ def pools(site: Site, workers: str) -> str:
 
 
 def _one_pool(site: Site) -> str:
-    """One for all models: each worker serves any of them, and they are loaded once, before the workers are forked."""
+    """One for all models: each worker has all of them, which are loaded once, before the workers are forked."""
     return (
         f'[pools.scores]\nhandler = "our_scores:All"\ntypes = {json.dumps(site.names)}\npreload_setup = true\n'
-        f"workers = {site.workers * site.models}\nmax_jobs_per_worker = 1000000000\n"
+        f"workers = {site.workers}\nmax_jobs_per_worker = 1000000000\n"
     )
 
 
@@ -153,10 +154,10 @@ QUEUE = Contestant(
     partial(_ours, admin=False),
     [sys.executable, str(PROGRAMS / "queue_load.py")],
 )
-RUN = Contestant("ours-run", "job-supervisor, by POST /run", (), dict, partial(_ours, admin=True), _HTTP, _RUN)
+RUN = Contestant("ours-run", "job-supervisor, POST /run", (), dict, partial(_ours, admin=True), _HTTP, _RUN)
 PRELOAD = Contestant(
     "ours-preload",
-    "the same with preload_setup",
+    "job-supervisor, POST /run, preload_setup",
     (),
     dict,
     partial(_ours, admin=True, preload=True),

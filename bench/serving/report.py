@@ -51,7 +51,13 @@ def _absences(record: Record) -> str:
     return "\n".join(lines)
 
 
+def _any(record: Record, *figures: str) -> bool:
+    return any(key.figure in figures for key in record.series)
+
+
 def _serving(record: Record) -> str:
+    if not _any(record, "pictures", "request", "memory", "first answer"):
+        return ""
     rows = []
     for name in (*_SERVERS, BARE):
         request = record.get("request", name, "1")
@@ -71,6 +77,8 @@ def _serving(record: Record) -> str:
 
 
 def _killed(record: Record) -> str:
+    if not _any(record, "in flight"):
+        return ""
     rows = [
         [TITLES[name], *(cell for case in WORKERS for cell in (_fate(record, name, case), _next(record, name, case)))]
         for name in _SERVERS

@@ -3,10 +3,12 @@
 import http.client
 import json
 import os
+import time
 
 from load import drive
 
 PATIENCE = 60.0
+_IDLE = 2.0  # seconds: servers close connections that are idle for longer, some after five
 
 
 class Connection:
@@ -16,8 +18,11 @@ class Connection:
         self._http = http.client.HTTPConnection("127.0.0.1", int(os.environ["BENCH_PORT"]), timeout=PATIENCE)
         self._headers = {"Content-Type": "application/json", **json.loads(os.environ["BENCH_HEADERS"])}
         self._path = os.environ["BENCH_PATH"]
+        self._used = time.monotonic()
 
     def __call__(self, model, payload):
+        if time.monotonic() - self._used > _IDLE:
+            self._http.close()
         try:
             self._http.request("POST", self._path.format(model), json.dumps(payload).encode(), self._headers)
             response = self._http.getresponse()
@@ -25,6 +30,8 @@ class Connection:
         except Exception:
             self._http.close()
             raise
+        finally:
+            self._used = time.monotonic()
         if response.status != 200:
             raise RuntimeError(f"status {response.status}: {body[:100]!r}")
         answer = json.loads(body)
