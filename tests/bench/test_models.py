@@ -69,7 +69,7 @@ def test_the_goals_are_judged_against_the_best_peer(record: Record) -> None:
     assert goal(record, f"pictures a second, 1 worker: {RUN.title}") == pytest.approx(39 / 37)
     assert goal(record, f"median: {QUEUE.title}, against mosec") == pytest.approx(45 / 49)
     assert goal(record, "memory with three models") == pytest.approx(50.0)
-    assert goal(record, f"next answer: {RUN.title}") == pytest.approx(20.0)
+    assert goal(record, f"next answer: {RUN.title}, against") == pytest.approx(20.0)
     assert goal(record, "of which two fit") == pytest.approx(90.0)
     assert goal(record, "a killed worker took along") == 0
 
