@@ -143,11 +143,11 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     The group is killed before the program is reaped: until then its number cannot belong to another group.
     """
     if not _has_ended(process):
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)  # our own unreaped child
         give_up = time.monotonic() + _GRACE
         while not _has_ended(process) and time.monotonic() < give_up:
             time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)  # our own unreaped child
     return process.wait()
 
 
