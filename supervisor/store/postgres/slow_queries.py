@@ -39,7 +39,8 @@ class PostgresControls(SqlControls):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._cancels: Repeated[list[tuple[int, int, str]]] = Repeated()
+        self._cancels: dict[tuple[str, int], Repeated[list[tuple[int, int, str]]]] = {}
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
-        return self._cancels.answer(lambda: super(PostgresControls, self).cancels(supervisor, limit))
+        repeated = self._cancels.setdefault((supervisor, limit), Repeated())
+        return repeated.answer(lambda: super(PostgresControls, self).cancels(supervisor, limit))
