@@ -33,10 +33,10 @@ _EVENT = {
 }
 
 LastEventId = Annotated[
-    str | None,
+    str,
     Header(
         alias="Last-Event-ID",
-        pattern=r"^\d{1,18}\.\d{1,18}$",
+        pattern=r"^(\d{1,18}\.\d{1,18})?$",
         description="The `id` of the last event that was received: the stream goes on behind it.",
     ),
 ]
@@ -67,7 +67,7 @@ class JobEventStream(StreamingResponse):
 async def events(
     state: TheState,
     job_id: Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")],
-    last_event_id: LastEventId = None,
+    last_event_id: LastEventId = "",
 ) -> Response:
     """What becomes of a job, and what it emits, from the start of its run."""
-    return JobEventStream(await state.streams.join(job_id, position_of(last_event_id or "")))
+    return JobEventStream(await state.streams.join(job_id, position_of(last_event_id)))
