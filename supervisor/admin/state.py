@@ -36,7 +36,12 @@ def state_of(request: Request) -> AppState:
     return state
 
 
-TheState = Annotated[AppState, Depends(state_of)]
+async def _state_of(request: Request) -> AppState:
+    """Asynchronous, or the framework would call it in a thread."""
+    return state_of(request)
+
+
+TheState = Annotated[AppState, Depends(_state_of)]
 """The parameter of a route that uses it."""
 
 

@@ -136,7 +136,7 @@ def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = N
 def each_once(*repeatable: str) -> Any:
     """A dependency that refuses repeated query parameters, except `repeatable` ones: it is unclear which one counts."""
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:  # asynchronous, or the framework would call it in a thread
         counted = Counter(name for name, _ in request.query_params.multi_items())
         for name, times in counted.items():
             if times > 1 and name not in repeatable:
