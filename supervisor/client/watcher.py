@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, forgetful, inherited
 from supervisor.domain.errors import JobNotFound, StoreError
+from supervisor.domain.hint_window import HintWindow
 from supervisor.domain.pace import Pace
 
 if TYPE_CHECKING:
@@ -271,8 +272,7 @@ class _Watch:
         self._version: int | None = None
         self._rest = 0.0  # seconds without checks that are due
         self._pace = Pace()
-        self._hinted = 0.0  # monotonic seconds of the last hint
-        self._step = 0  # of the window of checks after it
+        self._window: HintWindow | None = None
 
     def wake(self) -> None:
         """To be called while it is the watcher's, under the watcher's lock."""
@@ -318,11 +318,14 @@ class _Watch:
         """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of
         SQLite here.
         """
-        if self._feed is None or producer is not self._producer:  # it is that of another file, for example
+        if self._feed is None or self._window is None or producer is not self._producer:  # that of another file
             self._forget_feed()
             self._feed, self._producer = self._connections.engine.changes(ends=True), producer
+            self._window = HintWindow(self._feed.window)
             self._version = None
         before, self._version = self._version, self._feed.version()
+        if before != self._version:
+            self._window.found()
         listeners = self._watcher.wanted(self, changed=before != self._version)
         found = producer.events({listener.job_id for listener in listeners}) if listeners else {}
         return before not in (None, self._version), listeners, found
@@ -333,20 +336,21 @@ class _Watch:
             if self._feed is not None:
                 self._feed.pause()
             self._sleep(self._rest, until)
-        feed = self._feed
-        if feed is not None and (feed.resume() or self._sleep(self._until_next(feed), until, feed)):
-            self._hinted, self._step = time.monotonic(), 0
+        feed, window = self._feed, self._window
+        if feed is None or window is None:
+            return
+        if feed.resume() or self._sleep(self._until_next(feed, window), until, feed):
+            window.open(time.monotonic())
 
     def linger(self) -> None:
         """Nobody listens, but somebody may soon."""
         self._sleep(_LINGER)
 
-    def _until_next(self, feed: ChangeFeed) -> float:
-        window, now = feed.window, time.monotonic()
-        while self._step < len(window) and self._hinted + window[self._step] <= now:
-            self._step += 1
-        if self._step < len(window):
-            return self._hinted + window[self._step] - now
+    def _until_next(self, feed: ChangeFeed, window: HintWindow) -> float:
+        now = time.monotonic()
+        due = window.next_after(now)
+        if due is not None:
+            return due - now
         return _UNHINTED if feed.fileno() is None else _SAFETY
 
     def _sleep(self, seconds: float, until: float | None = None, feed: ChangeFeed | None = None) -> bool:
@@ -360,12 +364,13 @@ class _Watch:
         waiting.register(self._wakeup, select.POLLIN)
         if feed is not None and (descriptor := feed.fileno()) is not None:
             waiting.register(descriptor, select.POLLIN)
-        waiting.poll(seconds * 1000)
+        ready = {descriptor for descriptor, _ in waiting.poll(seconds * 1000)}
         if self.ended:
             return False
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wakeup)
-        return feed is not None and feed.drain()
+        if self._wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wakeup)
+        return feed is not None and feed.fileno() in ready and feed.drain()
 
     def _forget_feed(self) -> None:
         feed, self._feed = self._feed, None

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 from supervisor.domain.alerts import Alert
@@ -212,19 +213,37 @@ class Maintainer:
         self._told_deaf = self._feed.problem
 
     def _wait(self, scheduler: Scheduler) -> None:
-        """Wait until the next duty is due, a message or a hint of a commit arrives; take in these two."""
-        self._heed_hints(scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch))
-        patience = max(0.0, min(scheduler.next_at() - time.monotonic(), BEAT))
+        """Wait until a duty is due, something has changed, or a message has arrived.
+
+        Looking for changes is repeated here, and not with all other duties: it is done many times for a commit.
+        """
+        until = min(scheduler.next_at(apart=self._watch), time.monotonic() + BEAT)
+        changes = scheduler.changes
+        while not self._sleep(scheduler, until) and scheduler.changes == changes and time.monotonic() < until:
+            pass
+
+    def _sleep(self, scheduler: Scheduler, until: float) -> bool:
+        """Until then, in monotonic seconds, at most; then look for changes if it is time. Returns whether something
+        else has to be done now: there was a message, or changes cannot be looked for.
+        """
+        able = scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch)
+        self._heed_hints(able)
+        check = (self._watch.check_at if able else None) or inf
+        patience = max(0.0, min(until, check) - time.monotonic())
         if patience < _COARSE:  # epoll counts in whole milliseconds
             select.select([self._poll.fileno()], [], [], patience)
             patience = 0.0
-        for descriptor, _ in self._poll.poll(patience):
-            if descriptor == self._hints:
-                self._watch.heard()
-                scheduler.hasten(self._watch)
-                scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
-            else:
-                self._hear()
+        ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
+        if self._hints in ready:
+            self._watch.heard()
+        if self._hints in ready or check <= time.monotonic():
+            scheduler.hasten(self._watch)
+            scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
+            able = scheduler.may_run(self._watch)
+        if ready - {self._hints}:
+            self._hear()
+            return True
+        return not able
 
     def _heed_hints(self, able: bool) -> None:
         """Let hints end the wait or not: without idle workers they can be read later."""

@@ -75,6 +75,7 @@ class Scheduler:
         self._failed = failed
         self._steady = steady
         self._wall = wall
+        self.changes = 0  # that it was told of
         self._gone: StoreGone | None = None
         self._busy_until = 0.0
         self._log = events(process="maintainer")
@@ -83,6 +84,7 @@ class Scheduler:
 
     def changed(self) -> None:
         """Something was committed, or may have been."""
+        self.changes += 1
         for entry in self._entries:
             entry.news += 1
 
@@ -106,10 +108,10 @@ class Scheduler:
         """Whether nothing keeps this one from running."""
         return self._held_up_until(self._by_duty[duty]) <= self._steady()
 
-    def next_at(self) -> float:
-        """When the next duty is due, in monotonic seconds."""
+    def next_at(self, apart: Duty | None = None) -> float:
+        """When the next duty is due, in monotonic seconds; `apart` is one whose exact times do not count."""
         at, now = self._steady(), self._wall()
-        return min((self._due(entry, at, now) for entry in self._entries), default=inf)
+        return min((self._due(entry, at, now, entry.duty is not apart) for entry in self._entries), default=inf)
 
     # Running
 
@@ -166,12 +168,12 @@ class Scheduler:
 
     # Times
 
-    def _due(self, entry: _Entry, at: float, now: float) -> float:
+    def _due(self, entry: _Entry, at: float, now: float, exactly: bool = True) -> float:
         """When a duty is to run next, in monotonic seconds."""
         due = entry.due
         if entry.news > entry.seen and entry.duty.rest is not None:
             due = min(due, entry.succeeded_at + entry.duty.rest)
-        if entry.timed:
+        if entry.timed and exactly:
             exact = entry.duty.next_at(now)
             if exact is not None:
                 due = min(due, at + max(0.0, exact - now))
