@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.awaited_requests import cancel_job, enqueue, result_of_job
+from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, result_of_job
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.job import NewJob
 
@@ -47,10 +47,8 @@ class Requests:
                 result.cancel()
             try:
                 await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
-                if result.cancelled():
-                    raise WaitTimeout(job_id, wait)
                 if result.done():
-                    return job_id, _within(result, job_id, wait)
+                    return job_id, await self._answer(result, job_id, wait)
             finally:
                 self._results.discard(result)
                 result.cancel()
@@ -60,15 +58,15 @@ class Requests:
         finally:
             left.cancel()
 
+    async def _answer(self, result: asyncio.Task[Any], job_id: int, wait: float) -> Any:
+        error = TimeoutError() if result.cancelled() else result.exception()
+        if error is None:
+            return result.result()
+        await make_durable(self._queue)
+        raise WaitTimeout(job_id, wait) if isinstance(error, TimeoutError) else error
+
     def leave(self) -> None:
         """The process is about to end: nobody waits any longer."""
         self._leaving = True
         for result in self._results:
             result.cancel()
-
-
-def _within(result: asyncio.Task[Any], job_id: int, wait: float) -> Any:
-    try:
-        return result.result()
-    except TimeoutError:
-        raise WaitTimeout(job_id, wait) from None

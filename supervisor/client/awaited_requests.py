@@ -9,9 +9,10 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from supervisor.client import requests
 from supervisor.client.lanes import WRITER, Put
 from supervisor.client.requests import give_up, result_of
-from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.errors import JobFailed, WaitTimeout
 from supervisor.domain.intake import require_same, waiting_limit
 from supervisor.domain.job import NewJob, Status
 
@@ -30,7 +31,11 @@ async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | 
     except TimeoutError:
         if cancel and new:
             await cancel_job(queue, job_id)
+        await make_durable(queue)
         raise WaitTimeout(job_id, limit or 0.0) from None
+    except JobFailed:
+        await make_durable(queue)
+        raise
     except asyncio.CancelledError:
         if cancel and new:
             _cancel_later(queue._queue, job_id)
@@ -75,6 +80,12 @@ async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None) 
 async def cancel_job(queue: AsyncQueue, job_id: int) -> None:
     """Unless it has just ended."""
     await asyncio.wrap_future(_cancel_later(queue._queue, job_id))
+
+
+async def make_durable(queue: AsyncQueue) -> None:
+    """Before somebody is told the id of a job that has no result yet. Raises StoreError."""
+    lane = queue._queue._lanes[WRITER]
+    await asyncio.wrap_future(lane.call(functools.partial(requests.make_durable, queue._queue)))
 
 
 def _cancel_later(queue: Queue, job_id: int) -> Future[None]:

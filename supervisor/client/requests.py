@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> Any:
-    """See `Queue.run`."""
+    """See `Queue.run`. The job is made durable before anybody is told its id without a result."""
     limit = waiting_limit(timeout)
     deadline = None if limit is None else time.monotonic() + limit
     job_id, new = queue._connections.using(queue._connections.writer, lambda producer: producer.put(wanted))
@@ -26,7 +26,11 @@ def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> An
     except TimeoutError:
         if cancel and new:
             give_up(queue, job_id)
+        make_durable(queue)
         raise WaitTimeout(job_id, limit or 0.0) from None
+    except JobFailed:
+        make_durable(queue)
+        raise
     except (KeyboardInterrupt, SystemExit):
         if cancel and new:
             give_up(queue, job_id)
@@ -49,6 +53,11 @@ def result_of(job: Job) -> Any:
     if job.status is not Status.DONE:
         raise JobFailed(job)
     return job.result
+
+
+def make_durable(queue: Queue) -> None:
+    """Raises StoreError."""
+    queue._connections.using(queue._connections.writer, lambda producer: producer.make_durable())
 
 
 def give_up(queue: Queue, job_id: int) -> None:

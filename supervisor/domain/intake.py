@@ -71,8 +71,9 @@ def new_job(
 def new_request(
     *given: Any, idempotency_key: str | None = None, max_waiting: int | None = None, **options: Any
 ) -> NewJob:
-    """`new_job` for somebody who waits for the result. Raises InvalidJob."""
+    """`new_job` for somebody who waits for the result, and is told nothing before. Raises InvalidJob."""
     job = new_job(*given, **options)
+    job = job._replace(durable=job.unique_key is not None)  # others may find it by its key, and are told its id
     if idempotency_key is not None:
         if job.unique_key is not None:
             raise InvalidJob("idempotency_key", "give either unique_key or idempotency_key, not both")

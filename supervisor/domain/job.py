@@ -32,7 +32,8 @@ class NewJob(NamedTuple):
 
     `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type are due already,
     and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
-    found, too; that key must be one of `intake.once_key`.
+    found, too; that key must be one of `intake.once_key`. Without `durable`, a power failure may undo its
+    insertion until `Producer.make_durable` has returned: nobody has been told its id before that.
     """
 
     type: str
@@ -46,6 +47,7 @@ class NewJob(NamedTuple):
     delay: float | None = None
     max_waiting: int | None = None
     once: bool = False
+    durable: bool = True
 
     def due(self, now: float) -> float:
         """When it is due if it is inserted now; both are Unix seconds."""

@@ -65,7 +65,7 @@ Answer = TypeVar("Answer")
 
 
 class Producer(Protocol):
-    """Programs enqueue jobs and look at them. Its own commits survive power loss."""
+    """Programs enqueue jobs and look at them. Its own commits survive power loss, unless a job need not be durable."""
 
     def enqueue(self, jobs: NewJobs) -> list[int]:
         """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
@@ -79,6 +79,9 @@ class Producer(Protocol):
         If one is refused, or a write has failed before the commit, each is put by itself. Raises what concerns them
         all: the transaction could not begin, or it is unknown whether it was committed.
         """
+
+    def make_durable(self) -> None:
+        """Whatever has been committed survives power loss. Raises StoreError if that cannot be ensured."""
 
     def job(self, job_id: int) -> Job | None: ...
 
@@ -267,7 +270,9 @@ class ChangeFeed(Protocol):
         """Readable when there are hints; None where there never are."""
 
     def drain(self) -> bool:
-        """Consume the hints; whether one of them was about this database."""
+        """Consume the hints that have come; whether one of them was about this database. May wait for others that come
+        with them.
+        """
 
     def version(self) -> int:
         """Changes whenever anybody has committed. Cheap."""

@@ -33,6 +33,23 @@ for number in range(count):
     os.write(acks, b"%d " % queue.enqueue("work", {"text": "x" * 500}))
 """
 
+# The same for jobs that somebody has waited for in vain.
+WAITER = """
+import os, sys
+from supervisor import Queue, WaitTimeout
+from supervisor.client import requests
+url, count, instead = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if instead:
+    requests.make_durable = lambda queue: None
+queue = Queue(url)
+acks = os.open(url.removeprefix("sqlite:///") + "-acks", os.O_WRONLY | os.O_CREAT)
+for number in range(count):
+    try:
+        queue.run("work", {"text": "x" * 500}, timeout=0)
+    except WaitTimeout as error:
+        os.write(acks, b"%d " % error.job_id)
+"""
+
 
 class Book:
     """What was done to a database's files, and by whom: the processes started with its environment."""
@@ -47,9 +64,9 @@ class Book:
             "POWER_LOG": str(self._file),
         }
 
-    def enqueue(self, count: int, instead: str = "") -> None:
-        """Run a client that enqueues, as it does by itself, or with another setting of `synchronous`."""
-        words = [sys.executable, "-c", CLIENT, f"sqlite:///{self.database}", str(count), instead]
+    def enqueue(self, count: int, instead: str = "", program: str = CLIENT) -> None:
+        """Run a client that enqueues, as it does by itself, or with `instead` of what makes its jobs durable."""
+        words = [sys.executable, "-c", program, f"sqlite:///{self.database}", str(count), instead]
         subprocess.run(words, env=self.environment, check=True, timeout=60)
 
     def moments(self) -> Iterator[tuple[Record, Disk, set[int]]]:
@@ -70,10 +87,23 @@ class Book:
 @pytest.mark.parametrize(("instead", "survives"), [("", True), ("NORMAL", False)])
 def test_no_acknowledged_enqueue_is_lost_with_the_power(tmp_path: Path, instead: str, survives: bool) -> None:
     """As a Queue commits. With NORMAL instead of its FULL some are lost: so this test can tell."""
+    assert (lost_with_the_power(tmp_path, CLIENT, instead) == []) is survives
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize(("instead", "survives"), [("", True), ("nothing", False)])
+def test_no_job_that_a_waiting_client_was_told_of_is_lost_with_the_power(
+    tmp_path: Path, instead: str, survives: bool
+) -> None:
+    assert (lost_with_the_power(tmp_path, WAITER, instead) == []) is survives
+
+
+def lost_with_the_power(tmp_path: Path, program: str, instead: str) -> list[int]:
+    """Acknowledged jobs that are gone if the power fails right after one of the acknowledgements."""
     book = Book(tmp_path / "new" / "app.db", tmp_path)
     book.database.parent.mkdir()
-    book.enqueue(12, instead)
-    lost, moments = [], 0
+    book.enqueue(12, instead, program)
+    lost, moments = list[int](), 0
     for record, disk, acknowledged in book.moments():
         if book.acknowledges(record) and record.what == WRITTEN:
             moments += 1
@@ -81,7 +111,7 @@ def test_no_acknowledged_enqueue_is_lost_with_the_power(tmp_path: Path, instead:
                 found = jobs_in(restored(disk.after_power_loss(dice), tmp_path / "restored"))
                 lost += sorted(acknowledged - found)
     assert moments == 12
-    assert (lost == []) is survives
+    return lost
 
 
 @pytest.mark.sqlite

@@ -41,6 +41,9 @@ class PostgresProducer(SqlProducer):
         except (RowRefused, Conflict) as error:
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
+    def make_durable(self) -> None:
+        """Every commit is."""
+
     @cached_property
     def operations(self) -> Operations:
         return operations(self._connection)

@@ -160,6 +160,18 @@ class Connection:
         """Whether commits of this connection checkpoint a log of 4 MB or more."""
         self.raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if whether else 0}")
 
+    @contextmanager
+    def syncing(self, whether: bool) -> Iterator[None]:
+        """Without it, commits of a FULL connection are not synced meanwhile: that takes a millisecond."""
+        if whether:
+            yield
+            return
+        self.raw.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            self.raw.execute("PRAGMA synchronous = FULL")
+
     def poll(self) -> None:
         """From now on wait for foreign writers by polling every few milliseconds. SQLite's own pauses grow to 100 ms,
         with which a writer rarely gets a turn beside a program that writes one short transaction after the other.

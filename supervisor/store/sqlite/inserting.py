@@ -56,7 +56,7 @@ def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
     """Returns True if it is new (its id is `cursor.lastrowid`), False if it is a duplicate."""
-    type, payload, priority, requires, _, max_attempts, unique_key, meta, _, _, _ = job
+    type, payload, priority, requires, _, max_attempts, unique_key, meta, *_ = job
     values = type, payload, priority, requires, job.due(now), max_attempts, unique_key, now
     if meta is None:  # as most are, and an adopted table may have a column of that name that needs a value
         cursor.execute(QUERIES.insert_job, values)

@@ -83,7 +83,7 @@ def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
 
 
 class SqliteProducer(SqlProducer):
-    """Implements `store.base.Producer`. Its connection commits with synchronous=FULL.
+    """Implements `store.base.Producer`. Its connection commits with synchronous=FULL, unless a job need not be durable.
 
     Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.
     """
@@ -106,7 +106,8 @@ class SqliteProducer(SqlProducer):
             cursor, now = raw.cursor(), time.time()
             return Requests(QUERIES, cursor, now).put(job, lambda job: insert_or_find(cursor, job, now))
 
-        return self._connection.inserter.with_room(put)
+        with self._connection.syncing(job.durable):
+            return self._connection.inserter.with_room(put)
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         begun = inserted = False
@@ -122,12 +123,16 @@ class SqliteProducer(SqlProducer):
 
         try:
             self._prepare()
-            return self._connection.inserter.with_room(put)
+            with self._connection.syncing(any(job.durable for job in jobs)):
+                return self._connection.inserter.with_room(put)
         except Exception as error:
             # After a failed commit, they may be in the table, unless its mark could not be written.
             if not begun or (inserted and not isinstance(error, (RowRefused, WriteFailed))):
                 raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
+
+    def make_durable(self) -> None:
+        self._connection.place.sync_log()
 
     def _prepare(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
