@@ -368,9 +368,10 @@ class Supervisor:
             return
         grace = max((pool.settings.shutdown_grace for pool in self._pools.values()), default=0.0)
         self._stopping.begin(why, grace, time.monotonic())
-        self._log.info("stopping", why=why, grace_seconds=grace, workers=len(self._pools.workers()))
-        self._notifier.stopping(why)
+        workers = len(self._pools.workers())
         self._staffing.drain_all()
+        self._log.info("stopping", why=why, grace_seconds=grace, workers=workers)
+        self._notifier.stopping(why)
 
     def _leave(self) -> None:
         """Wait a few seconds until every end is settled, and end the children. The maintainer, which ends last, removes
