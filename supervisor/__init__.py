@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from supervisor.domain.intake import Enqueue
     from supervisor.domain.job import Job, JobEvent, Progress, Status
+    from supervisor.domain.job_stream import FollowEvent
     from supervisor.store.values import TABLES
     from supervisor.tasks import Task, configure, task
     from supervisor.worker.context import Context
@@ -42,6 +43,7 @@ __all__ = [
     "Enqueue",
     "EnqueueUncertain",
     "Fail",
+    "FollowEvent",
     "InvalidJob",
     "Job",
     "JobEvent",
@@ -69,6 +71,7 @@ _HOMES = {
     "AsyncQueue": "supervisor.client.asynchronous",
     "Context": "supervisor.worker.context",
     "Enqueue": "supervisor.domain.intake",
+    "FollowEvent": "supervisor.domain.job_stream",
     "Job": "supervisor.domain.job",
     "JobEvent": "supervisor.domain.job",
     "JobPage": "supervisor.client.administration",

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import datetime
     from typing import Self
 
+    from supervisor.client.job_streams import JobStreams
     from supervisor.domain.job import Job, JobEvent
+    from supervisor.domain.job_stream import FollowEvent
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -228,6 +230,23 @@ class AsyncQueue:
                 bell.clear()
         finally:
             watcher.leave(listener)
+
+    def follow(self, job_id: int, timeout: float | None = None) -> AsyncGenerator[FollowEvent, None]:
+        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
+
+        For `async for`. `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of
+        its supervisor; elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is
+        true. Raises WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an
+        unknown id, and later if the job is deleted. All tasks that follow jobs share one look.
+        """
+        from supervisor.client import following  # imported here: few programs use it
+
+        return following.follow_async(self, job_id, timeout)
+
+    @functools.cached_property
+    def _streams(self) -> dict[asyncio.AbstractEventLoop, JobStreams]:
+        """What `follow` shares, of each event loop while somebody follows a job there."""
+        return {}
 
     async def close(self) -> None:
         """Wait for the calls that were made, then end the threads and close the connections.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from supervisor.client.lanes import Lane
+    from supervisor.domain.job_stream import FollowEvent
     from supervisor.store.base import Engine, TransactionalInsert
 
 
@@ -312,6 +313,18 @@ class Queue(Administration):
         event for an unknown id, and later if the job is deleted.
         """
         yield from self._watcher.events(job_id_of(job_id))
+
+    def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
+        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
+
+        `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of its supervisor;
+        elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is true. Raises
+        WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
+        later if the job is deleted.
+        """
+        from supervisor.client import following  # imported here: few programs use it
+
+        yield from following.follow(self, job_id, timeout)
 
     def close(self) -> None:
         """Close the connections, after the calls that were made. The queue may be used again: it opens new ones."""

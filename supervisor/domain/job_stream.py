@@ -6,11 +6,13 @@ of the job, so a run that has lost its claim reaches nobody.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from supervisor.domain.chunks import dumped
+from supervisor.domain.chunks import Chunk, as_text, dumped
 from supervisor.domain.job import JobEvent, Status
 
 _LAST_ID = re.compile(r"(\d{1,18})\.(\d{1,18})")
@@ -27,19 +29,29 @@ class Position(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A chunk that is there, as JSON that is ready to be sent."""
+    """A chunk that is there. `chunk` is its JSON, or that of the whole event, which is ready to be sent."""
 
     at: Position
     attempt: int
-    text: str
+    chunk: Any
 
 
 class StreamEvent(NamedTuple):
-    """`at` is where a stream goes on that was cut off behind this event; `data` is JSON."""
+    """`at` is where a stream goes on that was cut off behind this event.
+
+    With the names "job" and "end" comes the state, `job`; None at the end of a job that was deleted. With "attempt", a
+    run has begun; `elsewhere`: what it emits cannot be read here. With "chunk" comes a piece, with "lost" the number of
+    chunks that are missing before the next one, with "trouble" an error.
+    """
 
     at: Position
     name: str
-    data: str
+    attempt: int = 0
+    job: JobEvent | None = None
+    piece: Piece | None = None
+    lost: int = 0
+    elsewhere: bool = False
+    error: str = ""
 
 
 def position_of(last_id: str) -> Position | None:
@@ -49,12 +61,11 @@ def position_of(last_id: str) -> Position | None:
 
 
 class Follower:
-    """One stream of a job's events. `show` says whether results and chunks may be seen."""
+    """One stream of a job's events."""
 
-    def __init__(self, at: Position | None = None, *, show: bool) -> None:
+    def __init__(self, at: Position | None = None) -> None:
         self.at = at or Position()
         self.ended = False
-        self._show = show
         self._open = True  # the run at `at` may go on; one that has ended says nothing more
         self._state: JobEvent | None = None
         self._trouble: str | None = None
@@ -64,21 +75,21 @@ class Follower:
         if error == self._trouble:
             return []
         self._trouble = error
-        return [self._event("trouble", {"error": error})]
+        return [StreamEvent(self.at, "trouble", error=error)]
 
     def deleted(self) -> list[StreamEvent]:
         self.ended = True
-        return [self._event("end", {"status": "deleted"})]
+        return [StreamEvent(self.at, "end")]
 
-    def news(self, state: JobEvent, pieces: Iterable[Piece]) -> list[StreamEvent]:
-        """What is new. `pieces` are the chunks behind `at`, in order."""
+    def news(self, state: JobEvent, pieces: Iterable[Piece], *, elsewhere: bool = False) -> list[StreamEvent]:
+        """What is new. `pieces` are the chunks behind `at`, in order. `elsewhere`: those of this run are not here."""
         there = [*pieces]
         changed = state != self._state or self._trouble is not None
         self._state, self._trouble = state, None
         self.ended = state.status.finished
         found = self._sent(there)  # of a run that was there before
         if state.token != self.at.token and self._has_begun(state, there):
-            found.append(self._attempt(state))
+            found.append(self._attempt(state, elsewhere))
         now = [self._job(state)] if changed and state.status is Status.RUNNING else []
         found += now + self._sent(there)
         self._open = state.status is Status.RUNNING
@@ -98,27 +109,91 @@ class Follower:
                 continue
             if missing := piece.at.number - self.at.number - 1:
                 self.at = Position(self.at.token, piece.at.number - 1)
-                found.append(self._event("lost", {"attempt": piece.attempt, "chunks": missing}))
+                found.append(StreamEvent(self.at, "lost", piece.attempt, lost=missing))
             self.at = piece.at
-            found.append(StreamEvent(self.at, "chunk", piece.text))
+            found.append(StreamEvent(self.at, "chunk", piece.attempt, piece=piece))
         return found
 
-    def _attempt(self, state: JobEvent) -> StreamEvent:
+    def _attempt(self, state: JobEvent, elsewhere: bool) -> StreamEvent:
         self.at, self._open = Position(state.token), True
-        return self._event("attempt", {"attempt": state.attempt})
+        return StreamEvent(self.at, "attempt", state.attempt, elsewhere=elsewhere)
 
     def _job(self, state: JobEvent) -> StreamEvent:
-        about: dict[str, Any] = {
-            "id": state.job_id,
-            "status": state.status,
-            "attempt": state.attempt,
-            "progress": state.progress,
-            "progress_text": state.text,
-        }
-        if not state.status.finished:
-            return self._event("job", about)
-        result = state.result if self._show else None
-        return self._event("end", about | {"result": result, "redacted": not self._show, "error": state.error})
+        return StreamEvent(self.at, "end" if state.status.finished else "job", state.attempt, state)
 
-    def _event(self, name: str, data: object) -> StreamEvent:
-        return StreamEvent(self.at, name, dumped(data))
+
+@dataclass(frozen=True, slots=True)
+class FollowEvent:
+    """What a program that follows a job is told of it. `name` is one of
+
+    - "attempt": a run has begun; forget the chunks of the one before. `elsewhere`: it is on another host, or of another
+      user, so that what it emits cannot be read here;
+    - "job": the state or the progress has changed;
+    - "chunk": the handler has emitted `chunk`, which is the `number`-th of its run, from 1;
+    - "lost": the next `lost` chunks of the run are not there any more;
+    - "end": the job has ended.
+
+    `job` is the latest state of the job; at the end it has the result or the error.
+    """
+
+    name: str
+    job: JobEvent
+    attempt: int = 0
+    number: int = 0
+    chunk: Any = None
+    lost: int = 0
+    elsewhere: bool = False
+
+
+def follow_event(event: StreamEvent, state: JobEvent) -> FollowEvent:
+    """An event for a program, whose pieces are `raw_piece`s, with the latest state of the job."""
+    number, chunk = 0, None
+    if event.piece is not None:  # decoded for each reader: one may change what it gets
+        number, chunk = event.piece.at.number, json.loads(event.piece.chunk)
+    return FollowEvent(event.name, state, event.attempt, number, chunk, event.lost, event.elsewhere)
+
+
+def raw_piece(chunk: Chunk) -> Piece | None:
+    """A chunk for programs, as the JSON that was emitted; None if it is none."""
+    try:
+        json.loads(chunk.data)
+    except (ValueError, RecursionError):
+        return None
+    return Piece(Position(chunk.token, chunk.number), chunk.attempt, chunk.data)
+
+
+def text_piece(chunk: Chunk, *, show: bool) -> Piece | None:
+    """A chunk as JSON that is ready to be sent; None if it is none. `show` says whether its value may be seen."""
+    text = as_text(chunk, show=show)
+    return None if text is None else Piece(Position(chunk.token, chunk.number), chunk.attempt, text)
+
+
+def data_of(event: StreamEvent, *, show: bool) -> str:
+    """The JSON of an event for who follows a job over HTTP. `show` says whether the result may be seen."""
+    if event.piece is not None:
+        text: str = event.piece.chunk
+        return text
+    return dumped(_data(event, show))
+
+
+def _data(event: StreamEvent, show: bool) -> dict[str, Any]:
+    match event.name:
+        case "attempt":
+            return {"attempt": event.attempt, "elsewhere": event.elsewhere}
+        case "lost":
+            return {"attempt": event.attempt, "chunks": event.lost}
+        case "trouble":
+            return {"error": event.error}
+    state = event.job
+    if state is None:
+        return {"status": "deleted"}
+    about: dict[str, Any] = {
+        "id": state.job_id,
+        "status": state.status,
+        "attempt": state.attempt,
+        "progress": state.progress,
+        "progress_text": state.text,
+    }
+    if not state.status.finished:
+        return about
+    return about | {"result": state.result if show else None, "redacted": not show, "error": state.error}

@@ -10,7 +10,17 @@ import pytest
 from supervisor.domain.chunks import MAX_CHUNK_BYTES, Chunk, as_text, encoded
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.job import JobEvent, Status
-from supervisor.domain.job_stream import Follower, Piece, Position, StreamEvent, position_of
+from supervisor.domain.job_stream import (
+    Follower,
+    Piece,
+    Position,
+    StreamEvent,
+    data_of,
+    follow_event,
+    position_of,
+    raw_piece,
+    text_piece,
+)
 
 
 def state(status: Status = Status.RUNNING, token: int = 1, attempt: int = 1, **more: Any) -> JobEvent:
@@ -18,20 +28,18 @@ def state(status: Status = Status.RUNNING, token: int = 1, attempt: int = 1, **m
 
 
 def pieces(*numbers: int, token: int = 1, attempt: int = 1) -> list[Piece]:
-    return [
-        Piece(Position(token, number), attempt, as_text(Chunk(7, token, attempt, number, b'"x"'), show=True) or "")
-        for number in numbers
-    ]
+    found = (text_piece(Chunk(7, token, attempt, number, b'"x"'), show=True) for number in numbers)
+    return [piece for piece in found if piece is not None]
 
 
 def told(found: list[StreamEvent]) -> list[tuple[str, str, Any]]:
     """Each event in short: where a stream goes on behind it, its name, and what it says first of all."""
     first = {"job": "status", "end": "status", "attempt": "attempt", "chunk": "number", "lost": "chunks"}
-    return [(str(event.at), event.name, json.loads(event.data)[first[event.name]]) for event in found]
+    return [(str(event.at), event.name, json.loads(data_of(event, show=True))[first[event.name]]) for event in found]
 
 
 def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
 
     assert told(follower.news(state(Status.PENDING, 0, 0), [])) == [("0.0", "job", "pending")]
     assert told(follower.news(state(), [])) == [("1.0", "attempt", 1), ("1.0", "job", "running")]
@@ -42,7 +50,7 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
     last = follower.news(state(Status.DONE, result={"n": 1}), pieces(4))
     assert told(last) == [("1.4", "chunk", 4), ("1.4", "end", "done")]
     assert follower.ended
-    assert json.loads(last[-1].data) == {
+    assert json.loads(data_of(last[-1], show=True)) == {
         "id": 7,
         "status": "done",
         "attempt": 1,
@@ -55,7 +63,7 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
 
 
 def test_who_comes_later_gets_the_run_from_its_start() -> None:
-    found = Follower(show=True).news(state(), pieces(1, 2))
+    found = Follower().news(state(), pieces(1, 2))
     assert told(found) == [
         ("1.0", "attempt", 1),
         ("1.0", "job", "running"),
@@ -65,7 +73,7 @@ def test_who_comes_later_gets_the_run_from_its_start() -> None:
 
 
 def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
-    found = Follower(show=True).news(state(Status.DONE, 3, 2), pieces(4, 5, token=3, attempt=2))
+    found = Follower().news(state(Status.DONE, 3, 2), pieces(4, 5, token=3, attempt=2))
     assert told(found) == [
         ("3.0", "attempt", 2),
         ("3.3", "lost", 3),
@@ -73,11 +81,11 @@ def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
         ("3.5", "chunk", 5),
         ("3.5", "end", "done"),
     ]
-    assert told(Follower(show=True).news(state(Status.CANCELLED, 1, 0), [])) == [("0.0", "end", "cancelled")]
+    assert told(Follower().news(state(Status.CANCELLED, 1, 0), [])) == [("0.0", "end", "cancelled")]
 
 
 def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     follower.news(state(), pieces(1))
     # A failed run leaves a token behind that no run has.
     assert told(follower.news(state(Status.PENDING, 2), pieces(2))) == [("1.2", "chunk", 2), ("1.2", "job", "pending")]
@@ -86,7 +94,7 @@ def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted
 
 
 def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     follower.news(state(), pieces(1))
     both = [*pieces(2), *pieces(1, token=3, attempt=2)]
     assert [name for _, name, _ in told(follower.news(state(token=3, attempt=2), both))] == [
@@ -98,17 +106,17 @@ def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
 
 
 def test_a_run_that_has_lost_its_claim_reaches_nobody() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     follower.news(state(token=3, attempt=2), [])
     assert follower.news(state(token=3, attempt=2), pieces(5)) == []
-    assert told(Follower(show=True).news(state(token=3, attempt=2), pieces(5))) == [
+    assert told(Follower().news(state(token=3, attempt=2), pieces(5))) == [
         ("3.0", "attempt", 2),
         ("3.0", "job", "running"),
     ]
 
 
 def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     waiting = state(Status.PENDING, 0, 0)
     assert told(follower.news(waiting, pieces(1))) == [("0.0", "job", "pending")]
     assert [name for _, name, _ in told(follower.news(state(), pieces(1)))] == ["attempt", "job", "chunk"]
@@ -126,11 +134,11 @@ def test_a_stream_goes_on_behind_the_last_id(last_id: str, expected: list[tuple[
     at = position_of(last_id)
     assert at is not None
     there = [piece for piece in pieces(1, 2, 3) if piece.at > at]
-    assert told(Follower(at, show=True).news(state(), there)) == expected
+    assert told(Follower(at).news(state(), there)) == expected
 
 
 def test_whoever_goes_on_in_another_attempt_is_told_so() -> None:
-    found = Follower(Position(1, 5), show=True).news(state(token=4, attempt=3), pieces(1, token=4, attempt=3))
+    found = Follower(Position(1, 5)).news(state(token=4, attempt=3), pieces(1, token=4, attempt=3))
     assert told(found) == [("4.0", "attempt", 3), ("4.0", "job", "running"), ("4.1", "chunk", 1)]
 
 
@@ -140,9 +148,9 @@ def test_other_ids_name_no_position(last_id: str) -> None:
 
 
 def test_what_may_not_be_seen_is_not_sent() -> None:
-    end = Follower(show=False).news(state(Status.DONE, result="secret"), [])[-1]
-    assert json.loads(end.data)["result"] is None
-    assert json.loads(end.data)["redacted"] is True
+    end = Follower().news(state(Status.DONE, result="secret"), [])[-1]
+    assert json.loads(data_of(end, show=False))["result"] is None
+    assert json.loads(data_of(end, show=False))["redacted"] is True
     assert json.loads(as_text(Chunk(7, 1, 1, 4, b'"secret"'), show=False) or "") == {
         "attempt": 1,
         "number": 4,
@@ -150,8 +158,34 @@ def test_what_may_not_be_seen_is_not_sent() -> None:
     }
 
 
+def test_a_run_that_cannot_be_read_here_says_so() -> None:
+    found = Follower().news(state(), [], elsewhere=True)
+    assert [(event.name, event.elsewhere) for event in found] == [("attempt", True), ("job", False)]
+    assert json.loads(data_of(found[0], show=True)) == {"attempt": 1, "elsewhere": True}
+
+
+def test_a_program_gets_values_of_its_own() -> None:
+    def read() -> list[tuple[str, int, int, Any, int]]:
+        events = (follow_event(event, now) for event in Follower().news(now, there))
+        return [(event.name, event.attempt, event.number, event.chunk, event.lost) for event in events]
+
+    chunks = (Chunk(7, 1, 1, number, b'{"n": [1]}') for number in (1, 4))
+    now, there = state(), [piece for chunk in chunks if (piece := raw_piece(chunk)) is not None]
+    assert all(follow_event(event, now).job is now for event in Follower().news(now, []))
+    found = read()
+    assert found == [
+        ("attempt", 1, 0, None, 0),
+        ("job", 1, 0, None, 0),
+        ("chunk", 1, 1, {"n": [1]}, 0),
+        ("lost", 1, 0, None, 2),
+        ("chunk", 1, 4, {"n": [1]}, 0),
+    ]
+    found[2][3]["n"].append(2)
+    assert read()[2][3] == {"n": [1]}
+
+
 def test_trouble_is_told_once_and_afterwards_the_state_again() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     follower.news(state(), [])
     assert [event.name for event in follower.trouble("busy")] == ["trouble"]
     assert follower.trouble("busy") == []
@@ -160,7 +194,7 @@ def test_trouble_is_told_once_and_afterwards_the_state_again() -> None:
 
 
 def test_a_deleted_job_ends_the_stream() -> None:
-    follower = Follower(show=True)
+    follower = Follower()
     assert told(follower.deleted()) == [("0.0", "end", "deleted")]
     assert follower.ended
 
@@ -175,7 +209,8 @@ def test_each_event_is_one_line_whatever_is_in_it() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"", b"[" * 5000, b"NaN1"])
 def test_what_is_not_json_is_no_chunk(data: bytes) -> None:
-    assert as_text(Chunk(7, 1, 1, 1, data), show=True) is None
+    assert text_piece(Chunk(7, 1, 1, 1, data), show=True) is None
+    assert raw_piece(Chunk(7, 1, 1, 1, data)) is None
 
 
 @pytest.mark.parametrize("chunk", ["token", "", None, 1.5, {"a": [1, {"b": "c"}]}, "x" * (MAX_CHUNK_BYTES - 2)])

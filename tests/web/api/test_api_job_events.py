@@ -16,6 +16,7 @@ from supervisor.domain.chunks import encoded
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, done, failed
+from supervisor.ops import job_chunks
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.scoreboard import chunks_of
 from tests.web.api.conftest import Site
@@ -82,7 +83,7 @@ def tell(make_site: Callable[..., Site]) -> Callable[[Story], None]:
             assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
             await asyncio.sleep(0.01)
         assert site.state.streams.listeners == 0
-        assert site.state.streams._feeds == {}
+        assert site.state.streams._streams._feeds == {}
 
     return lambda story: site.client.run(told(story))
 
@@ -149,7 +150,7 @@ def test_a_retry_is_announced_and_a_run_without_its_claim_reaches_nobody(tell: C
         run.emit("stale")
         Emitting(site, second, slot=2).emit("two")
         events = await follower.until("chunk")
-        assert ("attempt", {"attempt": 2}) in [event[1:] for event in events]
+        assert ("attempt", {"attempt": 2, "elsewhere": False}) in [event[1:] for event in events]
         assert events[-1].data == {"attempt": 2, "number": 1, "chunk": "two"}
         run.emit("stale again")
         site.desk.settle(done(second, None, started_at=1.0))
@@ -185,15 +186,15 @@ def test_whoever_is_too_late_or_too_slow_is_told_how_much_is_missing(tell: Calla
 
 def test_100_listeners_of_10_jobs_cost_one_look(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    read = job_streams.ChunkReader.read
+    read = job_chunks.ChunkReader.read
 
     def counted(self: Any, slot: int, since: int) -> Any:
         reads.append(slot)
         return read(self, slot, since)
 
     async def story(site: Site, app: Any) -> None:
-        monkeypatch.setattr(job_streams.ChunkReader, "read", counted)
-        monkeypatch.setattr(job_streams, "EVERY", 0.2)
+        monkeypatch.setattr(job_chunks.ChunkReader, "read", counted)
+        monkeypatch.setattr(job_chunks, "EVERY", 0.2)
         jobs = [site.desk.put() for _ in range(10)]
         claims = [site.desk.one() for _ in jobs]
         runs = [Emitting(site, claim) for claim in claims]
