@@ -62,7 +62,6 @@ class _Stream:
         self._state: JobEvent | None = None
         self._token = 0
         self._elsewhere = False
-        self._new = True  # nothing was read of the rings
         self._rest = job_chunks.EVERY
 
     @property
@@ -106,9 +105,8 @@ class _Stream:
         return self._queue._asked(self._queue._connections.lister, question)
 
     def _look(self) -> None:
-        began, ids = time.monotonic(), {self._job_id}
-        self._chunks.add([*self._rings.read(ids, ids if self._new else ())])
-        self._new = False
+        began = time.monotonic()
+        self._chunks.add([*self._rings.read({self._job_id}, ())])  # each ring is read from its start when it is found
         self._rest = max(job_chunks.EVERY, job_chunks.SHARE * (time.monotonic() - began))
 
     def wait(self, deadline: float | None) -> None:

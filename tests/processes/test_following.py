@@ -173,7 +173,7 @@ def test_who_is_slow_is_told_how_many_chunks_are_lost_and_the_time_limit_holds(m
     async def slowly() -> None:
         async with AsyncQueue(site.queue.url) as queue:
             async for _ in queue.follow(job, 1.0):
-                time.sleep(0.01)  # so slow that there is always something new
+                await asyncio.sleep(0.01)  # so slow that there is always something new
 
     with pytest.raises(WaitTimeout):
         asyncio.run(asyncio.wait_for(slowly(), 20))
