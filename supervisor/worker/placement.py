@@ -9,7 +9,7 @@ from typing import NamedTuple
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.domain import cores
 from supervisor.domain.duration import human_size
-from supervisor.system import kernel
+from supervisor.system import autogroup, kernel
 from supervisor.worker.environment import SINGLE_THREADED, THREADS
 from supervisor.worker.loader import HandlerError
 
@@ -56,9 +56,11 @@ def take(pool: PoolSettings, place: Place) -> None:
         limit_threads(pool, place.threads)
     if place.device is not None:
         os.environ[VISIBLE_DEVICES] = place.device
-    if pool.nice:
-        # An absolute value, but never a lower one than now: that would need a privilege.
-        os.setpriority(os.PRIO_PROCESS, 0, max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    # An absolute value, but never a lower one than now: that would need a privilege.
+    nice = max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0))
+    if nice > 0:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+        autogroup.set_nice(nice)  # a worker has a session of its own
     if pool.cpu_affinity:
         try:
             os.sched_setaffinity(0, pool.cpu_affinity)

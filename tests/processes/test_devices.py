@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,33 @@ def test_each_kind_of_worker_has_the_threads_cores_and_priority_of_its_pool(
         assert found["OMP_NUM_THREADS"] == (threads or "1"), name
         if name in ("forked", "told", "env"):
             assert found["at_import"]["OMP_NUM_THREADS"] == (threads or "1"), name
+
+
+BURN = """
+import time
+from pathlib import Path
+
+def burn(payload, ctx):
+    Path(payload["here"], ctx.type).touch()
+    while len(list(Path(payload["here"]).iterdir())) < 2:
+        time.sleep(0.005)
+    before, until = time.process_time(), time.monotonic() + 1.5
+    while time.monotonic() < until:
+        pass
+    return time.process_time() - before
+"""
+
+
+def test_pools_share_a_core_by_their_nice_values(make_site: MakeSite, tmp_path: Path) -> None:
+    keys = f'handler = "jobs:burn"\nworkers = 1\ncpu_affinity = [{max(os.sched_getaffinity(0))}]\n'
+    site = make_site(f"[pools.first]\n{keys}[pools.second]\n{keys}nice = 19\n", BURN)
+    site.start()
+    here = tmp_path / "here"
+    here.mkdir()
+    jobs = [site.queue.enqueue(pool, {"here": str(here)}) for pool in ("first", "second")]
+    first, second = (site.done(job).result for job in jobs)
+    expected = 1.25 ** (19 - os.nice(0))  # by each step, a quarter more
+    assert first > second * expected**0.5
 
 
 def test_a_worker_alone_may_use_all_cores_but_not_if_it_was_forked_from_an_image(
