@@ -51,6 +51,7 @@ def follow_elsewhere(url: str, job: int, found: Any) -> None:
         found.put([event.chunk for event in queue.follow(job, PATIENCE) if event.name == "chunk"])
 
 
+@pytest.mark.each_engine
 def test_whoever_follows_a_job_sees_it_from_its_wait_to_its_end(make_site: MakeSite) -> None:
     site = held_site(make_site)
     site.queue.pause("held", force=True)
@@ -93,6 +94,7 @@ def test_who_comes_later_and_other_processes_get_the_run_from_its_start(make_sit
     )
 
 
+@pytest.mark.each_engine
 def test_tasks_of_an_event_loop_follow_jobs_together_and_leave_nothing_behind(make_site: MakeSite) -> None:
     site = held_site(make_site, workers=2)
     go = site.folder / "go"
@@ -180,6 +182,7 @@ def test_who_is_slow_is_told_how_many_chunks_are_lost_and_the_time_limit_holds(m
     site.queue.cancel(job)
 
 
+@pytest.mark.fault(104)
 def test_a_run_after_the_death_of_a_worker_is_another_attempt(make_site: MakeSite) -> None:
     site = held_site(make_site)
     go = site.folder / "go"
@@ -192,6 +195,7 @@ def test_a_run_after_the_death_of_a_worker_is_another_attempt(make_site: MakeSit
     assert [words.split()[0] for words in chunks(until(events, "end"))] == ["begin", "end"]
 
 
+@pytest.mark.each_engine
 def test_a_run_whose_chunks_cannot_be_read_here_says_so(make_site: MakeSite) -> None:
     site = held_site(make_site)
     site.rows("UPDATE job_supervisors SET scoreboard = '/nowhere/scoreboard'")  # as it is on another host
