@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import assert_type
 
-from supervisor import AsyncQueue, Enqueue, Job, JobEvent, JobPage, Progress, Queue, Status
+from supervisor import AsyncQueue, Enqueue, FollowEvent, Job, JobEvent, JobPage, Progress, Queue, Status
 
 
 async def use(queue: AsyncQueue) -> None:
@@ -19,9 +19,12 @@ async def use(queue: AsyncQueue) -> None:
     assert_type(await queue.wait(1, timeout=3), Job)
     async for event in queue.events(1):
         assert_type(event, JobEvent)
+    async for news in queue.follow(1, timeout=3):
+        assert_type(news, FollowEvent)
 
 
 def block(queue: Queue) -> None:
     assert_type(queue.put("tag"), tuple[int, bool])
     assert_type(queue.jobs()[0], Job)
     assert_type(queue.events(1), Iterator[JobEvent])
+    assert_type(queue.follow(1), Iterator[FollowEvent])
