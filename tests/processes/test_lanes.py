@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.postgres_server import Databases
 from tests.site_under_test import Site, kill, wait_for
 from tests.web.client import ADMIN, admin_of
 
@@ -29,20 +28,6 @@ handler = "jobs:work"
 workers = 1
 min_priority = 10
 """
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.server)])
-def any_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> MakeSite:
-    """Makes a site on each engine."""
-    url = ""
-    if request.param == "postgres":
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        server: Databases = request.getfixturevalue("postgres")  # before the site, so that it ends after that
-        url = server.fresh_database()
-    make_site: MakeSite = request.getfixturevalue("make_site")
-    return lambda config, **options: make_site(config, **({"url": url} if url else {}), **options)
 
 
 def idle(site: Site, pool: str) -> bool:
@@ -63,8 +48,9 @@ def pools_of(site: Site, jobs: list[int]) -> set[str]:
     return {worker.name.rpartition("-")[0] for worker in site.workers() if worker.job in jobs}
 
 
-def test_an_urgent_job_starts_at_once_while_every_other_worker_is_busy(any_site: MakeSite) -> None:
-    site = any_site(LANES)
+@pytest.mark.each_engine
+def test_an_urgent_job_starts_at_once_while_every_other_worker_is_busy(make_site: MakeSite) -> None:
+    site = make_site(LANES)
     site.start()
     _, go = occupied(site)
     for priority in (10, 100, 10):
@@ -79,8 +65,9 @@ def test_an_urgent_job_starts_at_once_while_every_other_worker_is_busy(any_site:
     site.verdict()
 
 
-def test_urgent_jobs_use_both_lanes(any_site: MakeSite) -> None:
-    site = any_site(LANES)
+@pytest.mark.each_engine
+def test_urgent_jobs_use_both_lanes(make_site: MakeSite) -> None:
+    site = make_site(LANES)
     site.start()
     wait_for(lambda: len(site.workers("work")) == 2 and idle(site, "urgent"), "the workers")
     go = site.folder / "go"
@@ -91,8 +78,9 @@ def test_urgent_jobs_use_both_lanes(any_site: MakeSite) -> None:
     site.verdict()
 
 
-def test_the_free_worker_sleeps_while_jobs_of_others_come_and_go(any_site: MakeSite) -> None:
-    site = any_site(LANES)
+@pytest.mark.each_engine
+def test_the_free_worker_sleeps_while_jobs_of_others_come_and_go(make_site: MakeSite) -> None:
+    site = make_site(LANES)
     supervisor = site.start()
     wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
     [worker] = site.workers("urgent")
@@ -114,9 +102,10 @@ def test_the_free_worker_sleeps_while_jobs_of_others_come_and_go(any_site: MakeS
     site.verdict()
 
 
+@pytest.mark.each_engine
 @pytest.mark.fault(1)
-def test_an_urgent_job_whose_worker_is_killed_runs_again_in_its_lane(any_site: MakeSite) -> None:
-    site = any_site(LANES)
+def test_an_urgent_job_whose_worker_is_killed_runs_again_in_its_lane(make_site: MakeSite) -> None:
+    site = make_site(LANES)
     site.start()
     long, go = occupied(site)
     end = site.folder / "end"
@@ -131,8 +120,9 @@ def test_an_urgent_job_whose_worker_is_killed_runs_again_in_its_lane(any_site: M
     site.verdict(hit=[urgent])
 
 
-def test_a_request_with_a_priority_is_answered_by_the_free_worker(any_site: MakeSite) -> None:
-    site = any_site(LANES + ADMIN)
+@pytest.mark.each_engine
+def test_a_request_with_a_priority_is_answered_by_the_free_worker(make_site: MakeSite) -> None:
+    site = make_site(LANES + ADMIN)
     admin = admin_of(site, site.start())
     _, go = occupied(site)
     connection = http.client.HTTPConnection(*admin.address, timeout=30)
@@ -161,9 +151,10 @@ def test_both_pools_share_one_template_and_the_lowest_priority_is_shown(make_sit
     assert "from priority 10" in site.command("status").stdout
 
 
-def test_jobs_below_the_only_pool_of_their_type_are_named(any_site: MakeSite) -> None:
+@pytest.mark.each_engine
+def test_jobs_below_the_only_pool_of_their_type_are_named(make_site: MakeSite) -> None:
     alone = LANES.partition("[pools.urgent]")
-    site = any_site(alone[1] + alone[2])
+    site = make_site(alone[1] + alone[2])
     lacking = "no pool takes jobs of the type work below priority 10: add a pool for them without min_priority"
     assert json.loads(site.command("check", "--json").stdout)["warnings"] == [lacking]
     assert lacking in " ".join(site.command("doctor", code=None).stdout.split())

@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from supervisor import Status
-from tests.postgres_server import Databases
 from tests.site_under_test import Site, kill, wait_for
 from tests.web.client import ADMIN, Admin, admin_of
 
@@ -30,20 +29,6 @@ def patient(payload, ctx):
         time.sleep(0.01)
     raise RuntimeError("nobody waits")
 """
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.server)])
-def any_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> MakeSite:
-    """Makes a site on each engine."""
-    url = ""
-    if request.param == "postgres":
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        server: Databases = request.getfixturevalue("postgres")  # before the site, so that it ends after that
-        url = server.fresh_database()
-    make_site: MakeSite = request.getfixturevalue("make_site")
-    return lambda config, **options: make_site(config, **({"url": url} if url else {}), **options)
 
 
 async def post(client: httpx.AsyncClient, payload: Any, key: str = "", **params: Any) -> httpx.Response:
@@ -62,11 +47,12 @@ async def met(condition: Callable[[], bool], patience: float = 30.0) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.each_engine
 @pytest.mark.timeout(120)
 def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_refused_at_once(
-    any_site: MakeSite,
+    make_site: MakeSite,
 ) -> None:
-    site = any_site(FEW + ADMIN)
+    site = make_site(FEW + ADMIN)
     site.queue.pause("work", force=True)
     admin = admin_of(site, site.start())
 
@@ -86,12 +72,13 @@ def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_re
     site.verdict(others=jobs)
 
 
+@pytest.mark.each_engine
 @pytest.mark.fault(7)
 @pytest.mark.parametrize("killed", ["admin process", "supervisor"])
 def test_clients_of_a_killed_service_ask_again_by_their_key_and_get_the_result_of_the_first_request(
-    any_site: MakeSite, killed: str
+    make_site: MakeSite, killed: str
 ) -> None:
-    site = any_site(FEW + ADMIN)
+    site = make_site(FEW + ADMIN)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     go = site.folder / "go"
