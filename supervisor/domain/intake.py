@@ -273,6 +273,11 @@ def _within(field: str, due: float) -> float:
     return float(due)
 
 
+def known_time(value: float | None) -> float | None:
+    """A time that somebody else may have written, as Unix seconds; None for what is no time, such as infinity."""
+    return value if value is not None and 0 < value < MAX_TIME else None
+
+
 def checked_unique_key(value: object) -> str | None:
     """Raises InvalidJob."""
     if value is None:

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Planned, Schedules
-from tests.store.kit import NOW, Desk
+from tests.store.kit import NOW, Desk, execute
 
 TIMING = '["0 3 * * *", null, "UTC"]'
 
@@ -27,10 +27,24 @@ def test_a_planned_time_survives_restarts(desk: Desk, schedules: Schedules) -> N
     assert desk.operations.schedules.planned() == [Planned("night", TIMING, NOW + 10)]
 
 
-def test_another_timing_starts_anew(schedules: Schedules) -> None:
+def test_another_timing_starts_again(schedules: Schedules) -> None:
     schedules.plan("night", TIMING, NOW + 10)
 
     assert schedules.plan("night", "other", NOW + 99).next_at == NOW + 99
+
+
+@pytest.mark.parametrize("value", ["'NaN'", "'infinity'", "'-infinity'", "-1e300", "1e300"])
+def test_a_schedule_whose_next_time_is_none_starts_again(desk: Desk, schedules: Schedules, value: str) -> None:
+    """Any program may write it."""
+    if desk.engine.url.startswith("sqlite:"):
+        value = value.replace("'NaN'", "0").replace("'infinity'", "9e999").replace("'-infinity'", "-9e999")
+    schedules.plan("night", TIMING, NOW, type="tidy")
+    execute(desk.engine.url, f"UPDATE job_schedules SET next_at = {value}, last_at = {value}")
+    [shown] = schedules.planned()
+    assert (shown.next_at, shown.last_at) == (0, None)
+    assert schedules.plan("night", TIMING, NOW + 5, type="tidy").next_at == NOW + 5
+    execute(desk.engine.url, f"UPDATE job_schedules SET paused_at = {value}")
+    assert schedules.plan("night", TIMING, NOW, type="tidy").paused_at == 0  # it stays paused
 
 
 def test_firing_inserts_the_jobs_and_moves_on(desk: Desk, schedules: Schedules) -> None:

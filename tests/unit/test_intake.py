@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, new_job, new_jobs, payload_of
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode, known_time, new_job, new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs
 
 scalars = (
@@ -177,3 +177,9 @@ def test_deep_payloads_within_the_limit_are_accepted_together() -> None:
     assert isinstance(jobs, AlikeJobs)
     assert jobs.count == 1500
     assert [len(json.loads(array)) for array in jobs.payloads] == [1000, 500]
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e11])
+def test_what_is_no_time_is_unknown(value: float | None) -> None:
+    assert known_time(value) is None
+    assert known_time(1_700_000_000.5) == 1_700_000_000.5

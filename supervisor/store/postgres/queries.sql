@@ -398,8 +398,8 @@ SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e1
 SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11 FROM job_supervisors WHERE id = :id;
 
 -- name: supervisors
-SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version,
-       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, coalesce(node, '')
+SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at,
+       coalesce(node, '')
 FROM job_supervisors ORDER BY started_at;
 
 -- name: forget_supervisor
@@ -418,13 +418,11 @@ VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_
 ON CONFLICT (incarnation) DO NOTHING;
 
 -- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy,
-       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, pid_started
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
 FROM job_workers WHERE supervisor = :supervisor;
 
 -- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy,
-       CASE WHEN started_at > 0 AND started_at < 1e11 THEN started_at ELSE 0 END, pid_started
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
 FROM job_workers WHERE incarnation = :incarnation;
 
 -- name: end_sessions
@@ -449,17 +447,10 @@ ON CONFLICT (name) DO UPDATE SET
   timing = excluded.timing, type = excluded.type, payload = excluded.payload;
 
 -- name: schedule
--- What is no time, such as infinity, is 0.
-SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
-       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
-       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
-FROM job_schedules WHERE name = :name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
-       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
-       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
-FROM job_schedules ORDER BY name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
 
 -- name: note_fired
 UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;

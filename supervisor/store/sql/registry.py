@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from supervisor.domain.intake import known_time
 from supervisor.domain.text import text_of
 from supervisor.store.base import GoneHost, Lease, SupervisorRecord, WorkerRecord
 from supervisor.store.sql.connection import Connection
 
 _GONE = "gone:"  # and a host: a key of job_meta
 _DAY = 86400.0  # seconds
+
+Record = TypeVar("Record", SupervisorRecord, WorkerRecord)
 
 
 class Owners(Protocol):
@@ -36,7 +39,7 @@ class SqlRegistry:
         self.registered = ""
 
     def supervisors(self) -> list[SupervisorRecord]:
-        return [SupervisorRecord(*row) for row in self._connection.rows(self._queries.supervisors)]
+        return [_started(SupervisorRecord(*row)) for row in self._connection.rows(self._queries.supervisors)]
 
     def register(self, supervisor: SupervisorRecord) -> None:
         with self._connection.write() as raw:
@@ -68,19 +71,23 @@ class SqlRegistry:
         return {}
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
-        return [
-            WorkerRecord(*row) for row in self._connection.rows(self._queries.workers_of, {"supervisor": supervisor})
-        ]
+        rows = self._connection.rows(self._queries.workers_of, {"supervisor": supervisor})
+        return [_started(WorkerRecord(*row)) for row in rows]
 
     def worker(self, incarnation: str) -> WorkerRecord | None:
         row = self._connection.row(self._queries.worker, {"incarnation": incarnation})
-        return None if row is None else WorkerRecord(*row)
+        return None if row is None else _started(WorkerRecord(*row))
 
     def gone(self, now: float) -> list[GoneHost]:
         here = {text_of(one.host) for one in self.supervisors()}
         found = [_gone(*row) for row in self._connection.rows(self._queries.gone)]
         left = [one for one in found if one is not None and one.host not in here and one.at > now - _DAY]
         return sorted(left, key=lambda one: -one.at)
+
+
+def _started(record: Record) -> Record:
+    """A row; what is no time, such as infinity, is 0."""
+    return record._replace(started_at=known_time(record.started_at) or 0.0)
 
 
 def _gone(key: str, value: str) -> GoneHost | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
+from supervisor.domain.intake import known_time
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Planned
 from supervisor.store.sql.connection import Opened, Transaction
@@ -24,7 +26,7 @@ class SqlSchedules:
         return self._opened
 
     def planned(self) -> list[Planned]:
-        return [Planned(*row) for row in self._connection.rows(self._connection.queries.schedules)]
+        return [_read(row) for row in self._connection.rows(self._connection.queries.schedules)]
 
     def plan(self, name: str, timing: str, next_at: float, *, type: str = "", payload: str = "{}") -> Planned:
         wanted = Planned(name, timing, next_at, type=type, payload=payload)
@@ -37,7 +39,7 @@ class SqlSchedules:
 
     def _planned(self, name: str) -> Planned | None:
         row = self._connection.row(self._connection.queries.schedule, {"name": name})
-        return None if row is None else Planned(*row)
+        return None if row is None else _read(row)
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
@@ -81,3 +83,12 @@ class SqlSchedules:
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+def _read(row: Sequence[Any]) -> Planned:
+    """What is no time, such as infinity, is 0 or missing; a schedule that is paused stays so."""
+    found = Planned(*row)
+    paused_at = None if found.paused_at is None else known_time(found.paused_at) or 0.0
+    return replace(
+        found, next_at=known_time(found.next_at) or 0.0, last_at=known_time(found.last_at), paused_at=paused_at
+    )

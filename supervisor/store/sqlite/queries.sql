@@ -386,17 +386,10 @@ ON CONFLICT (name) DO UPDATE SET
   next_at = iif(timing = :timing AND next_at > 0 AND next_at < 1e11, next_at, :next_at), timing = :timing, type = :type, payload = :payload;
 
 -- name: schedule
--- What is no time, such as infinity, is 0.
-SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
-       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
-       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
-FROM job_schedules WHERE name = :name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, timing, CASE WHEN next_at > 0 AND next_at < 1e11 THEN next_at ELSE 0 END,
-       CASE WHEN last_at > 0 AND last_at < 1e11 THEN last_at END, last_job, type, payload,
-       CASE WHEN paused_at > 0 AND paused_at < 1e11 THEN paused_at WHEN paused_at IS NOT NULL THEN 0 END
-FROM job_schedules ORDER BY name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
 
 -- name: note_fired
 UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;

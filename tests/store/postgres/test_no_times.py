@@ -42,18 +42,6 @@ def spoil(foreign: psycopg.Connection, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NO_TIMES)
-def test_a_schedule_whose_next_time_is_none_starts_again(desk: Desk, foreign: psycopg.Connection, value: str) -> None:
-    schedules = desk.maintenance.schedules
-    schedules.plan("nightly", "{}", NOW, type="tag")
-    foreign.execute(f"UPDATE job_schedules SET next_at = '{value}', last_at = '{value}'".encode())
-    [shown] = schedules.planned()
-    assert (shown.next_at, shown.last_at) == (0, None)
-    assert schedules.plan("nightly", "{}", NOW + 5, type="tag").next_at == NOW + 5
-    foreign.execute(f"UPDATE job_schedules SET paused_at = '{value}'".encode())
-    assert schedules.plan("nightly", "{}", NOW, type="tag").paused_at == 0  # it stays paused
-
-
-@pytest.mark.parametrize("value", NO_TIMES)
 def test_a_lease_that_is_no_time_keeps_nobody_alive(
     desk: Desk, engine: Engine, foreign: psycopg.Connection, value: str
 ) -> None:
