@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from supervisor.system.replacing import replace
 from supervisor.telemetry import events
 
 SESSION_SECONDS = 12 * 3600
@@ -64,15 +64,9 @@ class Left:
     def _keep(self) -> None:
         """Store the ids. If that fails, they are kept only in this process, and the log says so."""
         assert self._file is not None
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
-                json.dump({"floor": self._floor, "left": self._until}, file)
-            draft.replace(self._file)
+            replace(self._file, json.dumps({"floor": self._floor, "left": self._until}))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
             events(process="admin").warning("sessions_not_kept", file=str(self._file), problem=error.strerror)
             self._file = None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.memory import Need
+from supervisor.system.replacing import replace
 from supervisor.telemetry import events
 
 NAME = "sizes.json"
@@ -54,10 +54,8 @@ class KnownSizes:
             return
         self._known = self._read() | self._known | self._new
         self._new = {}
-        draft = self._path.with_name(f"{NAME}.{os.getpid()}")
         try:
-            draft.write_text(json.dumps({"version": 1, "pools": self._known}), encoding="utf-8")
-            draft.replace(self._path)
+            replace(self._path, json.dumps({"version": 1, "pools": self._known}), mode=0o666)
         except OSError as error:
             self._tell(f"cannot be written: {error.strerror}")
 
