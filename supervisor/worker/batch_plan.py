@@ -20,7 +20,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
-from supervisor.worker.executor import decoded
+from supervisor.worker.executor import decoded, described
 from supervisor.worker.loader import AnyHandler, HandlerError
 from supervisor.worker.outcomes import BadPayload
 
@@ -173,13 +173,4 @@ class BatchPlan:
             return
         self._told = now
         hint = "the job runs alone; this is logged once a minute at most"
-        self._log.warning("batch_not_planned", job=claim.job_id, type=claim.type, error=_described(error), hint=hint)
-
-
-def _described(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except JobInterrupted:
-        raise
-    except BaseException as worse:  # its text is the handler's code
-        return f"{type(error).__name__}; describing it failed with {type(worse).__name__}"
+        self._log.warning("batch_not_planned", job=claim.job_id, type=claim.type, error=described(error)[0], hint=hint)

@@ -173,7 +173,7 @@ class Executor:
             return self._shared([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
-        message, stack = _described(error)
+        message, stack = described(error)
         (self.log or events()).warning(
             "batch_failed",
             jobs=[claim.job_id for claim in claims],
@@ -227,7 +227,7 @@ class Executor:
         elif self.out_of_files(error):
             return released(claim)
         kind, policy = _kind(error), self.policy.retry_of(claim.type)
-        message, stack = _described(error)
+        message, stack = described(error)
         return failed(
             claim,
             Failure(
@@ -255,7 +255,7 @@ class Executor:
             return cancelled(claim, started_at=started_at)
         message = f"over its time limit of {human(self.timeout(claim.type))}"
         failure = Failure(
-            "timeout", message, traceback=_described(error)[1], stderr=error.stderr, duration=self.clock() - started_at
+            "timeout", message, traceback=described(error)[1], stderr=error.stderr, duration=self.clock() - started_at
         )
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
@@ -304,7 +304,7 @@ def _after(error: BaseException) -> float | None:
     return after if isinstance(after, (int, float)) and after >= 0 else None
 
 
-def _described(error: BaseException) -> tuple[str, str | None]:
+def described(error: BaseException) -> tuple[str, str | None]:
     """(message, traceback), limited to the length that is stored."""
     try:
         stack = _stack(error)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog import get_logger
+from structlog.testing import capture_logs
 
 from supervisor.domain.batching import Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim
@@ -111,6 +113,23 @@ def raising(payload: Any) -> Any:
 @pytest.mark.parametrize("payload", ["{", '{"model": 1}'])
 def test_a_job_whose_key_cannot_be_had_runs_alone(payload: str) -> None:
     assert plan(key=raising).look(claim(1, payload)) == Candidate(None, 0.0, 1)
+
+
+def test_an_error_that_cannot_be_described_is_told_and_its_job_runs_alone() -> None:
+    class Meta(type):
+        @property
+        def __name__(cls) -> str:  # type: ignore[override]
+            raise KeyError
+
+    class Nameless(Exception, metaclass=Meta):
+        pass
+
+    def nameless(payload: Any) -> Any:
+        raise Nameless
+
+    with capture_logs() as events:
+        assert plan(key=nameless, log=get_logger()).look(claim(1)) == Candidate(None, 0.0, 1)
+    assert [event["error"].endswith("Nameless") for event in events] == [True]
 
 
 def test_what_is_left_over_is_claimed_again_in_a_larger_look() -> None:
