@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +64,13 @@ class Record:
 
     def add(self, key: Key, unit: str, values: list[float]) -> None:
         self.series.setdefault(key, Series(unit)).rounds.append(values)
+
+    def keep(
+        self, contestant: str, case: str, reading: Mapping[str, Sequence[float]], units: Mapping[str, str]
+    ) -> None:
+        """What one contestant has given in one case, by figure."""
+        for figure, values in reading.items():
+            self.add(Key(figure, contestant, case), units[figure], [float(value) for value in values])
 
     def miss(self, absence: Absence) -> None:
         if absence not in self.absences:

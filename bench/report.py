@@ -41,9 +41,7 @@ def markdown(record: Record) -> str:
         "How long it took": _seconds(record),
     }
     picture = "![Throughput, latency and the cost of a claim](overview.svg)"
-    parts = ["# Ours and the peers, measured in one run", _about(record), picture]
-    parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
-    return "\n\n".join(parts) + "\n"
+    return tables.page("Ours and the peers, measured in one run", _about(record), picture, sections)
 
 
 def _about(record: Record) -> str:

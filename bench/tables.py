@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.goals import Goal, shown
@@ -15,6 +15,17 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """In Markdown; the first column is text, the others are figures."""
     lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
     return "\n".join("| " + " | ".join(cell or " " for cell in line) + " |" for line in lines)
+
+
+def page(title: str, about: str, picture: str, sections: Mapping[str, str]) -> str:
+    """The sections that have a text, by their titles."""
+    parts = [f"# {title}", about, picture, *(f"## {name}\n\n{text}" for name, text in sections.items() if text)]
+    return "\n\n".join(parts) + "\n"
+
+
+def median(record: Record, figure: str, contestant: str, case: str = "", digits: int = 0) -> str:
+    series = record.get(figure, contestant, case)
+    return f"{series.median:,.{digits}f}" if series else NONE
 
 
 def goals(record: Record, wanted: Iterable[Goal]) -> str:

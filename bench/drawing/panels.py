@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.drawing.svg import Canvas
 
@@ -70,6 +71,13 @@ class Mark:
 
     value: float
     words: str
+
+
+def title(canvas: Canvas, x: float, words: str, about: Mapping[str, Any]) -> None:
+    """What a picture shows, on what machine and when."""
+    canvas.text(x, 40, words, size=21, bold=True)
+    note = "a quick look, not for quoting: " if about["quick"] else ""
+    canvas.text(x, 60, f"{note}{about['cores']} cores, {about['kernel']}, {about['made']}", "soft")
 
 
 def head(canvas: Canvas, box: Box, title: str, what: str) -> Box:

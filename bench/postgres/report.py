@@ -10,7 +10,7 @@ from bench.goals import POSTGRES_GOALS
 from bench.postgres.contestants import OURS, PEERS
 from bench.postgres.measures import WORKERS
 from bench.record import Record, Series
-from bench.tables import NONE, table
+from bench.tables import NONE, median, table
 
 _ALL = {OURS.name: OURS, **PEERS}
 _WIDTH, _HEIGHT, _MARGIN, _TOP, _ROW = 1120, 660, 28, 84, 250
@@ -28,18 +28,15 @@ def markdown(record: Record) -> str:
             for one in record.absences
         ),
     }
-    parts = ["# On PostgreSQL, ours and the peers, measured in one run", _about(record), "![Throughput](postgres.svg)"]
-    parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
-    return "\n\n".join(parts) + "\n"
+    title = "On PostgreSQL, ours and the peers, measured in one run"
+    return tables.page(title, _about(record), "![Throughput](postgres.svg)", sections)
 
 
 def picture(record: Record) -> str:
     """As SVG."""
     canvas = Canvas(_WIDTH, _HEIGHT, "job-supervisor and its peers on PostgreSQL: throughput, latency, held rows")
     about = record.about
-    canvas.text(_MARGIN, 40, "job-supervisor and its peers on PostgreSQL, in one run", size=21, bold=True)
-    note = "a quick look, not for quoting: " if about["quick"] else ""
-    canvas.text(_MARGIN, 60, f"{note}{about['cores']} cores, {about['kernel']}, {about['made']}", "soft")
+    panels.title(canvas, _MARGIN, "job-supervisor and its peers on PostgreSQL, in one run", about)
     column = (_WIDTH - 3 * _MARGIN) / 2
     right, low = 2 * _MARGIN + column, _TOP + _ROW + 44
     words = "no-op jobs a second; more is better"
@@ -92,7 +89,7 @@ def _about(record: Record) -> str:
 
 def _throughput(record: Record) -> str:
     rows = [
-        [one.title, *(_median(record, "throughput", name, str(count)) for count in WORKERS), one.keeps]
+        [one.title, *(median(record, "throughput", name, str(count)) for count in WORKERS), one.keeps]
         for name, one in _ALL.items()
     ]
     return table(["", "1 worker", *(f"{count} workers" for count in WORKERS[1:]), "a finished job"], rows)
@@ -106,7 +103,7 @@ def _enqueue(record: Record) -> str:
         after = record.get("latency after the call", name, "2")
         waits.append(f"{after.median:,.3g}" if after else NONE)
         rows.append(
-            [one.title, _median(record, "enqueue", name), _median(record, "enqueue, many", name), *waits],
+            [one.title, median(record, "enqueue", name), median(record, "enqueue, many", name), *waits],
         )
     head = ["", "one call, one commit, jobs/s", "a call for many, jobs/s", "enqueue → handler, median, ms", "p99, ms"]
     head.append("median from the call’s end, ms")
@@ -120,8 +117,8 @@ def _trouble(record: Record) -> str:
         rows.append(
             [
                 one.title,
-                _median(record, "held back", name, "2"),
-                _median(record, "held back, at the end", name, "2"),
+                median(record, "held back", name, "2"),
+                median(record, "held back, at the end", name, "2"),
                 f"{back.median:.2f}" if back else record.why_not("back after", name),
                 one.fences,
                 _late(record, name),
@@ -135,8 +132,3 @@ def _trouble(record: Record) -> str:
 def _late(record: Record, name: str) -> str:
     fenced = record.get("fenced", name, "1")
     return ("refused" if min(fenced.values) else "**written**") if fenced else record.why_not("fenced", name)
-
-
-def _median(record: Record, figure: str, name: str, case: str = "") -> str:
-    series = record.get(figure, name, case)
-    return f"{series.median:,.0f}" if series else NONE

@@ -14,7 +14,7 @@ from bench.serving import turns
 from bench.serving.contestants import BARE, OURS, PEERS, QUEUE, TITLES
 from bench.serving.goals import SERVING_GOALS
 from bench.serving.measures import THREE, WORKERS
-from bench.tables import NONE, table
+from bench.tables import NONE, median, table
 
 _SERVERS = (*OURS, *PEERS)
 _WIDTH, _HEIGHT, _MARGIN, _TOP, _ROW, _LABEL = 1120, 800, 28, 84, 320, 200
@@ -29,10 +29,9 @@ def markdown(record: Record) -> str:
         "Three models, of which two fit": _turns(record),
         "Not measured": _absences(record),
     }
-    parts = ["# A model behind ours and behind model servers, measured in one run", _about(record)]
-    parts += ["![Pictures a second, requests, memory, a killed worker](models.svg)"]
-    parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
-    return "\n\n".join(parts) + "\n"
+    picture = "![Pictures a second, requests, memory, a killed worker](models.svg)"
+    title = "A model behind ours and behind model servers, measured in one run"
+    return tables.page(title, _about(record), picture, sections)
 
 
 def _about(record: Record) -> str:
@@ -65,11 +64,11 @@ def _serving(record: Record) -> str:
         rows.append(
             [
                 TITLES[name],
-                *(_median(record, "pictures", name, case, 1) for case in WORKERS),
+                *(median(record, "pictures", name, case, 1) for case in WORKERS),
                 *waits,
-                _median(record, "memory", name, "1"),
-                _median(record, "memory", name, THREE),
-                _median(record, "first answer", name, "1", 1),
+                median(record, "memory", name, "1"),
+                median(record, "memory", name, THREE),
+                median(record, "first answer", name, "1", 1),
             ]
         )
     head = ["", "pictures/s, 1 worker", "2 workers", "a request at half load, median, ms", "p99, ms"]
@@ -113,7 +112,7 @@ def _turns(record: Record) -> str:
     for case in (turns.ALL, turns.TWO):
         if record.get("turns", QUEUE.name, case):
             figures = ("turns", "loads", "failed", "killed")
-            rows.append([case, *(_median(record, figure, QUEUE.name, case) for figure in figures)])
+            rows.append([case, *(median(record, figure, QUEUE.name, case) for figure in figures)])
     return (
         table(["", "pictures/s", "loads of a model", "jobs failed", "jobs whose worker was killed"], rows)
         if rows
@@ -157,10 +156,7 @@ _KILLED = _Panel("The only worker is killed", "seconds to the next answer", "nex
 def picture(record: Record) -> str:
     """As SVG."""
     canvas = Canvas(_WIDTH, _HEIGHT, "job-supervisor and model servers: pictures a second, requests, memory, kills")
-    about = record.about
-    canvas.text(_MARGIN, 40, "One model behind job-supervisor and behind model servers, in one run", size=21, bold=True)
-    note = "a quick look, not for quoting: " if about["quick"] else ""
-    canvas.text(_MARGIN, 60, f"{note}{about['cores']} cores, {about['kernel']}, {about['made']}", "soft")
+    panels.title(canvas, _MARGIN, "One model behind job-supervisor and behind model servers, in one run", record.about)
     column = (_WIDTH - 3 * _MARGIN) / 2
     right, low = 2 * _MARGIN + column, _TOP + _ROW + 34
     _PICTURES.draw(canvas, Box(_MARGIN, _TOP, column, _ROW), record)
@@ -183,8 +179,3 @@ def _short(name: str) -> str:
     return {"ours": "job-supervisor, queue", "ours-run": "POST /run", "ours-preload": "POST /run, preload"}.get(
         name, TITLES[name].partition(",")[0]
     )
-
-
-def _median(record: Record, figure: str, name: str, case: str, digits: int = 0) -> str:
-    series = record.get(figure, name, case)
-    return f"{series.median:,.{digits}f}" if series else NONE
