@@ -29,6 +29,11 @@ from supervisor.store.concerns import Registry as Registry
 from supervisor.store.concerns import Schedules as Schedules
 from supervisor.store.concerns import SettleExpired as SettleExpired
 from supervisor.store.concerns import Statistics as Statistics
+from supervisor.store.ownership import DatabaseHolder as DatabaseHolder
+from supervisor.store.ownership import Holder as Holder
+from supervisor.store.ownership import OwnerLock as OwnerLock
+from supervisor.store.ownership import Ownership as Ownership
+from supervisor.store.ownership import Writers as Writers
 from supervisor.store.sql.connection import RowRefused as RowRefused
 from supervisor.store.values import AdoptedColumn as AdoptedColumn
 from supervisor.store.values import AdoptOptions as AdoptOptions
@@ -37,14 +42,12 @@ from supervisor.store.values import Anomalies as Anomalies
 from supervisor.store.values import Blocker as Blocker
 from supervisor.store.values import ControlState as ControlState
 from supervisor.store.values import Cursor as Cursor
-from supervisor.store.values import DatabaseHolder as DatabaseHolder
 from supervisor.store.values import Depth as Depth
 from supervisor.store.values import ErrorGroup as ErrorGroup
 from supervisor.store.values import Exchange as Exchange
 from supervisor.store.values import Expired as Expired
 from supervisor.store.values import Filter as Filter
 from supervisor.store.values import GoneHost as GoneHost
-from supervisor.store.values import Holder as Holder
 from supervisor.store.values import HostControl as HostControl
 from supervisor.store.values import JobSelector as JobSelector
 from supervisor.store.values import Lease as Lease
@@ -287,50 +290,6 @@ class ChangeFeed(Protocol):
 
 
 # Without a connection
-
-
-class OwnerLock(Protocol):
-    """Tells every other process that this supervisor is alive, for as long as the process that took it is."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def keep(self) -> bool:
-        """Restore the lock if it was lost, and return whether it was. To be called regularly by its owner."""
-
-    def release(self, *, registered: bool = True) -> None: ...
-
-
-class Writers(Protocol):
-    """Reports who holds the locks that writers need, without taking them. For a process that opens no database."""
-
-    def holder(self) -> Holder | None: ...
-
-    def database_holder(self) -> DatabaseHolder | None: ...
-
-
-class Ownership(Protocol):
-    """Which supervisors of this database are alive, and who holds its locks."""
-
-    @property
-    def machine_id(self) -> str: ...
-
-    @property
-    def boot_id(self) -> str: ...
-
-    @property
-    def node(self) -> str: ...
-
-    @property
-    def lease_time(self) -> float:
-        """Seconds for which a lease holds without which a supervisor may not claim; 0: it needs none."""
-
-    def claim(self, supervisor: str) -> OwnerLock: ...
-
-    def holders(self) -> list[int]:
-        """The pids of the live supervisors, even if the database itself is gone."""
-
-    def writers(self) -> Writers: ...
 
 
 class Database(Protocol):

@@ -380,19 +380,3 @@ class Blocker(NamedTuple):
 
     who: str
     here: bool
-
-
-class Holder(NamedTuple):
-    """Who holds the writers' lock, and since when, in monotonic seconds."""
-
-    pid: int
-    since: float
-
-
-class DatabaseHolder(NamedTuple):
-    """Who holds the database's own write lock; pid 0 is a process of another container. As long as `commits` stays
-    the same, nobody has committed anything.
-    """
-
-    pid: int
-    commits: bytes
