@@ -3,7 +3,7 @@
 One pure function, `arbitrate`, over all pools. It gives memory in this order: first workers of pools with waiting
 jobs, the longest waiting first; more workers for pools that have some; workers without a job; spares. A first worker
 may take the place of spares and of idle workers, those idle for longest first, and once its pool has waited for
-`max_wait`, also that of workers with jobs. But for spares, nobody is put aside within `min_residency` of its load, so
+`max_wait`, also that of workers with jobs. But for spares, nobody is unloaded within `min_residency` of its load, so
 no pool is loaded more often than that.
 """
 
@@ -69,7 +69,7 @@ class _Share:
     keep: dict[str, int]
     start: dict[str, int] = field(default_factory=dict)
     reason: str = ""
-    aside: bool = False
+    unloaded: bool = False
     crowded: bool = False
 
     @property
@@ -84,7 +84,7 @@ class _Share:
     def needs_its_first(self) -> bool:
         """A pool whose last worker has died keeps its place for the next one."""
         d = self.demand
-        return d.wanted > 0 and not self.size and not self.aside and (d.due > 0 or d.resident)
+        return d.wanted > 0 and not self.size and not self.unloaded and (d.due > 0 or d.resident)
 
     @property
     def idle(self) -> bool:
@@ -111,7 +111,7 @@ class _Share:
         return crews[resource].on_device if resource in crews else 0
 
     def grant(self) -> Grant:
-        return Grant(self.keep, self.start, self.reason, self.aside, self.crowded)
+        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded)
 
 
 class _Step(NamedTuple):
@@ -179,7 +179,7 @@ class _Division:
     def _make_room(self, claimant: _Share, cost: Bytes, *, starving: bool) -> bool:
         """Let others leave until there will be room. Returns False if that is not possible now; then nobody leaves."""
         taken: list[_Step] = []
-        why = f"put aside for {claimant.demand.name}"
+        why = f"makes room for {claimant.demand.name}"
         spares = [(one, True) for one in self.shares if one is not claimant and one.surplus > 0]
         others = [(one, False) for one in self._victims(claimant, starving=starving)]
         for victim, spares_only in [*spares, *others]:
@@ -239,13 +239,13 @@ class _Division:
         template = self._templates.get(share.demand.image, Template())
         mates = self._mates[share.demand.image]
         in_use = bool(share.start) or any(one.size for one in mates if one is not share)
-        return 0 if in_use or template.ending or any(one.aside for one in mates) else template.used
+        return 0 if in_use or template.ending or any(one.unloaded for one in mates) else template.used
 
     def _apply(self, step: _Step, why: str) -> _Step:
         share = step.share
         if step.device is not None:
             share.keep[step.device] -= 1
-        share.aside, share.reason = not share.size, why
+        share.unloaded, share.reason = not share.size, why
         self._ledger.expect(step.frees)
         return step
 
@@ -253,7 +253,7 @@ class _Division:
         share = step.share
         if step.device is not None:
             share.keep[step.device] += 1
-        share.aside, share.reason = False, ""
+        share.unloaded, share.reason = False, ""
         self._ledger.expect(step.frees, -1)
 
     # Who gets

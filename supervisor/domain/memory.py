@@ -45,7 +45,7 @@ class Demand(NamedTuple):
 
     `crews` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
     measured. Pools with the same `image` share a template. `loaded_at` is when its first worker was ready,
-    `absent_since` when it lost its last one; `resident`: it has not been put aside since; `starting`: none of its
+    `absent_since` when it lost its last one; `resident`: it has not been unloaded since; `starting`: none of its
     workers has been set up since. `spares` are wanted besides. `replacing`: a worker is to be replaced; `patient`: only
     beside its predecessor, because new code has failed before.
     """
@@ -72,13 +72,13 @@ class Demand(NamedTuple):
 class Grant(NamedTuple):
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
 
-    `aside`: its template must end, too. `crowded`: a worker must leave before its successor starts.
+    `unloaded`: its template must end, too. `crowded`: a worker must leave before its successor starts.
     """
 
     keep: Mapping[str, int]
     start: Mapping[str, int]
     reason: str = ""
-    aside: bool = False
+    unloaded: bool = False
     crowded: bool = False
 
     @property

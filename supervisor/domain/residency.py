@@ -32,7 +32,7 @@ class Residency(NamedTuple):
 
     def decided(self, now: float, grant: Grant) -> Residency:
         """After it."""
-        if grant.aside and self.resident:
+        if grant.unloaded and self.resident:
             return self._absent(now)
         return self._loaded(now) if any(grant.start.values()) and not self.resident else self
 

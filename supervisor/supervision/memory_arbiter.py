@@ -163,15 +163,15 @@ class MemoryArbiter:
         grants = arbitrate(demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve)
         if self._relieve:
             self._relieve, self._relieved_at = False, now
-        aside = set()
+        unloaded = set()
         for demand in demands:
             pool, grant = self._pools[demand.name], grants[demand.name]
             pool.residency = pool.residency.decided(now, grant)
             pool.take(None if self._backs_off(pool, now) else grant)
-            if grant.aside:
-                aside.add(pool.name)
-        if aside:
-            self._templates.put_aside(aside, self._pools.workers())
+            if grant.unloaded:
+                unloaded.add(pool.name)
+        if unloaded:
+            self._templates.unload(unloaded, self._pools.workers())
 
     def _give_way(self) -> None:
         """There is enough for all again."""

@@ -124,7 +124,7 @@ class Templates:
             if template.retired or (now - template.idle_since > patience and not (template.superseded and wanted)):
                 template.dismiss()
 
-    def put_aside(self, pools: Container[str], workers: Iterable[WorkerProcess]) -> None:
+    def unload(self, pools: Container[str], workers: Iterable[WorkerProcess]) -> None:
         """End the templates of these pools that have no workers: others need the memory."""
         used = {worker.template for worker in workers}
         for template in self._templates:

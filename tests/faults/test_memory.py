@@ -52,7 +52,7 @@ def small() -> Iterator[Cgroup]:
 
 
 @pytest.mark.fault(28)
-def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_and_its_job_is_put_aside(
+def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_and_its_job_is_quarantined(
     small: Cgroup, make_site: MakeSite
 ) -> None:
     site = make_site(POOLS, HANDLERS + GREEDY)

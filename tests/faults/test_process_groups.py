@@ -87,7 +87,7 @@ def test_a_handler_that_kills_its_process_group_ends_its_own_worker_alone(make_s
     site = make_site(pools, HANDLERS)
     supervisor = site.start()
     poison = site.queue.enqueue("kills")
-    wait_for(lambda: site.job(poison).status.value == "quarantined", "the job to be put aside")
+    wait_for(lambda: site.job(poison).status.value == "quarantined", "the job to be quarantined")
     site.done(site.queue.enqueue("work"))
     lives_on(site, supervisor)
     wait_for(lambda: site.event("worker_died"), "its death to be logged")

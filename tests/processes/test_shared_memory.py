@@ -118,7 +118,7 @@ def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite
         assert all(later - earlier >= 1.0 for earlier, later in pairwise(at)), (name, at)
     assert not site.event("worker_died")
     assert re.search(r"^memory: \d+MiB of 170MiB: ", site.command("status").stdout, re.M)
-    assert any(re.search(r"put aside for (caption|embed|tag)", e.get("why", "")) for e in site.events())
+    assert any(re.search(r"makes room for (caption|embed|tag)", e.get("why", "")) for e in site.events())
 
 
 def test_the_same_without_a_budget_has_all_three_at_once(make_site: MakeSite) -> None:

@@ -56,16 +56,16 @@ def test_what_fits_is_granted_without_a_reason() -> None:
     assert {grant.reason for grant in found.values()} == {""}
 
 
-def test_the_pool_idle_for_longest_is_put_aside_and_nothing_starts_before_its_memory_is_free() -> None:
+def test_the_pool_idle_for_longest_is_unloaded_and_nothing_starts_before_its_memory_is_free() -> None:
     found = decide(idle("caption", since=950.0), idle("embed", since=900.0), waiting("tag"))
 
     assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
-    assert found["embed"].aside
-    assert found["embed"].reason == "put aside for tag"
-    assert not found["caption"].aside
+    assert found["embed"].unloaded
+    assert found["embed"].reason == "makes room for tag"
+    assert not found["caption"].unloaded
 
 
-def test_while_it_leaves_nobody_else_is_put_aside() -> None:
+def test_while_it_leaves_nobody_else_is_unloaded() -> None:
     found = decide(idle("caption"), demand("embed", 1, leaving=1), waiting("tag"))
 
     assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
@@ -89,7 +89,7 @@ def test_a_loaded_pool_s_jobs_go_first_until_another_has_waited_for_max_wait() -
 
     freed = decide(busy("caption", 2, wanted=2), waiting("tag", 60.0))
     assert sizes(freed) == {"caption": 1, "tag": 0}
-    assert not freed["caption"].aside  # one worker fewer suffices
+    assert not freed["caption"].unloaded  # one worker fewer suffices
 
 
 def test_a_pool_that_is_being_set_up_stays_until_it_has_worked() -> None:
@@ -113,7 +113,7 @@ def test_a_pool_counts_from_when_it_lost_its_place() -> None:
         budget=120,
     )
 
-    assert found["caption"].reason == "put aside for young"
+    assert found["caption"].reason == "makes room for young"
 
 
 def test_a_pool_without_jobs_keeps_its_minimum_only_where_it_fits() -> None:
@@ -131,7 +131,7 @@ def test_a_template_without_workers_leaves_first_if_it_is_idle_for_longest() -> 
         templates={"caption": Template(60)},
     )
 
-    assert found["caption"].aside
+    assert found["caption"].unloaded
     assert sizes(found) == {"caption": 0, "embed": 1, "tag": 0}
 
 
@@ -257,7 +257,7 @@ class Sim:
     due: list[float] = field(default_factory=list)
     residency: Residency = field(default_factory=Residency)
     template_loaded: bool = False
-    aside: bool = False
+    unloaded: bool = False
     loads: list[float] = field(default_factory=list)
     hungry_since: float | None = None  # jobs wait, and it has no worker
     hunger: float = 0.0
@@ -276,7 +276,7 @@ class Sim:
             if self.due and not worker.leaving and worker.ready_at <= now and worker.job_until <= now:
                 self.due.pop(0)
                 worker.job_until = now + self.seconds
-        if self.aside and not self.workers:
+        if self.unloaded and not self.workers:
             self.template_loaded = False
         hungry = self.due and all(worker.leaving for worker in self.workers)
         self.hungry_since = (now if self.hungry_since is None else self.hungry_since) if hungry else None
@@ -313,7 +313,7 @@ class Sim:
     def obey(self, grant: Grant, now: float) -> None:
         before = self.residency
         self.residency = before.decided(now, grant)
-        self.aside = grant.aside
+        self.unloaded = grant.unloaded
         most = min(self.wanted(now), grant.most) if self.wanted(now) else 0
         staying = sorted((w for w in self.workers if not w.leaving), key=lambda w: (w.job_until > now, -w.born))
         forced = len(staying) - grant.keep[""]
@@ -321,7 +321,7 @@ class Sim:
             if place < forced or (worker.job_until <= now and place < len(staying) - most):
                 worker.leaving = True
         starts = min(sum(grant.start.values()), max(0, most - sum(not w.leaving for w in self.workers)))
-        if starts and not self.workers and not (self.template_loaded and not self.aside):
+        if starts and not self.workers and not (self.template_loaded and not self.unloaded):
             self.loads.append(now)
         for _ in range(starts):
             self.template_loaded = True
@@ -399,7 +399,7 @@ def test_a_spare_leaves_for_a_pool_that_waits_however_young_its_own_is() -> None
     found = decide(busy("caption", 2, spares=1, loaded_at=NOW - 1), waiting("tag"))
 
     assert sizes(found) == {"caption": 1, "tag": 0}
-    assert not found["caption"].aside
+    assert not found["caption"].unloaded
 
 
 def test_a_spare_leaves_before_an_idle_pool() -> None:

@@ -76,7 +76,7 @@ SELECT {value};
 -- Whatever refers to the table follows.
 ALTER TABLE {table} RENAME TO jobs;
 
--- name: put_aside
+-- name: rename_old_table
 -- The old table, until its rows are copied.
 ALTER TABLE {table} RENAME TO jobs_before_adopt;
 

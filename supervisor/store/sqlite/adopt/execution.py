@@ -149,7 +149,7 @@ class _Adoption:
         row = steps.run(SQL.sequence).fetchone() if has_sequences else None
         # References and views of other tables go by the name jobs.
         steps.run("PRAGMA legacy_alter_table = ON")
-        steps.run(SQL.put_aside.format(table=quoted(TABLE)))
+        steps.run(SQL.rename_old_table.format(table=quoted(TABLE)))
         steps.run(SQL.create.format(definitions=",\n  ".join(definitions)))
         filled = values(plan)
         columns = ", ".join(map(quoted, filled))
