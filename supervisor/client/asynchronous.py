@@ -18,7 +18,6 @@ from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
-    import datetime
     from typing import Self
 
     from supervisor.client.job_streams import JobStreams
@@ -47,14 +46,18 @@ class _Awaited(Generic[Parameters, Answer]):
         if queue is None:
             return self
 
-        async def call(*args: Any, connection: object = None, **options: Any) -> Any:
-            if connection is not None:
-                method = _in_context(self._method, queue._queue, *args, **options)
-                transactional = queue._queue._engine.transactional
-                return await transactional.awaited(connection, lambda own: method(connection=own))
-            return self._answer(await asyncio.wrap_future(self._begin(queue._queue, args, options)))
+        async def call(*args: Any, **options: Any) -> Any:
+            return await self._call(queue, args, options)
 
         return functools.update_wrapper(call, self._method.__get__(queue._queue))
+
+    async def _call(self, queue: AsyncQueue, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        connection = options.pop("connection", None)
+        if connection is not None:
+            method = _in_context(self._method, queue._queue, *args, **options)
+            transactional = queue._queue._engine.transactional
+            return await transactional.awaited(connection, lambda own: method(connection=own))
+        return self._answer(await asyncio.wrap_future(self._begin(queue._queue, args, options)))
 
     def _begin(self, queue: Queue, args: tuple[Any, ...], options: Mapping[str, Any]) -> Future[Any]:
         return queue._lanes[self._lane].call(_in_context(self._method, queue, *args, **options))
@@ -77,6 +80,19 @@ class _Inserted(_Awaited[Parameters, Answer]):
 
     def _answer(self, found: Any) -> Any:
         return self._of_put(found)
+
+
+class _Run(_Awaited[Parameters, Answer]):
+    """`run`: no thread waits for the job."""
+
+    def __init__(self, method: Callable[Concatenate[Queue, Parameters], Answer]) -> None:
+        super().__init__(method, WRITER)
+
+    async def _call(self, queue: AsyncQueue, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        options = {**(self._method.__kwdefaults__ or {}), **options}
+        timeout, cancel = options.pop("timeout"), options.pop("cancel")
+        wanted = _in_context(queue._queue._new_request, *args, **options)
+        return await awaited_requests.run(queue, wanted, timeout, cancel)
 
 
 def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
@@ -128,6 +144,7 @@ class AsyncQueue:
 
     enqueue = _Inserted(Queue.enqueue, lambda answer: answer[0])
     put = _Inserted(Queue.put, lambda answer: answer)
+    run = _Run(Queue.run)
     enqueue_many = _Awaited(Queue.enqueue_many, WRITER)
     insert = _Awaited(Queue.insert, WRITER)
     create_tables = _Awaited(Queue.create_tables, WRITER)
@@ -140,49 +157,6 @@ class AsyncQueue:
     progress = _Awaited(Queue.progress, READER)
     jobs = _Awaited(Queue.jobs, LISTER)
     count = _Awaited(Queue.count, LISTER)
-
-    async def run(
-        self,
-        type: str,
-        payload: object = None,
-        *,
-        timeout: float | None = 10,
-        cancel: bool = False,
-        idempotency_key: str | None = None,
-        max_waiting: int | None = None,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
-    ) -> Any:
-        """Enqueue one job, wait until it has finished, and return its result.
-
-        `timeout` is seconds. When the time is up, it raises WaitTimeout, which has the id, and the job continues; with
-        `cancel` a job that this call has enqueued is cancelled then, and also if the task that awaits it is cancelled.
-        Raises JobFailed, which has the job, if that ends without a result.
-
-        All calls with the same `idempotency_key`, for the same type and payload, wait for one job, which may have
-        finished: after an interruption, the same call gets the result of the first one, as long as the job is kept.
-        Raises QueueFull if `max_waiting` jobs of the type are due already. Everything else is as for `enqueue`.
-        """
-        wanted = _in_context(
-            self._queue._new_request,
-            type,
-            payload,
-            idempotency_key=idempotency_key,
-            max_waiting=max_waiting,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-        )
-        return await awaited_requests.run(self, wanted, timeout, cancel)
 
     async def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Wait until the job has finished, however it ended. `timeout` is seconds.
