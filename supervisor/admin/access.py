@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.admin.keys import Keys
+from supervisor.admin.uploads import JSON, is_file, media_type
 from supervisor.config.settings import AdminSettings
 from supervisor.telemetry import events
 
@@ -98,6 +99,11 @@ class Visit:
         return token.strip() if scheme.lower() == "bearer" else None
 
     @property
+    def is_file(self) -> bool:
+        """Whether its body is a file, which the route itself takes in and limits."""
+        return is_file(self.method, self.path, self.headers)
+
+    @property
     def length(self) -> int | None:
         """The length of the body in bytes as declared in the header; None if it is not declared."""
         if "transfer-encoding" in self.headers:
@@ -123,6 +129,10 @@ class AccessMiddleware:
         refusal = self._refusal(visit, scope)
         if refusal is not None:
             await self._refuse(refusal, visit, scope, receive, out)
+            return
+        if visit.is_file:
+            out.body = Incoming(receive)
+            await self._let_in(scope, out.body.receive, out)
             return
         body = await _body(visit, receive)
         if isinstance(body, Refusal):
@@ -203,12 +213,13 @@ class AccessMiddleware:
             return Refusal(
                 403, "changes require the header X-Requested-With or Authorization", "send X-Requested-With: supervisor"
             )
-        kind = visit.headers.get("content-type")
-        if kind is None and visit.length == 0:
+        kind = media_type(visit.headers)
+        if kind == JSON or visit.is_file or (kind is None and visit.length == 0):
             return None
-        if (kind or "").partition(";")[0].strip().lower() != "application/json":
-            return Refusal(415, "the body must be JSON", "send Content-Type: application/json")
-        return None
+        if visit.path.startswith("/run/"):
+            hint = "send Content-Type: application/json, or the media type of a file, such as image/jpeg"
+            return Refusal(415, "the body must be JSON or a file", hint)
+        return Refusal(415, "the body must be JSON", "send Content-Type: application/json")
 
 
 def internal_error() -> Response:
@@ -257,6 +268,19 @@ async def _body(visit: Visit, receive: Receive) -> bytes | Refusal | None:
             return b"".join(parts)
 
 
+class Incoming:
+    """The body of a request that is not read here, until it is whole."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_whole = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.is_whole = self.is_whole or not message.get("more_body", False)
+        return message
+
+
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Deliver the body once, then the later events of the connection."""
     sent = False
@@ -293,6 +317,7 @@ class Outlet:
         # Static files must be revalidated, which costs only a 304, so that an upgrade shows immediately.
         self._keep = "no-cache" if visit.path.startswith("/static/") else "no-store"
         self.started = False
+        self.body: Incoming | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -302,4 +327,6 @@ class Outlet:
                 headers.setdefault(name, value)
             headers.setdefault("cache-control", self._keep)
             headers.setdefault("date", formatdate(usegmt=True))
+            if self.body is not None and not self.body.is_whole:
+                headers["connection"] = "close"  # the rest of it is not read
         await self._send(message)

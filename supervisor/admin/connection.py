@@ -19,7 +19,7 @@ MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, t
 YOUNG = 2.0  # seconds in which a new one is not closed for that: of hundreds at once, each needs its turn to be read
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
-    "body": 30.0,  # its body
+    "body": 30.0,  # its body; of a file, each of its pieces
     "unread": 60.0,  # seconds until the client has read everything that was sent
     "linger": 2.0,  # seconds after the final answer to a client that is still sending
 }
@@ -108,11 +108,16 @@ class Connection(H11Protocol):
         if self.transport.get_write_buffer_size():
             return "unread", None
         if self.conn.their_state is h11.SEND_BODY:
-            return "body", self.cycle
+            return "body", (self.cycle, self._pieces())
         if self.conn.their_state is h11.IDLE:
             # Between two requests uvicorn's own timer runs, until something comes.
             return "head" if self.timeout_keep_alive_task is None else "idle", self.cycle
         return "answer", self.cycle
+
+    def _pieces(self) -> int:
+        """How many pieces of a file have been stored: a large one takes its time, as long as it advances."""
+        scope: Any = self.scope
+        return int(scope.get("state", {}).get("pieces", 0)) if scope is not None else 0
 
 
 def _whose(transport: asyncio.Transport) -> object:

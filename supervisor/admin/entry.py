@@ -13,15 +13,20 @@ from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.server import Server
+from supervisor.admin.spool_sweep import SpoolSweep
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.uploads import Uploads
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
+from supervisor.domain.url import without_password
+from supervisor.ops.spool import folder_of
 from supervisor.store.base import Engine
 from supervisor.system import signals
 from supervisor.system.channel import Channel
 from supervisor.system.slot import Slot
+from supervisor.system.spool import Spool
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -42,6 +47,7 @@ def become(
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
     requests = Requests(queue, settings.max_waiting)
     streams = JobStreams(queue, executor, show=settings.admin.show_payloads)
+    uploads = _uploads(settings, engine)
     state = AppState(
         settings.admin,
         keys,
@@ -51,6 +57,7 @@ def become(
         supervisor,
         requests=requests,
         streams=streams,
+        uploads=uploads,
     )
 
     def leave() -> None:
@@ -63,7 +70,19 @@ def become(
     gc.freeze()  # the imported modules stay in memory
     # No asyncio runner: it would wait for threads that hang in a database call.
     loop = asyncio.new_event_loop()
+    if uploads is not None:
+        sweeping = loop.create_task(SpoolSweep(uploads, executor, settings.spool.done).run())
     loop.run_until_complete(server.serve(sockets=[listening]))
+    if uploads is not None:
+        sweeping.cancel()
+        uploads.close()
     executor.close()
     loop.close()
     return 0
+
+
+def _uploads(settings: Settings, engine: Engine) -> Uploads | None:
+    folder, bounds = folder_of(settings, engine), settings.spool
+    if folder is None:
+        return None
+    return Uploads(Spool(folder, bounds.max_file, bounds.max_total), without_password(engine.url))

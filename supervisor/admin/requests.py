@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from supervisor.admin.uploads import Received
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, result_of_job
-from supervisor.domain.errors import WaitTimeout
+from supervisor.client.lanes import Put
+from supervisor.domain.errors import InvalidJob, QueueFull, StoreBusy, WaitTimeout, WriteFailed
 from supervisor.domain.job import NewJob
+
+_NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
 
 
 class ClientGone(Exception):
@@ -29,9 +33,16 @@ class Requests:
         self._leaving = False
 
     async def run(
-        self, job: NewJob, wait: float, gone: Coroutine[Any, Any, object], *, cancel: bool
+        self,
+        job: NewJob,
+        wait: float,
+        gone: Coroutine[Any, Any, object],
+        *,
+        cancel: bool,
+        file: Received | None = None,
     ) -> tuple[int, Any]:
-        """The id of the job, and its result. `wait` is seconds, `gone` ends when the client goes away.
+        """The id of the job, and its result. `wait` is seconds, `gone` ends when the client goes away. The `file` that
+        its payload names is removed if no new job is inserted.
 
         Raises JobFailed; WaitTimeout when the time is up or this process is about to end; QueueFull; InvalidJob for an
         idempotency key of another request; ClientGone, and with `cancel` the job is cancelled if it is a new one.
@@ -39,8 +50,7 @@ class Requests:
         deadline = asyncio.get_running_loop().time() + wait
         left = asyncio.ensure_future(gone)
         try:
-            wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
-            job_id, new = await enqueue(self._queue, lambda: wanted)
+            job_id, new = await self._enqueue(job, file)
             result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline))
             self._results.add(result)
             if self._leaving:
@@ -64,6 +74,18 @@ class Requests:
             return result.result()
         await make_durable(self._queue)
         raise WaitTimeout(job_id, wait) if isinstance(error, TimeoutError) else error
+
+    async def _enqueue(self, job: NewJob, file: Received | None) -> Put:
+        wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
+        try:
+            job_id, new = await enqueue(self._queue, lambda: wanted)
+        except _NOT_INSERTED:  # after any other error the job may be there
+            if file is not None:
+                await file.discard()
+            raise
+        if file is not None and not new:
+            await file.discard()
+        return job_id, new
 
     def leave(self) -> None:
         """The process is about to end: nobody waits any longer."""

@@ -12,13 +12,16 @@ from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.snapshots import Snapshots
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.uploads import Uploads
 from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The state of one admin process. `pools` are the names of the configured pools, `supervisor` is its owner's id."""
+    """The state of one admin process. `pools` are the names of the configured pools, `supervisor` is its owner's id.
+    Without `uploads`, files are refused.
+    """
 
     settings: AdminSettings
     keys: Keys
@@ -29,6 +32,7 @@ class AppState:
     requests: Requests = field(kw_only=True)
     streams: JobStreams = field(kw_only=True)
     snapshots: Snapshots = field(default_factory=Snapshots)
+    uploads: Uploads | None = None
 
 
 def state_of(request: Request) -> AppState:

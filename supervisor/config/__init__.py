@@ -9,6 +9,7 @@
     admin.py      `[admin]`, and whether its dependencies are installed
     listening.py  where the admin process may listen
     machine.py    `[machine]` and `[devices.*]`: the memory that pools share
+    spool.py      `[spool]`: the files of requests
     cores.py      whether the cores of `cpu_affinity` exist
     lines.py      the line of each key
     problems.py   every problem of a file, collected and put into words

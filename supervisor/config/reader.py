@@ -21,6 +21,7 @@ from supervisor.config.programs import report_missing
 from supervisor.config.schedules import schedules
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
+from supervisor.config.spool import spool
 from supervisor.config.values import one_of
 from supervisor.domain.errors import ConfigError
 
@@ -87,6 +88,7 @@ def survey(path: Path, database: str | None) -> Survey:
         listening,
         vacuum,
         machine(raw, pools.values(), report),
+        spool(raw.get("spool"), folder, report),
     )
     return Survey(settings, report, str(path), text, override)
 

@@ -70,6 +70,17 @@ class AdminSettings(NamedTuple):
         return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
 
 
+class SpoolSettings(NamedTuple):
+    """The files that requests bring. Sizes are bytes; `done` is seconds after the success of a job, None: as long as it
+    is kept.
+    """
+
+    folder: Path | None = None  # None: next to the database, and none for a server
+    max_file: int = 64 << 20
+    max_total: int = 1 << 30
+    done: float | None = 600.0
+
+
 class TypeSettings(NamedTuple):
     """What differs for the jobs of one type from the others of its pool."""
 
@@ -168,6 +179,7 @@ class Settings(NamedTuple):
     listen_database: str | None = None  # a URL of the same database without a pooler, for notifications
     vacuum: bool = True  # of our tables on a server, where autovacuum comes too late
     machine: MachineSettings = MachineSettings()
+    spool: SpoolSettings = SpoolSettings()
 
     @property
     def max_waiting(self) -> dict[str, int]:

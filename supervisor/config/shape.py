@@ -363,13 +363,35 @@ class DeviceTable(Table):
     memory = Key[int | None](_memory, None)
 
 
+class SpoolTable(Table):
+    """`[spool]`: the files that are sent to `POST /run`; `spool.py` checks the rules between its keys."""
+
+    folder = Key[str | None](text(addresses.file), None)
+    max_file = Key(_memory, 64 << 20)
+    max_total = Key(_memory, 1 << 30)
+    done = Key[float | None](_retention, 600.0)
+
+
 class LogTable(Table):
     format = Key[Any](one_of("auto", "json", "console"), "auto")
     level = Key[Any](one_of("debug", "info", "warning", "error"), "info")
 
 
 _ALONE = ("database", "listen_database", "on_partition", "vacuum")
-TOP = (*_ALONE, "defaults", "pools", "types", "schedules", "alerts", "retention", "machine", "devices", "admin", "log")
+TOP = (
+    *_ALONE,
+    "defaults",
+    "pools",
+    "types",
+    "schedules",
+    "alerts",
+    "retention",
+    "machine",
+    "devices",
+    "admin",
+    "spool",
+    "log",
+)
 """The keys of the file itself."""
 
 HOMES = {
@@ -383,6 +405,7 @@ HOMES = {
     **dict.fromkeys(RetentionTable.keys, "[retention]"),
     **dict.fromkeys(MachineTable.keys, "[machine]"),
     **dict.fromkeys(AdminTable.keys, "[admin]"),
+    **dict.fromkeys(SpoolTable.keys.keys() - RetentionTable.keys.keys(), "[spool]"),
     **dict.fromkeys(LogTable.keys, "[log]"),
     **dict.fromkeys(_ALONE, "the file itself, above its first [table]"),
 }

@@ -16,6 +16,7 @@ from supervisor.domain.capability import normalise
 from supervisor.domain.duration import seconds
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
+from supervisor.domain.spool import is_same
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -96,7 +97,7 @@ def once_key(value: object) -> str:
 
 def require_same(job: Job, wanted: NewJob) -> None:
     """Raises InvalidJob if the job that was found by the idempotency key is that of another request."""
-    if job.payload != loads(wanted.payload):
+    if not is_same(job.payload, loads(wanted.payload)):
         raise InvalidJob("idempotency_key", f"job {job.id} has it, with another payload")
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from supervisor.domain.history import Minute, QueueSizes
 from supervisor.domain.job import Attempt, Claim, Job, NewJob, Run, Status
 from supervisor.domain.settlement import Settlement
+from supervisor.domain.spool import SpooledFile
 from supervisor.store.values import (
     Anomalies,
     ControlState,
@@ -109,7 +110,7 @@ class ClaimLocks(Protocol):
 
 
 class Backlog(Protocol):
-    """What waits to be run, and for which pools."""
+    """What waits to be run, for which pools, and which files are kept for it."""
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
         """A cheap check that finds most due jobs: False does not mean that there are none."""
@@ -134,6 +135,11 @@ class Backlog(Protocol):
 
     def due_groups(self, now: float) -> list[tuple[str, str, int]]:
         """(type, requires, priority) of due jobs, without duplicates; empty if there are too many to check."""
+
+    def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
+        """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job
+        succeeded; None if it has not.
+        """
 
 
 class Controls(Protocol):

@@ -2,6 +2,7 @@
 
 jobs.py       list, enqueue, show, retry, cancel, delete
 run.py        enqueue a job and wait for its result
+bodies.py     its body: JSON, or a file
 job_events.py one job as server-sent events
 bulk.py       the same for all jobs that match a filter
 pools.py      pools and types: show, pause, scale
@@ -27,7 +28,8 @@ DESCRIPTION = """Jobs, workers, pools and numbers of one database.
 
 Every request except `GET /healthz` needs the admin token as `Authorization: Bearer …`, or, for reading, the read token;
 on a Unix socket the file's permissions decide instead. A request that changes something must send `Content-Type:
-application/json` if it has a body, and, without the header `Authorization`, `X-Requested-With: supervisor`.
+application/json` if it has a body, or that of a file for `POST /run`, and, without the header `Authorization`,
+`X-Requested-With: supervisor`.
 Times are Unix seconds, durations seconds, sizes bytes. Errors are `{"error": "one sentence", "hint": "…"}`.
 """
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from supervisor.admin.uploads import NoSpool
 from supervisor.admin.watch import TooManyListeners
 from supervisor.config import values
 from supervisor.config.problems import shown
@@ -31,6 +32,7 @@ from supervisor.domain.errors import (
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
+from supervisor.system.spool import FileTooLarge, SpoolFull
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
 
@@ -42,6 +44,9 @@ class Hidden(QueueError):
 # The first match counts.
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (Hidden, 403),
+    (FileTooLarge, 413),
+    (SpoolFull, 507),
+    (NoSpool, 415),
     (InvalidJob, 422),
     (UnknownPool, 404),
     (UnknownType, 404),
@@ -80,12 +85,13 @@ _MEANINGS = {
     404: "Not found.",
     409: "The current state does not allow it.",
     413: "The body is too large.",
-    415: "The body must be `application/json`.",
+    415: "The body must be `application/json`, or for `POST /run` a file.",
     421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
     422: "The request is invalid.",
     429: "`max_waiting` jobs of the type are waiting already.",
     500: "The job has ended without a result: it has failed, was cancelled, or is quarantined.",
     503: "The database cannot be used at the moment, or there are too many requests.",
+    507: "The spool has no room for the file.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
 _OBJECT = 'must be an object, like {{"name": …}}'
@@ -149,7 +155,7 @@ def each_once(*repeatable: str) -> Any:
 def tell_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _of_request)
     app.add_exception_handler(HTTPException, of_http)
-    for kind in (QueueError, TooManyListeners):
+    for kind in (QueueError, TooManyListeners, FileTooLarge, SpoolFull):
         app.add_exception_handler(kind, _of_queue)
 
 
@@ -158,7 +164,8 @@ async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners, QueueFull)) else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
     ended = {"job": error.job.id, "status": error.job.status} if isinstance(error, JobFailed) else {}
-    return problem(code, sentence, field=getattr(error, "field", None), headers=headers, **ended)
+    told = {name: getattr(error, name, None) for name in ("field", "hint")}
+    return problem(code, sentence, headers=headers, **told, **ended)
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from supervisor.admin.api import models
+from supervisor.admin.api import bodies, models
 from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import changing, each_once
 from supervisor.admin.requests import ClientGone
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import WaitTimeout
-from supervisor.domain.intake import new_request
 
 router = APIRouter(tags=["jobs"])
 
@@ -35,6 +35,10 @@ class RunQuery(models.Request):
         default_factory=list, max_length=100, description="Capabilities that the worker must have; may be repeated."
     )
     max_attempts: models.Attempts | None = Field(default=None, description="Default: the pool's policy.")
+    fields: str | None = Field(
+        default=None,
+        description="For a body that is a file: a JSON object with further fields of the payload.",
+    )
 
 
 IdempotencyKey = Annotated[
@@ -65,32 +69,34 @@ class RunLater(BaseModel):
     response_model=RunAnswer,
     responses={
         202: {"model": RunLater, "description": "The time is up; the job continues."},
-        **changing(404, 429, 500),
+        **changing(404, 429, 500, 507),
     },
     dependencies=[each_once("requires")],
+    openapi_extra=bodies.DOCUMENT,
 )
 async def run(
     state: TheState,
     request: Request,
     type: Annotated[models.JobType, Path()],
     query: Annotated[RunQuery, Query()],
-    payload: Annotated[Any, Body(description="Any JSON of at most 1 MiB and 64 levels; default `{}`.")] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Enqueue a job and answer with its result. The body is the payload."""
-    job = new_request(
-        type,
-        payload,
-        idempotency_key=idempotency_key,
-        priority=query.priority,
-        requires=query.requires,
-        max_attempts=query.max_attempts,
-    )
+    """Enqueue a job and answer with its result. The body is the payload, or a file, which the payload names."""
     try:
-        job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel)
+        job, file = await bodies.requested(
+            request,
+            state.uploads,
+            type,
+            idempotency_key=idempotency_key,
+            fields=query.fields,
+            priority=query.priority,
+            requires=query.requires,
+            max_attempts=query.max_attempts,
+        )
+        job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel, file=file)
     except WaitTimeout as error:
         return answer({"id": error.job_id}, 202, _location(error.job_id))
-    except ClientGone:
+    except (ClientGone, ClientDisconnect):
         return Response()  # nobody reads it
     return answer({"id": job_id, "result": result}, headers=_location(job_id))
 

@@ -32,7 +32,7 @@ def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if there are no problems. Raises ConfigError with every problem, in the file's order."""
     from supervisor.config import admin
     from supervisor.config.reader import survey
-    from supervisor.ops import tokens
+    from supervisor.ops import spool, tokens
 
     found = survey(path, database)
     admin.report_uninstalled(found.settings, found.report)
@@ -40,6 +40,8 @@ def check_configuration(path: Path, database: str | None) -> Settings:
         found.report.add(("database",), missing)
     for key, problem in tokens.problems(found.settings).items():
         found.report.add(("admin", key), problem)
+    if problem := spool.problem(found.settings):
+        found.report.add(("spool", "folder"), problem)
     _look_at_pools(found)
     problems = found.problems()
     if problems:

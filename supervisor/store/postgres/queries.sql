@@ -71,6 +71,14 @@ SELECT id FROM jobs
 WHERE type = :type AND unique_key = :unique_key AND unique_key >= 'run:' AND unique_key < 'run;'
 ORDER BY id DESC LIMIT 1;
 
+-- name: spooled
+-- Of files, [name, type, unique key] each, those that the payload of their job names, and when it succeeded. The bounds
+-- are those of the index.
+SELECT f.value ->> 0, CASE j.status WHEN 'done' THEN j.completed_at END
+FROM json_array_elements(:files::json) AS f (value)
+     JOIN jobs j ON j.type = f.value ->> 1 AND j.unique_key = f.value ->> 2
+WHERE j.unique_key >= 'run:' AND j.unique_key < 'run;' AND strpos(j.payload, f.value ->> 0) > 0;
+
 -- name: one_request_at_a_time
 -- Until the transaction ends: between a look at the table and the insert that depends on it, nobody else looks.
 SELECT pg_advisory_xact_lock(7308604897285366888);

@@ -10,6 +10,7 @@ from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import Status, shown
 from supervisor.domain.priority import at_least
 from supervisor.domain.settlement import Failure, Settlement
+from supervisor.domain.spool import SpooledFile
 from supervisor.store.base import Depth, JobSelector
 from supervisor.store.sql.connection import Connection, Row
 from supervisor.store.sql.rows import selected
@@ -105,6 +106,10 @@ class SqlBacklog:
             for type_, requires, priority, first_at in self._connection.rows(self._queries.backlog)
             if isinstance(priority, int) and isinstance(first_at, (int, float)) and first_at <= now
         ]
+
+    def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
+        rows = self._connection.rows(self._queries.spooled, {"files": json.dumps(list(files))})
+        return {body: at if isinstance(at, float) else None for body, at in rows}
 
 
 def _crowded(connection: Connection) -> bool:

@@ -39,6 +39,15 @@ SELECT id FROM jobs INDEXED BY jobs_once
 WHERE type = :type AND unique_key = :unique_key AND unique_key >= 'run:' AND unique_key < 'run;'
 ORDER BY id DESC LIMIT 1;
 
+-- name: spooled
+-- Of files, [name, type, unique key] each, those that the payload of their job names, and when it succeeded. The bounds
+-- are those of the index.
+SELECT json_extract(f.value, '$[0]'), CASE j.status WHEN 'done' THEN j.completed_at END
+FROM json_each(:files) f CROSS JOIN jobs j INDEXED BY jobs_once
+WHERE j.type = json_extract(f.value, '$[1]') AND j.unique_key = json_extract(f.value, '$[2]')
+  AND j.unique_key >= 'run:' AND j.unique_key < 'run;'
+  AND instr(j.payload, json_extract(f.value, '$[0]')) > 0;
+
 -- name: count_waiting
 -- Due jobs of a type, paused or not, counted up to a limit. One seek for each (requires, priority), so that running and
 -- delayed ones cost nothing.
