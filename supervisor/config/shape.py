@@ -378,20 +378,8 @@ class LogTable(Table):
 
 
 _ALONE = ("database", "listen_database", "on_partition", "vacuum")
-TOP = (
-    *_ALONE,
-    "defaults",
-    "pools",
-    "types",
-    "schedules",
-    "alerts",
-    "retention",
-    "machine",
-    "devices",
-    "admin",
-    "spool",
-    "log",
-)
+_TABLES = ("pools", "types", "schedules", "alerts", "retention", "machine", "devices", "admin", "spool", "log")
+TOP = (*_ALONE, "defaults", *_TABLES)
 """The keys of the file itself."""
 
 HOMES = {

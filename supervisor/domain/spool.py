@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import InvalidJob
@@ -119,5 +118,5 @@ def is_same(one: Any, other: Any) -> bool:
 def _essence(payload: Any) -> tuple[str, Mapping[str, Any]] | None:
     """The digest of the file that a payload names, and its other fields; None if it names none of ours."""
     path = payload.get("path") if isinstance(payload, dict) else None
-    found = _NAME.fullmatch(PurePath(path).name) if isinstance(path, str) else None
+    found = _NAME.fullmatch(path.rpartition("/")[2]) if isinstance(path, str) else None
     return None if found is None or not found[2] else (found[2], {**payload, "path": ""})

@@ -13,7 +13,7 @@ DEFAULT_NAME = "spool"
 
 
 def folder_of(settings: Settings, engine: Engine) -> Path | None:
-    """None if files are not taken: the hosts of a server have no folder in common, unless the configuration names it."""
+    """None if files are not taken: the hosts of a server have no folder in common, unless the configuration says so."""
     if settings.spool.folder is not None:
         return settings.spool.folder
     return None if engine.database.file is None else engine.database.folder / DEFAULT_NAME

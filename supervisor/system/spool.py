@@ -131,8 +131,8 @@ class Spool:
                 self._summed_at = time.monotonic()
             if self._used + size + more > self._max_total:
                 raise SpoolFull(
-                    f"the spool is full: its files have {self._used} bytes, and {self._max_total} are allowed; they are "
-                    "removed with their jobs"
+                    f"the spool is full: its files have {self._used} of the {self._max_total} bytes that are allowed; "
+                    "they are removed with their jobs"
                 )
             self._used += size
 

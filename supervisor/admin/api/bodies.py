@@ -57,7 +57,7 @@ async def requested(
     if not is_file(request.method, request.url.path, request.headers):
         if fields is not None:
             raise InvalidJob("fields", "it is for a body that is a file; put them into the payload")
-        return new_request(type, await _json(request), idempotency_key=idempotency_key, **options), None
+        return job._replace(payload=payload_of(await _json(request))), None
     if uploads is None:
         raise NoSpool
     # Before a byte is read: what is refused afterwards has been uploaded in vain.

@@ -34,17 +34,19 @@ WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running');
 
 -- name: find_once
--- The job of an earlier request, in whatever state. The bounds are those of the index.
+-- The job of an earlier request, in whatever state. The bounds are those of the index; without `likelihood`, SQLite would
+-- walk from one to the other, over all requests of the type.
 SELECT id FROM jobs INDEXED BY jobs_once
-WHERE type = :type AND unique_key = :unique_key AND unique_key >= 'run:' AND unique_key < 'run;'
+WHERE type = :type AND likelihood(unique_key = :unique_key, 0.000001)
+  AND unique_key >= 'run:' AND unique_key < 'run;'
 ORDER BY id DESC LIMIT 1;
 
 -- name: spooled
--- Of files, [name, type, unique key] each, those that the payload of their job names, and when it succeeded. The bounds
--- are those of the index.
+-- Of files, [name, type, unique key] each, those that the payload of their job names, and when it succeeded. For the
+-- bounds and `likelihood` see find_once.
 SELECT json_extract(f.value, '$[0]'), CASE j.status WHEN 'done' THEN j.completed_at END
 FROM json_each(:files) f CROSS JOIN jobs j INDEXED BY jobs_once
-WHERE j.type = json_extract(f.value, '$[1]') AND j.unique_key = json_extract(f.value, '$[2]')
+WHERE j.type = json_extract(f.value, '$[1]') AND likelihood(j.unique_key = json_extract(f.value, '$[2]'), 0.000001)
   AND j.unique_key >= 'run:' AND j.unique_key < 'run;'
   AND instr(j.payload, json_extract(f.value, '$[0]')) > 0;
 

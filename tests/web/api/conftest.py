@@ -21,11 +21,13 @@ from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.uploads import Uploads
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.spool import Spool
 from tests.store.kit import Desk, supervisor_record
 from tests.web.application import Application
 from tests.web.client import SETTINGS
@@ -51,6 +53,7 @@ POOL: dict[str, Any] = {
     "stale": {},
 }
 LIMITS = {"few": 2}  # max_waiting, by type
+LARGEST_FILE, LARGEST_SPOOL = 3 << 20, 4 << 20
 BULLETIN: dict[str, Any] = {
     "pid": 1,
     "maintainer": 2,
@@ -154,6 +157,8 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             queue = Queue(engine.url)
             stack.callback(queue.close)
             requests = Requests(AsyncQueue.of(queue), LIMITS)
+            uploads = Uploads(Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL), engine.url)
+            stack.callback(uploads.close)
             state = AppState(
                 chosen,
                 keys_of(chosen),
@@ -163,6 +168,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 own,
                 requests=requests,
                 streams=JobStreams(AsyncQueue.of(queue), asking, show=chosen.show_payloads),
+                uploads=uploads,
             )
             client = Client(Application(state))
             stack.callback(client.close)

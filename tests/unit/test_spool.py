@@ -1,0 +1,121 @@
+"""The files of requests: names, labels, payloads, and which may go."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import require_same
+from supervisor.domain.job import Job, NewJob, Status
+from supervisor.domain.spool import GRACE, Label, Spooled, grouped, is_same, may_go, payload_of_file
+
+ONE, TWO = "1" * 32, "2" * 32
+CAT, DOG = "c" * 64, "d" * 64
+
+
+def test_the_files_of_one_token_belong_together() -> None:
+    found = grouped([(f"{TWO}.part", 5.0), (f"{ONE}.label", 3.0), (f"{ONE}-{CAT}", 4.0)])
+
+    assert found == [
+        Spooled(ONE, (f"{ONE}-{CAT}", f"{ONE}.label"), f"{ONE}-{CAT}", 4.0),
+        Spooled(TWO, (f"{TWO}.part",), "", 5.0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".part", f"{ONE}", f"{ONE}.parts", f"x{ONE}.part", f"{ONE}-{CAT}.gz"])
+def test_what_has_another_name_is_nobodys_business(name: str) -> None:
+    assert grouped([(name, 0.0)]) == []
+
+
+def test_a_file_is_young_until_no_insert_can_be_on_its_way() -> None:
+    one = Spooled(ONE, (), "", 1000.0)
+
+    assert one.is_young(1000.0 + GRACE - 1)
+    assert not one.is_young(1000.0 + GRACE)
+
+
+@pytest.mark.parametrize(
+    ("has_job", "succeeded_at", "keep_done", "goes"),
+    [
+        (False, None, 60.0, True),
+        (False, None, None, True),
+        (True, None, 0.0, False),  # it may be retried
+        (True, 100.0, 60.0, True),
+        (True, 950.0, 60.0, False),
+        (True, 100.0, None, False),  # as long as the job
+    ],
+)
+def test_a_file_goes_with_its_job_or_some_time_after_its_success(
+    has_job: bool, succeeded_at: float | None, keep_done: float | None, goes: bool
+) -> None:
+    assert may_go(has_job, succeeded_at, 1000.0, keep_done) is goes
+
+
+def test_a_label_comes_back_as_it_was_written() -> None:
+    label = Label("sqlite:////srv/ä.db", "App/Tag:1", 'run:"k"')
+
+    assert Label.read(label.written()) == label
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"type": "tag"}', b"\xff", b"[" * 100_000])
+def test_what_is_no_label_is_none(text: bytes) -> None:
+    assert Label.read(text) is None
+
+
+def test_fields_stand_beside_the_path() -> None:
+    assert payload_of_file("/x", "image/png", '{"width": 4}') == {
+        "path": "/x",
+        "media_type": "image/png",
+        "width": 4,
+    }
+
+
+@pytest.mark.parametrize("fields", ["", "{", "[]", "1", '{"path": "/etc/passwd"}', '{"media_type": "x"}', "[" * 100_000])
+def test_fields_that_do_not_fit_are_refused(fields: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        payload_of_file("/x", "image/png", fields)
+    assert caught.value.field == "fields"
+
+
+def named(token: str, digest: str, **more: object) -> dict[str, object]:
+    return {"path": f"/srv/spool/{token}-{digest}", "media_type": "image/png"} | more
+
+
+def test_two_files_with_equal_content_are_the_same_request() -> None:
+    assert is_same(named(ONE, CAT), named(TWO, CAT))
+    assert is_same({"a": 1}, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        named(TWO, DOG),
+        named(TWO, CAT, media_type="image/gif"),
+        named(TWO, CAT, width=4),
+        {"path": "/srv/cat.png", "media_type": "image/png"},
+        {"path": 1},
+        [],
+        None,
+    ],
+)
+def test_anything_else_is_another_request(other: object) -> None:
+    assert not is_same(named(ONE, CAT), other)
+    assert not is_same(other, named(ONE, CAT))
+
+
+def test_two_payloads_without_a_file_are_compared_as_they_are() -> None:
+    assert not is_same({"path": "/a"}, {"path": "/b"})
+    assert not is_same(None, {})
+
+
+def test_the_key_of_a_request_with_another_file_is_refused(finished: Job) -> None:
+    require_same(finished, NewJob("tag", f'{{"path": "/x/{TWO}-{CAT}"}}'))
+    with pytest.raises(InvalidJob, match="with another payload"):
+        require_same(finished, NewJob("tag", f'{{"path": "/x/{TWO}-{DOG}"}}'))
+
+
+@pytest.fixture
+def finished() -> Job:
+    nothing = dict.fromkeys(Job.__slots__)
+    given = {"id": 1, "type": "tag", "payload": {"path": f"/x/{ONE}-{CAT}"}, "status": Status.DONE}
+    return Job(**(nothing | given))  # type: ignore[arg-type] - the rest does not matter
