@@ -77,13 +77,19 @@ class Requests:
 
     async def _enqueue(self, job: NewJob, file: Received | None) -> Put:
         wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
+        if file is None:
+            return await enqueue(self._queue, lambda: wanted)
         try:
             job_id, new = await enqueue(self._queue, lambda: wanted)
-        except _NOT_INSERTED:  # after any other error the job may be there
-            if file is not None:
-                await file.discard()
+        except _NOT_INSERTED:
+            await file.discard()
             raise
-        if file is not None and not new:
+        except BaseException:  # the job may be there
+            file.keep()
+            raise
+        if new:
+            file.keep()
+        else:
             await file.discard()
         return job_id, new
 

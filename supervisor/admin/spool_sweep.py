@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
 from supervisor.admin.store_executor import StoreExecutor
@@ -36,7 +35,7 @@ class SpoolSweep:
         """Without end. What fails is tried again, and logged once."""
         while True:
             try:
-                more = await self.look(time.time())
+                more = await self.look()
                 self._problem = ""
             except StoreError as error:
                 more = False
@@ -45,17 +44,21 @@ class SpoolSweep:
                     self._log.warning("spool_not_swept", error=self._problem, next_try_seconds=EVERY)
             await asyncio.sleep(_REST if more else EVERY)
 
-    async def look(self, now: float) -> bool:
-        """Compare some files, and return whether there are more; `now` is Unix seconds. Raises StoreError."""
+    async def look(self) -> bool:
+        """Compare some files, and return whether there are more. Raises StoreError."""
         lying = grouped(await self._uploads.within(self._uploads.spool.found))
-        old = [one for one in lying if one.token > self._reached and not one.is_young(now)]
+        if not lying:
+            return False
+        now = await self._uploads.within(self._uploads.spool.now)
+        active = self._uploads.active
+        old = [one for one in lying if one.token > self._reached and not one.is_young(now) and one.token not in active]
         some = old[:_MOST]
         self._reached = some[-1].token if len(old) > _MOST else ""
         if some:
-            await self._remove(some, now)
+            await self._remove(some)
         return bool(self._reached)
 
-    async def _remove(self, some: Sequence[Spooled], now: float) -> None:
+    async def _remove(self, some: Sequence[Spooled]) -> None:
         going = [one for one in some if not one.body]
         labels = await self._uploads.within(self._labels, [one for one in some if one.body])
         files = {}

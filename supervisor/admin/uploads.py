@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -57,6 +58,7 @@ class Uploads:
     def __init__(self, spool: Spool, database: str) -> None:
         self.spool = spool
         self.database = database
+        self.active: set[str] = set()  # tokens of files whose job is not inserted yet
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
 
     async def receive(self, request: Request, type: str, key: Callable[[str], str]) -> Received:
@@ -67,6 +69,7 @@ class Uploads:
         left of it.
         """
         upload = await self.within(self.spool.begin, _declared(request))
+        self.active.add(upload.token)
         try:
             piece = bytearray()
             async for chunk in request.stream():
@@ -79,12 +82,18 @@ class Uploads:
             unique_key = key(upload.token)
             path = await self.within(upload.finish, Label(self.database, type, unique_key).written())
         except Exception:
-            await self.within(upload.discard)
+            await self.discard(upload)
             raise
         except BaseException:  # this process is about to end
             self._threads.submit(upload.discard)
             raise
         return Received(self, upload, str(path), unique_key)
+
+    async def discard(self, upload: Upload) -> None:
+        """If the folder cannot be used, the file is left: it is found later."""
+        self.active.discard(upload.token)
+        with contextlib.suppress(SpoolUnusable):
+            await self.within(upload.discard)
 
     async def within(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         """What a call of the spool returns. Raises SpoolUnusable for its OSError."""
@@ -107,9 +116,13 @@ class Received:
         self.path = path
         self.unique_key = unique_key
 
+    def keep(self) -> None:
+        """A job names it, or may do so: from now on it is judged by its label."""
+        self._uploads.active.discard(self._upload.token)
+
     async def discard(self) -> None:
         """No job names it."""
-        await self._uploads.within(self._upload.discard)
+        await self._uploads.discard(self._upload)
 
 
 def _declared(request: Request) -> int | None:

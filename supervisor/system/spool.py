@@ -12,9 +12,9 @@ what becomes of them, in the order in which it happens:
    never a job with half a file. If the insert is refused, the file is removed.
 4. A process that is killed at any of these moments leaves a file without a job. Twice a minute, the admin process
    compares the labels of the files with the jobs (`admin/spool_sweep.py`): a file without a job goes when nothing
-   of it has changed for ten minutes, so that no insert can still be on its way. So does the file of a job that was
-   deleted, whoever has deleted it, and that of a job that succeeded some time ago. A job that failed, was cancelled
-   or is quarantined keeps its file: it can be retried.
+   of it has changed for ten minutes, by the clock that dates the files, so that no insert can still be on its way. So
+   does the file of a job that was deleted, whoever has deleted it, and that of a job that succeeded some time ago. A
+   job that failed, was cancelled or is quarantined keeps its file: it can be retried.
 
 The label holds the type and the unique key of the job, which an index of the tables finds at once, and not its id,
 which is not known before the insert; with the id, a crash would leave files that nobody can judge. It also holds the
@@ -94,6 +94,11 @@ class Spool:
                 return [found for entry in entries if (found := _found(entry)) is not None]
         except FileNotFoundError:
             return []
+
+    def now(self) -> float:
+        """Unix seconds by the clock that dates the files: that of a file server may differ from ours."""
+        os.utime(self.folder)
+        return self.folder.stat().st_mtime
 
     def label(self, token: str) -> bytes:
         """The label of a file; empty if there is none."""

@@ -10,7 +10,6 @@ OWN = {
     "ops/doctor/clock.py": "it looks at this clock",
     "ops/doctor/server.py": "it compares this clock with the server's",
     "ops/move.py": "when a move was made, for people",
-    "admin/spool_sweep.py": "when files were written",
     "admin/login.py": "sessions of browsers with this process",
     "admin/access.py": "sessions of browsers with this process",
     "admin/keys.py": "sessions of browsers with this process",

@@ -70,7 +70,9 @@ def test_fields_stand_beside_the_path() -> None:
     }
 
 
-@pytest.mark.parametrize("fields", ["", "{", "[]", "1", '{"path": "/etc/passwd"}', '{"media_type": "x"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "fields", ["", "{", "[]", "1", '{"path": "/etc/passwd"}', '{"media_type": "x"}', "[" * 100_000]
+)
 def test_fields_that_do_not_fit_are_refused(fields: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         payload_of_file("/x", "image/png", fields)
