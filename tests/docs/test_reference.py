@@ -147,6 +147,7 @@ KEYS: list[tuple[str, type[Table]]] = [
     ("retention", shape.RetentionTable),
     ("machine", shape.MachineTable),
     ("device", shape.DeviceTable),
+    ("spool", shape.SpoolTable),
     ("log", shape.LogTable),
 ]
 
