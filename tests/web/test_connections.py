@@ -55,6 +55,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
             if message["type"] == "http.disconnect":
                 return
             body += message["body"]
+            if scope["path"] == "/file":  # stored piece by piece, as `uploads.py` notes it
+                scope["state"]["pieces"] = len(body)
             more = message["more_body"]
     if scope["path"] == "/slow":
         await asyncio.sleep(2.5)
@@ -161,6 +163,18 @@ def test_a_body_that_does_not_end_is_not_waited_for(served: Served) -> None:
     with served.connect() as client:
         client.sendall(POST % (b"", 10) + b"half")
         assert LIMITS["body"] < ended_after(client, began) < LIMITS["body"] + PATIENCE
+
+
+def test_a_file_that_advances_may_take_its_time(served: Served) -> None:
+    parts = 4
+    began = time.monotonic()
+    with served.connect() as client:
+        client.sendall(POST % (b"file", parts))
+        for _ in range(parts):
+            time.sleep(LIMITS["body"] / 2)  # a client that is slow on purpose
+            client.sendall(b"x")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert time.monotonic() - began > LIMITS["body"]
 
 
 def test_an_answer_that_nobody_reads_is_not_kept(served: Served) -> None:
