@@ -28,6 +28,7 @@ from supervisor.system.channel import Channel
 from supervisor.system.slot import Slot
 from supervisor.system.spool import Spool
 
+_FAREWELL = 0.5  # seconds
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -75,6 +76,7 @@ def become(
     loop.run_until_complete(server.serve(sockets=[listening]))
     if uploads is not None:
         sweeping.cancel()
+        loop.run_until_complete(asyncio.wait([sweeping], timeout=_FAREWELL))
         uploads.close()
     executor.close()
     loop.close()

@@ -6,8 +6,8 @@ what becomes of them, in the order in which it happens:
 1. The body is written, piece by piece, to TOKEN.part, with mode 0600 in a folder with mode 0700, where no link is
    followed. It counts as it arrives: when it becomes larger than one file may be, or the folder fuller than it may be,
    or the disk is full, it is removed, and the request is refused. So it is when the client goes away.
-2. When it is whole, TOKEN.label is written, which says for which job it is. Both are synchronized with the disk, the
-   body gets its name, TOKEN-SHA256, and the folder is synchronized, too.
+2. When it is whole, it gets its name, TOKEN-SHA256, and TOKEN.label is written, which says for which job it is. Both
+   and the folder are synchronized with the disk.
 3. Only then is the job inserted. A commit survives a power failure, and so must what its payload names: there is
    never a job with half a file. If the insert is refused, the file is removed.
 4. A process that is killed at any of these moments leaves a file without a job. Twice a minute, the admin process
@@ -190,12 +190,12 @@ class Upload:
         with self._guard:
             self._require_open()
             try:
-                self._label(label)
-                os.fsync(self._file)
                 name = f"{self.token}-{self._digest.hexdigest()}"
                 os.rename(self._names[0], name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
                 self._names[0] = name
-                os.fsync(self._folder)
+                self._label(label)
+                os.fsync(self._file)
+                os.fsync(self._folder)  # last: most file systems have written it with the file, and it costs nothing
             except BaseException as error:
                 self._discard()
                 raise _told(error) from None
