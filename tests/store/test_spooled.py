@@ -20,7 +20,7 @@ def put(desk: Desk, key: str, name: str = NAME, **fields: object) -> int:
 
 
 def named(desk: Desk, key: str = "run:k", type: str = "tag") -> dict[str, float | None]:
-    return desk.producer.spooled([SpooledFile(NAME, type, key), SpooledFile("f" * 97, type, key)])
+    return desk.operations.backlog.spooled([SpooledFile(NAME, type, key), SpooledFile("f" * 97, type, key)])
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.QUARANTINED])
