@@ -192,8 +192,7 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     if number == signal.SIGKILL and not killed_for and known.out_of_memory():
         killed_for = OUT_OF_MEMORY
     if killed_for:
-        continues = slot.running if slot.places > 1 else slot.job  # with concurrency, `job` is shown a little longer
-        when = "for longer than its time limit" if continues else "after its end"
+        when = "for longer than its time limit" if slot.job else "after its end"
         message = _KILLS[killed_for][1].format(limit=human(known.timeout), when=when)
         if killed_for == HELD_DATABASE and slot.places > 1 and slot.together > 1:
             message = f"one of its {slot.together} jobs left a database transaction open; it is not known which"

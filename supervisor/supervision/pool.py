@@ -179,7 +179,9 @@ class Pool:
         living = self.workers.living()
         slots = [worker.slot.read() for worker in living]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
-        places = sum(s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.job)
+        places = sum(
+            s.concurrency - min(slot.claims, s.concurrency) for slot in slots if slot.places > 1 and slot.together
+        )
         starting = [slot for slot in slots if slot.state is State.STARTING] if self._is_beyond else []
         refused = sum(NO_CONNECTION in slot.text for slot in starting)
         self.beyond = self.beyond.seen(sum(w.is_ready for w in living), refused, s.max_workers, now)

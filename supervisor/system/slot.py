@@ -246,8 +246,12 @@ class Work(_Part):
         ints[_JOB] = job
 
     def end(self, done: int, last: tuple[int, int], running: int) -> None:
-        """With concurrency: `done` runs have ended so far, `last` the latest; so many still run."""
+        """With concurrency: `done` runs have ended so far, `last` the latest; so many still run. The run that is shown
+        may have ended, too, until `show` is called; not if none runs.
+        """
         ints = self._ints
+        if not running:
+            ints[_JOB] = 0
         ints[_LAST_JOB], ints[_LAST_TOKEN] = last
         ints[_DONE] = done
         ints[_RUNNING] = running

@@ -79,10 +79,35 @@ def test_a_killed_supervisor_charges_none_of_the_fifty(make_site: MakeSite) -> N
     first = site.start()
     all_run(site, jobs)
     kill(first.pid)
+    # While they still run, they would end one by one, and the last one would rightly be charged: it ran alone.
+    wait_for(lambda: not site.survivors(first), "its worker to end")
     (site.folder / "gate").touch()
     site.start()
     site.verdict(hit=jobs)
     assert charges(site) == {(1, 0)}
+    assert {len(site.runs("start", job)) for job in jobs} == {2}
+
+
+@pytest.mark.sqlite
+@KINDS
+@pytest.mark.fault(80)
+@pytest.mark.parametrize("killed", ["supervisor", "worker"])
+def test_a_run_that_has_ended_is_not_charged_while_its_outcome_is_written(
+    make_site: MakeSite, kind: str, killed: str
+) -> None:
+    site = make_site(pool(kind), HANDLERS)
+    job = site.queue.enqueue("many")
+    point = "worker:settle_done.before=stop"
+    supervisor = site.start(env=site.failpoints(point))
+    worker = site.hit(point)
+    [shown] = site.workers("many")
+    assert (shown.job, shown.running, shown.unsettled) == (0, 0, 1)
+    kill(supervisor.pid if killed == "supervisor" else worker)
+    if killed == "supervisor":
+        site.start()
+    site.verdict(hit=[job])
+    assert charges(site) == {(1, 0)}
+    assert not site.rows("SELECT job_id FROM job_errors")
 
 
 @pytest.mark.sqlite
@@ -215,6 +240,31 @@ def test_fifty_jobs_end_while_the_database_cannot_be_written(make_site: MakeSite
         other.execute("ROLLBACK")
     site.verdict()
     assert charges(site) == {(1, 0)}
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(84)
+@KINDS
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_run_that_has_ended_in_time_has_no_limit_while_its_outcome_cannot_be_written(
+    make_site: MakeSite, kind: str, others: int
+) -> None:
+    site = make_site(pool(kind, timeout='"3s"', kill_grace='"300ms"', retry="{ max_attempts = 1 }"), HANDLERS)
+    job = site.queue.enqueue("many", {"do": "sleep", "seconds": 1.0})
+    beside = waiting(site, others)
+    site.start()
+    all_run(site, [job, *beside])
+    [(_, _, began)] = site.runs("start", job)
+    with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        wait_for(lambda: site.runs("end", job), "it to end")
+        wait_for(lambda: time.time() > began + 4.5, "its limit and kill_grace to pass")
+        other.execute("ROLLBACK")
+    (site.folder / "gate").touch()
+    site.verdict()
+    assert charges(site) == {(1, 0)}
+    assert not site.event("job_timed_out")
+    assert not site.event("worker_died")
 
 
 @pytest.mark.sqlite

@@ -60,6 +60,17 @@ def test_a_death_after_several_have_ended_suspects_all_of_them(slot: Slot) -> No
     assert (ended.charge, ended.run, ended.batch, ended.uncommitted) == ("crash", (9, 1), 3, 0)
 
 
+def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> None:
+    slot.work.show((7, 1, 0.0, 9.0), 2, doubtful=False)
+    slot.work.end(1, (7, 1), 1)  # another one runs: which, is shown in a moment
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (ended.batch, ended.uncommitted) == (2, 0)
+    slot.work.end(2, (8, 1), 0)
+    slot.work.settle(1)
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (slot.read().job, ended.run, ended.uncommitted, ended.last_job) == (0, (0, 0), 1, 8)
+
+
 def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
     slot.work.end(3, (9, 1), 1)
     slot.work.settle(3)

@@ -132,6 +132,8 @@ class ConcurrentLoop:
         """Settle what has ended, claim what there is room for, begin it. Whether there was anything."""
         self._awake = True
         ended = self._collect()
+        if ended:
+            self.runner.show()  # first: settling them may take long
         claims = self._distinct(self._exchange(self._want()))
         if claims:
             self._limits |= self.store.limits(claims)
@@ -139,7 +141,6 @@ class ConcurrentLoop:
         begun = self._begin()
         self.slot.work.hold(len(self.runner.runs) + self.buffer.waiting)
         if ended:
-            self.runner.show()
             self._recycle()
         return bool(ended or begun or self.runner.finished or (self._leaving and self.buffer))
 
@@ -197,7 +198,6 @@ class ConcurrentLoop:
             self.done += 1
             del self.runner.runs[claim.job_id, claim.token]
             self._limits.pop(claim.job_id, None)
-            self.slot.work.end(self.done, (claim.job_id, claim.token), len(self.runner.runs))
         return ended
 
     def _distinct(self, claims: list[Claim]) -> list[Claim]:

@@ -25,7 +25,7 @@ CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=No
 class ConcurrentRun:
     """Times are monotonic seconds, but for `started_at`. It runs `on_loop`, in its `task`, or in a `thread`; these two
     are set when it has begun. A function in a thread that returns an awaitable goes on there `on_loop`. `stopped_for`
-    says why it was interrupted.
+    says why it was interrupted; `ended`, that its settlement is known.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class ConcurrentRun:
         "claim",
         "ctx",
         "deadline",
+        "ended",
         "limit",
         "log",
         "news",
@@ -68,6 +69,7 @@ class ConcurrentRun:
         self.cancelled_at = 0.0
         self.cancel_grace = grace  # seconds from then until it is interrupted
         self.stopped_for = Cancel.NONE
+        self.ended = False
         self.task: Task[None] | None = None
         self.thread = self.waits_in = 0  # the thread, until it is interrupted, and always
         self.tell_at = 0.0

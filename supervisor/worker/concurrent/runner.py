@@ -67,6 +67,7 @@ class ConcurrentRunner:
         self._threads = threads.JobThreads(self.own_thread)
         self._showing = threading.Lock()
         self._shown: ConcurrentRun | None = None
+        self._running = self._ended = 0  # runs; changed under the lock
         middleware = self.executor.middleware
         self._around = None if middleware is None else middleware.around(self._inside)
         self.handler.on_shared_loop = self._wait_for_awaitable
@@ -146,7 +147,8 @@ class ConcurrentRunner:
 
     def start(self, claims: Iterable[Claim], together: Callable[[Claim], int], *, doubtful: bool) -> None:
         """`together` gives the number of jobs that may run beside each of them, itself included."""
-        now, at, alone, new = monotonic(), self.executor.clock(), not self.runs, []
+        now, at, alone = monotonic(), self.executor.clock(), not self.runs
+        new: dict[tuple[int, int], ConcurrentRun] = {}
         self._doubtful = doubtful and alone
         for claim in claims:
             run = ConcurrentRun(
@@ -155,14 +157,16 @@ class ConcurrentRunner:
             run.ctx = self.executor.context(claim, RunBoard(self.board, run, self.show, self._told))
             run.on_loop = self.handler.is_async(claim.type)
             self.logs.begin(run, alone=alone)
-            self.runs[claim.job_id, claim.token] = run
-            new.append(run)
+            new[claim.job_id, claim.token] = run
             alone = False
+        with self._showing:
+            self._running += len(new)
+            self.runs.update(new)
         self.show()  # before anything can happen to them
-        on_loop = [run for run in new if run.on_loop and self._around is None]
+        on_loop = [run for run in new.values() if run.on_loop and self._around is None]
         if on_loop:
             self._loop.raw.call_soon_threadsafe(self._start_tasks, on_loop, context=Variables())
-        for run in new:
+        for run in new.values():
             if run not in on_loop:
                 self._start_thread(run)
 
@@ -283,6 +287,7 @@ class ConcurrentRunner:
             why = RuntimeError(f"describing its failure raised {type(error).__name__}")
             settlement = self.executor.outcome(run.claim, run.ctx, why, run.started_at)
         run.settlement = self._recorded(run, settlement)
+        self._show_end(run)
         self.finished.append(run)
         self.ended()
 
@@ -307,10 +312,25 @@ class ConcurrentRunner:
 
     # What is shown, and limits
 
+    def _show_end(self, run: ConcurrentRun) -> None:
+        """At once: it may take long until its outcome is written, and until then it must not be taken to run."""
+        with self._showing:
+            run.ended = True
+            self._running -= 1
+            self._ended += 1
+            if run is self._shown:
+                self.slot.work.extend(0.0)  # its limit is over; the next one is shown in a moment
+            self.slot.work.end(self._ended, (run.claim.job_id, run.claim.token), self._running)
+
+    @property
+    def shows_ended(self) -> bool:
+        """Whether the slot shows a run that has ended."""
+        return self._shown is not None and self._shown.ended
+
     def show(self) -> None:
         """Show the run that must end first in the slot; the supervisor kills the worker if it does not."""
         with self._showing:
-            runs = list(self.runs.values())
+            runs = [run for run in list(self.runs.values()) if not run.ended]
             first = min(runs, key=_must_end, default=None)
             work = self.slot.work
             if first is not self._shown:

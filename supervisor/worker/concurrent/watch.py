@@ -61,13 +61,13 @@ class ConcurrentWatch:
         if not self._watching or runner is None:
             return None
         self._watching = False  # first: whoever begins from now on tells us
-        runs = list(runner.runs.values())
+        runs = [run for run in list(runner.runs.values()) if not run.ended]
         if not runs:
             self._loop.forget()
             return None
         self._watching = True
         self._note_cancels(runner, runs, now)
-        if self._loop.look(now, runs):
+        if self._loop.look(now, runs) or runner.shows_ended:
             runner.show()
         for run in runs:
             if run.stopped_for is not Cancel.NONE:
