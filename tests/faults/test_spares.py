@@ -13,6 +13,7 @@ import pytest
 from supervisor import Status
 from supervisor.system.slot import State
 from tests.site_under_test import Site, alive, descendants, kill, wait_for
+from tests.stopwatch import Stopwatch
 
 MakeSite = Callable[..., Site]
 
@@ -99,6 +100,7 @@ def end_by(site: Site, how: str) -> tuple[int, float]:
     first = site.queue.enqueue("model", payload)
     pid = site.running_pid(first)
     second = site.queue.enqueue("model", {})
+    watch = Stopwatch()
     if how == "kill":
         at = kill(pid)
     elif how.startswith("cancel"):
@@ -106,7 +108,7 @@ def end_by(site: Site, how: str) -> tuple[int, float]:
         site.queue.cancel(first)
     else:
         at = started(site, first) + 1.0  # its time limit
-    return first, started(site, second) - at
+    return first, watch.seconds(started(site, second) - at)
 
 
 WAYS = ("kill", "timeout", "cancel", "cancel released", "cancel held", "timeout held")

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from supervisor.store.base import Engine
 from supervisor.system.failpoints import VARIABLE
 from tests.faults.fatal import CASES, prepare, write
 from tests.faults.test_killed_adoptions import killed
+from tests.stopwatch import Stopwatch
 from tests.store.kit import Desk
 
 
@@ -49,9 +49,9 @@ def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert dump(tmp_path / "jobs.db") == before
     desk = Desk.at(engine)
-    began = time.monotonic()
+    watch = Stopwatch()
     CASES[place](desk)
-    assert time.monotonic() - began < 0.5  # nor does our own next writer wait for the dead
+    assert watch.seconds() < 0.5  # nor does our own next writer wait for the dead
     assert dump(tmp_path / "jobs.db") != before
     desk.close()
 
