@@ -27,6 +27,12 @@ class Cgroup:
         self._limit.write_text(str(most))
 
     @property
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed for memory."""
+        events = self._folder / ("memory.events" if self.version == 2 else "memory.oom_control")
+        return int(dict(line.split() for line in events.read_text().splitlines())["oom_kill"])
+
+    @property
     def join(self) -> Callable[[], None]:
         processes = self._folder / "cgroup.procs"
         return lambda: processes.write_text(str(os.getpid())) and None

@@ -7,14 +7,17 @@ import contextlib
 import http.client
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import httpx
 import pytest
 
 from supervisor import Status
+from supervisor.admin.api.problems import RETRY_AFTER
 from tests.site_under_test import Site, kill, wait_for
 from tests.web.client import ADMIN, Admin, admin_of
 
@@ -31,6 +34,13 @@ def patient(payload, ctx):
 """
 
 
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> list[tuple[str, object]]:
+    """What the test measures, for its report (`--junitxml`)."""
+    found: list[tuple[str, object]] = request.node.user_properties
+    return found
+
+
 async def post(client: httpx.AsyncClient, payload: Any, key: str = "", **params: Any) -> httpx.Response:
     headers = {"Idempotency-Key": key} if key else {}
     return await client.post("/run/work", json=payload, params=params, headers=headers)
@@ -39,6 +49,60 @@ async def post(client: httpx.AsyncClient, payload: Any, key: str = "", **params:
 def client_of(admin: Admin) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=admin.listen, headers=admin.bearer, timeout=60, limits=limits)
+
+
+async def refused_in(client: httpx.AsyncClient) -> float:
+    """Median seconds until a request alone is refused."""
+    times = []
+    for _ in range(21):
+        began = time.monotonic()
+        assert (await post(client, {}, wait=60)).status_code == 429
+        times.append(time.monotonic() - began)
+    return median(times)
+
+
+class Clients:
+    """Each asks until it has its result: by its key, or by the id of its job where it did not wait for it.
+
+    `admin` is where the service is now, None while there is none.
+    """
+
+    def __init__(self, admin: Admin) -> None:
+        self.admin: Admin | None = admin
+        self.answers: Counter[int | str] = Counter()
+
+    async def ask(self, client: httpx.AsyncClient, number: int) -> int:
+        """The id of its job, once that is done."""
+        job, wait = 0, 0 if number % 5 == 0 else 60
+        while True:
+            answer = await self._once(client, number, job, wait)
+            self.answers["cut" if answer is None else answer.status_code] += 1
+            if answer is None:
+                await asyncio.sleep(0.1)
+            elif answer.status_code == 202:
+                job = answer.json()["id"]
+            elif answer.status_code == 429:
+                await asyncio.sleep(float(answer.headers["Retry-After"]))
+            else:
+                assert answer.status_code == 200, answer.text
+                told = answer.json()
+                if job == 0 or told["status"] == "done":
+                    assert job or told["result"]["pid"]
+                    return int(told["id"])
+                await asyncio.sleep(0.2)
+
+    async def _once(self, client: httpx.AsyncClient, number: int, job: int, wait: int) -> httpx.Response | None:
+        """None if the connection was cut, or there is no service."""
+        if self.admin is None:
+            return None
+        try:
+            if job:
+                return await client.get(f"{self.admin.listen}/api/admin/jobs/{job}")
+            headers = {"Idempotency-Key": f"k{number}"}
+            url, payload = f"{self.admin.listen}/run/work", {"seconds": 0.05, "n": number}
+            return await client.post(url, json=payload, params={"wait": wait}, headers=headers)
+        except httpx.TransportError:
+            return None
 
 
 async def met(condition: Callable[[], bool], patience: float = 30.0) -> None:
@@ -50,7 +114,7 @@ async def met(condition: Callable[[], bool], patience: float = 30.0) -> None:
 @pytest.mark.each_engine
 @pytest.mark.timeout(120)
 def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_refused_at_once(
-    make_site: MakeSite,
+    make_site: MakeSite, figures: list[tuple[str, object]]
 ) -> None:
     site = make_site(FEW + ADMIN)
     site.queue.pause("work", force=True)
@@ -58,9 +122,14 @@ def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_re
 
     async def ask() -> list[httpx.Response]:
         async with client_of(admin) as client:
+            began = time.monotonic()
             asking = [asyncio.create_task(post(client, {"n": n}, wait=60)) for n in range(500)]
             await met(lambda: sum(one.done() for one in asking) >= 400)
-            assert {one.result().status_code for one in asking if one.done()} == {429}
+            figures.append(("seconds until all were refused", round(time.monotonic() - began, 3)))
+            refused = [one.result() for one in asking if one.done()]
+            assert {answer.status_code for answer in refused} == {429}
+            assert {answer.headers["Retry-After"] for answer in refused} == {str(RETRY_AFTER)}
+            figures.append(("seconds of one more", round(await refused_in(client), 4)))
             await asyncio.to_thread(site.queue.resume, "work")
             return await asyncio.gather(*asking)
 
@@ -113,6 +182,49 @@ def test_clients_of_a_killed_service_ask_again_by_their_key_and_get_the_result_o
     jobs = [id_ for (id_,) in site.rows("SELECT id FROM jobs WHERE type = 'work'")]
     assert sorted(one["id"] for one in found) == sorted(jobs)
     assert len(jobs) == 20
+    site.verdict(hit=hit, others=jobs)
+
+
+@pytest.mark.long
+@pytest.mark.fault(7)
+@pytest.mark.timeout(240)
+def test_each_of_500_clients_of_a_service_that_is_killed_gets_its_result_and_no_job_succeeds_twice(
+    make_site: MakeSite, figures: list[tuple[str, object]]
+) -> None:
+    site = make_site(FEW + ADMIN)
+    supervisors = [site.start()]
+    clients = Clients(admin_of(site, supervisors[0]))
+    hit: list[int] = []
+
+    def killed_in_the_middle(least: int) -> None:
+        """All of it, while jobs run and wait; then it is started again."""
+        wait_for(lambda: site.count("done") >= least and site.count("running"), "some to be done", 60)
+        kill(supervisors[-1].pid)
+        supervisors[-1].wait()
+        wait_for(lambda: not site.survivors(supervisors[-1]), "every process to end")
+        clients.admin = None
+        hit.extend(id_ for (id_,) in site.rows("SELECT id FROM jobs WHERE status = 'running'"))
+        supervisors.append(site.start())
+        clients.admin = admin_of(site, supervisors[-1])
+
+    async def ask() -> list[int]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(headers=first.bearer, timeout=90, limits=limits) as client:
+            asking = [asyncio.create_task(clients.ask(client, number)) for number in range(500)]
+            for least in (40, 250):
+                await asyncio.to_thread(killed_in_the_middle, least)
+            return await asyncio.gather(*asking)
+
+    assert clients.admin is not None
+    first = clients.admin
+    found = asyncio.run(ask())
+    figures.append(("answers", dict(clients.answers)))
+    figures.append(("jobs that ran twice", len(set(hit))))
+    assert clients.answers["cut"] >= 100
+    assert clients.answers[429] >= 400
+    jobs = [id_ for (id_,) in site.rows("SELECT id FROM jobs WHERE type = 'work'")]
+    assert sorted(found) == sorted(jobs)
+    assert len(jobs) == 500
     site.verdict(hit=hit, others=jobs)
 
 

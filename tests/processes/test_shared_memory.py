@@ -7,7 +7,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from supervisor.system import kernel
+from tests.faults.cgroups import Cgroup, cgroup
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -32,7 +34,7 @@ class Model:
         self.model = b"m" * (ctx.options["mib"] << 20)
         if ctx.device is not None:
             with open(f"on-device/{os.getpid()}", "w") as file:
-                file.write(f"{os.getpid()}, {ctx.options['on_device']}\\n")
+                file.write(f"{os.getpid()}, {ctx.options['on_device']}, {ctx.device}\\n")
     def handle(self, payload, ctx):
         record("start", ctx)
         if payload.get("mib"):
@@ -43,7 +45,7 @@ class Model:
 """
 SMI = """#!/bin/sh
 for file in FOLDER/on-device/*; do
-  [ -d "/proc/${file##*/}" ] && cat "$file"
+  [ -d "/proc/${file##*/}" ] && cut -d, -f1,2 "$file"
 done
 exit 0
 """
@@ -70,6 +72,11 @@ def loads(site: Site) -> dict[str, list[float]]:
     return found
 
 
+def never_twice_within(site: Site, residency: float) -> bool:
+    """Whether no model was loaded again within that time."""
+    return all(later - earlier >= residency for at in loads(site).values() for earlier, later in pairwise(at))
+
+
 def sizes(site: Site) -> Path:
     return site.folder / "app.db-supervisor" / "sizes.json"
 
@@ -81,16 +88,20 @@ def settled(site: Site, jobs: list[int], patience: float = 60.0) -> None:
 
 
 class Peak:
-    """The most pools that had workers at the same time, whenever it was looked at."""
+    """The most pools that had workers at the same time, and the most workers on one device, whenever it was looked."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.most = 0
+        self.on_device: dict[str, int] = {}
 
     def look(self) -> bool:
         slots = self.site.workers()  # that of a dead worker is freed a moment later
         living = {slot.name.rpartition("-")[0] for slot in slots if kernel.resident_of_family(slot.pid)}
         self.most = max(self.most, len(living))
+        models = [path for path in self.site.folder.glob("on-device/*") if kernel.resident_of_family(int(path.name))]
+        for device, count in Counter(path.read_text().split()[-1] for path in models).items():
+            self.on_device[device] = max(self.on_device.get(device, 0), count)
         return True
 
 
@@ -114,11 +125,47 @@ def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite
     settled(site, jobs)
     assert peak.most <= 2
     assert site.supervisor_status(supervisor)["memory"]["budget"] == 170 * MIB
-    for name, at in loads(site).items():
-        assert all(later - earlier >= 1.0 for earlier, later in pairwise(at)), (name, at)
+    assert never_twice_within(site, 1.0), loads(site)
     assert not site.event("worker_died")
     assert re.search(r"^memory: \d+MiB of 170MiB: ", site.command("status").stdout, re.M)
     assert any(re.search(r"makes room for (caption|embed|tag)", e.get("why", "")) for e in site.events())
+
+
+class TestWithinWhatTheKernelAllows:
+    """Three models of 100 MiB, in a control group with room for two of them and for the supervisor."""
+
+    @pytest.fixture
+    def room(self) -> Iterator[Cgroup]:
+        with cgroup("memory") as group:
+            group.limit(350 * MIB)
+            yield group
+
+    @pytest.mark.long
+    @pytest.mark.timeout(180)
+    def test_with_a_budget_it_kills_nobody_and_each_model_is_loaded_once_a_residency_at_most(
+        self, room: Cgroup, make_site: MakeSite
+    ) -> None:
+        site = make_site(pools(mib=100) + machine("260MiB"), MODELS)
+        site.start(preexec_fn=room.join)
+
+        jobs, peak = in_bursts(site, rounds=5)
+        together = [job for _ in range(3) for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 40)]
+
+        settled(site, [*jobs, *together])
+        site.verdict()
+        assert room.kills == 0
+        assert peak.most <= 2
+        assert never_twice_within(site, 1.0), loads(site)
+        assert min(map(len, loads(site).values())) >= 2
+        assert not site.event("worker_died")
+
+    @pytest.mark.long
+    def test_without_one_it_does(self, room: Cgroup, make_site: MakeSite) -> None:
+        site = make_site(pools(mib=100) + machine("4GiB"), MODELS)
+        site.start(preexec_fn=room.join)
+
+        wait_for(lambda: room.kills, "the kernel to kill one")
+        wait_for(lambda: site.event("worker_died", reason="out_of_memory"), "it to be noticed")
 
 
 def test_the_same_without_a_budget_has_all_three_at_once(make_site: MakeSite) -> None:
@@ -245,6 +292,24 @@ class TestOnDevices:
         assert site.supervisor_status(supervisor)["memory"]["devices"]["0"]["budget"] == 8 << 30
         assert not site.event("worker_died")
         assert "memory of device 0: 5.86GiB of 8GiB" in site.command("status").stdout
+
+    @pytest.mark.long
+    @pytest.mark.timeout(120)
+    def test_no_device_ever_holds_two_models_and_each_is_loaded_once_a_residency_at_most(self, site: Site) -> None:
+        self.start(site)
+
+        jobs, peak = in_bursts(site, rounds=5)
+        together = [job for _ in range(3) for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 40)]
+        for job in together:
+            wait_for(lambda job=job: peak.look() and site.job(job).status == "done", "it to be done", 60)
+
+        settled(site, [*jobs, *together])
+        site.verdict()
+        assert peak.most <= 2
+        assert set(peak.on_device.values()) == {1}
+        assert never_twice_within(site, 1.0), loads(site)
+        assert min(map(len, loads(site).values())) >= 2
+        assert not site.event("worker_died")
 
     def test_without_the_program_the_budget_is_told_as_not_kept(self, site: Site) -> None:
         site.start(env={**os.environ, "PATH": "/nowhere"})
