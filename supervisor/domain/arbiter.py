@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from supervisor.domain.duration import human
 from supervisor.domain.memory import (
     MACHINE,
-    Crew,
     Demand,
     Grant,
     Need,
@@ -28,6 +25,7 @@ from supervisor.domain.memory import (
     per_worker,
 )
 from supervisor.domain.memory_ledger import Bytes, Ledger
+from supervisor.domain.memory_share import Share, Step, estimated, least_recently_used
 from supervisor.domain.text import shortened
 
 
@@ -61,67 +59,6 @@ def arbitrate(
     return {share.demand.name: share.grant() for share in shares}
 
 
-@dataclass(eq=False)
-class _Share:
-    """What one pool has been given so far."""
-
-    demand: Demand
-    keep: dict[str, int]
-    start: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
-    unloaded: bool = False
-    crowded: bool = False
-
-    @property
-    def kept(self) -> int:
-        return sum(self.keep.values())
-
-    @property
-    def size(self) -> int:
-        return self.kept + sum(self.start.values())
-
-    @property
-    def needs_its_first(self) -> bool:
-        """A pool whose last worker has died keeps its place for the next one."""
-        d = self.demand
-        return d.wanted > 0 and not self.size and not self.unloaded and (d.due > 0 or d.resident)
-
-    @property
-    def idle(self) -> bool:
-        return not (self.demand.due or self.demand.busy)
-
-    @property
-    def surplus(self) -> int:
-        """How many spares it keeps. Nobody has to wait for them."""
-        d = self.demand
-        return 0 if d.replacing else min(d.spares, self.kept - d.wanted)
-
-    def waited(self, now: float) -> float:
-        """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
-        d = self.demand
-        return d.oldest_wait if d.absent_since is None else min(d.oldest_wait, now - d.absent_since)
-
-    def urgency(self, now: float) -> tuple[bool, float]:
-        return not self.demand.resident, -self.waited(now)
-
-    def used(self, resource: str) -> int:
-        crews = self.demand.crews
-        if resource == MACHINE:
-            return sum(crew.used for crew in crews.values())
-        return crews[resource].on_device if resource in crews else 0
-
-    def grant(self) -> Grant:
-        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded)
-
-
-class _Step(NamedTuple):
-    """One worker fewer of a pool on a device, or a template without workers (None), and the bytes that this frees."""
-
-    share: _Share
-    device: str | None
-    frees: Bytes
-
-
 class _Division:
     """Who gives and who gets. What others have been given so far is in the ledger."""
 
@@ -136,15 +73,15 @@ class _Division:
         known = [d.need for d in demands if d.need is not None]
         largest = [max((need[part] for need in known), default=0) for part in range(len(Need._fields))]
         self._guess = Need(*largest)  # of what has not been measured
-        demands = [_estimated(d, self._guess) for d in demands]
-        self.shares = [_Share(d, {device: crew.staying for device, crew in d.crews.items()}) for d in demands]
+        demands = [estimated(d, self._guess) for d in demands]
+        self.shares = [Share(d, {device: crew.staying for device, crew in d.crews.items()}) for d in demands]
         self._ledger = Ledger(demands, budgets, templates)
         self._templates = templates
         self._patience = patience
         self._now = now
         unmeasured = (one.demand.name for one in self.shares if one.demand.need is None and one.kept)
         self._measuring = next(unmeasured, "")
-        self._mates: dict[str, list[_Share]] = {}
+        self._mates: dict[str, list[Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
 
@@ -166,19 +103,19 @@ class _Division:
                 return
             self._apply(step, f"no {_name_of(over[0])} is left: {self._users(over[0])}")
 
-    def _sheddable(self, resource: str) -> Iterator[_Step]:
+    def _sheddable(self, resource: str) -> Iterator[Step]:
         for share in (one for one in self.shares if one.surplus > 0):
             yield from self._steps(share, {resource})
-        for share in sorted((one for one in self.shares if one.idle), key=_least_recently_used):
+        for share in sorted((one for one in self.shares if one.idle), key=least_recently_used):
             yield from self._steps(share, {resource})
         busy = [one for one in self.shares if any(True for _ in self._steps(one, {resource}))]
         for share in sorted(busy, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0))):
             if share.kept > 1 or len(busy) > 1:  # the last worker goes on, however large it is
                 yield from self._steps(share, {resource})
 
-    def _make_room(self, claimant: _Share, cost: Bytes, *, starving: bool) -> bool:
+    def _make_room(self, claimant: Share, cost: Bytes, *, starving: bool) -> bool:
         """Let others leave until there will be room. Returns False if that is not possible now; then nobody leaves."""
-        taken: list[_Step] = []
+        taken: list[Step] = []
         why = f"makes room for {claimant.demand.name}"
         spares = [(one, True) for one in self.shares if one is not claimant and one.surplus > 0]
         others = [(one, False) for one in self._victims(claimant, starving=starving)]
@@ -199,26 +136,31 @@ class _Division:
                     self._apply(step, why)
         return enough
 
-    def _victims(self, claimant: _Share, *, starving: bool) -> list[_Share]:
+    def _victims(self, claimant: Share, *, starving: bool) -> list[Share]:
         """Idle pools, the longest idle first; for a starving claimant also the others, the first loaded first."""
         others = [one for one in self.shares if one is not claimant and self._may_leave(one)]
         busy = [one for one in others if not one.idle] if starving else []
         return [
-            *sorted((one for one in others if one.idle), key=_least_recently_used),
+            *sorted((one for one in others if one.idle), key=least_recently_used),
             *sorted(busy, key=lambda one: one.demand.loaded_at or 0.0),
         ]
 
-    def _may_leave(self, share: _Share) -> bool:
+    def _first_to_leave(self, claimant: Share, device: str) -> int:
+        """Among all that could leave, the place of the first one that has workers on this device."""
+        victims = self._victims(claimant, starving=True)
+        return next((place for place, one in enumerate(victims) if one.keep.get(device)), len(victims))
+
+    def _may_leave(self, share: Share) -> bool:
         """Not while it is being set up: pools whose set-up takes longer than `min_residency` would never work."""
         return not share.demand.starting and self._now >= self._stays_until(share)
 
-    def _stays_until(self, share: _Share) -> float:
+    def _stays_until(self, share: Share) -> float:
         demand = share.demand
         if demand.loaded_at is None:
             return -math.inf
         return demand.loaded_at + self._patience.min_residency
 
-    def _steps(self, share: _Share, resources: Iterable[str]) -> Iterator[_Step]:
+    def _steps(self, share: Share, resources: Iterable[str]) -> Iterator[Step]:
         """What the pool can give up next of these resources."""
         if share.kept:
             for device, workers in share.keep.items():
@@ -226,22 +168,22 @@ class _Division:
                 if workers and any(step.frees.get(name, 0.0) > 0 for name in resources):
                     yield step
         elif MACHINE in resources and (freed := self._template_bytes(share)):
-            yield _Step(share, None, {MACHINE: freed})
+            yield Step(share, None, {MACHINE: freed})
 
-    def _worker_step(self, share: _Share, device: str) -> _Step:
+    def _worker_step(self, share: Share, device: str) -> Step:
         frees = per_worker(device, share.demand.crews[device])
         if share.kept == 1:
             frees[MACHINE] += self._template_bytes(share)
-        return _Step(share, device, frees)
+        return Step(share, device, frees)
 
-    def _template_bytes(self, share: _Share) -> int:
+    def _template_bytes(self, share: Share) -> int:
         """What ends with the pool's last worker: nothing if others use its template or it has been told to end."""
         template = self._templates.get(share.demand.image, Template())
         mates = self._mates[share.demand.image]
         in_use = bool(share.start) or any(one.size for one in mates if one is not share)
         return 0 if in_use or template.ending or any(one.unloaded for one in mates) else template.used
 
-    def _apply(self, step: _Step, why: str) -> _Step:
+    def _apply(self, step: Step, why: str) -> Step:
         share = step.share
         if step.device is not None:
             share.keep[step.device] -= 1
@@ -249,7 +191,7 @@ class _Division:
         self._ledger.expect(step.frees)
         return step
 
-    def _undo(self, step: _Step) -> None:
+    def _undo(self, step: Step) -> None:
         share = step.share
         if step.device is not None:
             share.keep[step.device] += 1
@@ -258,7 +200,7 @@ class _Division:
 
     # Who gets
 
-    def load(self, share: _Share) -> None:
+    def load(self, share: Share) -> None:
         """The first worker of a pool that has none."""
         if share.demand.need is None and self._measuring:
             share.reason = f"waits until the size of {self._measuring} has been measured"
@@ -274,13 +216,13 @@ class _Division:
         if room or starving or share.demand.resident:
             self._ledger.take(self._ledger.capped(cost))  # nobody else gets it meanwhile
 
-    def grow(self, shares: Sequence[_Share]) -> None:
+    def grow(self, shares: Sequence[Share]) -> None:
         """More workers for pools with waiting jobs, one each in turn."""
         hungry = list(shares)
         while hungry:
             hungry = [one for one in hungry if one.size < one.demand.wanted and self._add(one, evict=True)]
 
-    def fill(self, shares: Sequence[_Share]) -> None:
+    def fill(self, shares: Sequence[Share]) -> None:
         """Workers without a job, where there is room."""
         for share in shares:
             while share.size < share.demand.wanted and self._add(share, evict=False):
@@ -304,14 +246,14 @@ class _Division:
                 one for one in lacking if one.size < one.demand.wanted + one.demand.spares and self._add_spare(one)
             ]
 
-    def _add_spare(self, share: _Share) -> bool:
+    def _add_spare(self, share: Share) -> bool:
         device, cost = self._next(share)
         if share.demand.need is None or not self._ledger.fits_now(cost):
             return False
         self._start(share, device, cost)
         return True
 
-    def _add(self, share: _Share, *, evict: bool) -> bool:
+    def _add(self, share: Share, *, evict: bool) -> bool:
         """One more worker. Returns False if it cannot start now."""
         if share.demand.need is None and (share.size or self._measuring):
             share.reason = share.reason or f"memory: measuring the first worker of {self._measuring}"
@@ -326,13 +268,13 @@ class _Division:
             self._ledger.take(self._ledger.capped(cost))
         return False
 
-    def _start(self, share: _Share, device: str, cost: Bytes) -> None:
+    def _start(self, share: Share, device: str, cost: Bytes) -> None:
         if share.demand.need is None:
             self._measuring = share.demand.name
         share.start[device] = share.start.get(device, 0) + 1
         self._ledger.take(cost)
 
-    def _next(self, share: _Share) -> tuple[str, dict[str, float]]:
+    def _next(self, share: Share) -> tuple[str, dict[str, float]]:
         """The device for one more worker of the pool, and the bytes that it costs."""
         need = share.demand.need or self._guess
         template = self._templates.get(share.demand.image, Template())
@@ -340,16 +282,17 @@ class _Division:
         started = any(one.start for one in self._mates[share.demand.image])
         machine = need.worker + (0 if loaded or started else need.template)
 
-        def rank(device: str) -> tuple[bool, bool, int]:
+        def rank(device: str) -> tuple[bool, int, int]:
             cost, workers = by_resource(device, machine, need.device), share.keep[device] + share.start.get(device, 0)
-            return not self._ledger.fits_now(cost), not self._ledger.will_fit(cost), workers
+            first = 0 if self._ledger.will_fit(cost) else 1 + self._first_to_leave(share, device)
+            return not self._ledger.fits_now(cost), first, workers
 
         device = min(share.demand.crews, key=rank)
         return device, by_resource(device, machine, need.device)
 
     # Reasons
 
-    def _why_waits(self, share: _Share, cost: Bytes) -> str:
+    def _why_waits(self, share: Share, cost: Bytes) -> str:
         resource = min(self._ledger.missing_now(cost), default=MACHINE)
         if not share.demand.due:
             return f"no {_name_of(resource)} is left: {self._users(resource)}"
@@ -376,23 +319,5 @@ class _Division:
         return f"{who} {'uses' if len(names) == 1 else 'use'} {of_bytes(total, self._ledger.budgets[resource])}"
 
 
-def _estimated(demand: Demand, guess: Need) -> Demand:
-    """Workers that have not been measured count as the largest of the others."""
-    if demand.need is not None:
-        return demand
-
-    def estimated(crew: Crew) -> Crew:
-        workers = crew.staying + crew.leaving
-        return crew._replace(
-            used=crew.used or workers * guess.worker, on_device=crew.on_device or workers * guess.device
-        )
-
-    return demand._replace(crews={device: estimated(crew) for device, crew in demand.crews.items()})
-
-
 def _name_of(resource: str) -> str:
     return "memory" if resource == MACHINE else f"memory of device {resource}"
-
-
-def _least_recently_used(share: _Share) -> float:
-    return share.demand.idle_since or 0.0

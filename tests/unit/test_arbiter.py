@@ -231,6 +231,21 @@ def test_only_workers_of_a_device_make_room_on_it() -> None:
     assert found["tag"].reason.startswith("waits for memory of device 1: second uses")
 
 
+def test_of_two_full_devices_the_one_whose_pool_is_idle_for_longest_is_freed() -> None:
+    def on(device: str) -> dict[str, Crew]:
+        return {name: Crew(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
+
+    more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
+    lately = Demand("lately", 1, Need(1, 0, 8), on("0"), "lately", idle_since=2.0, **more)
+    before = Demand("before", 1, Need(1, 0, 8), on("1"), "before", idle_since=1.0, **more)
+    busy = Demand("busy", 1, Need(1, 0, 8), on("1"), "busy", due=1, busy=1, **more)
+    tag = Demand("tag", 1, Need(1, 0, 8), on(""), "tag", due=1, oldest_wait=1.0)
+    devices = {"0": 14, "1": 14}
+
+    assert sizes(decide(lately, before, tag, devices=devices, budget=1000)) == {"lately": 1, "before": 0, "tag": 0}
+    assert sizes(decide(lately, busy, tag, devices=devices, budget=1000)) == {"lately": 0, "busy": 1, "tag": 0}
+
+
 # Courses of events
 
 
