@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import log2
 
-_KEPT = 32  # times of one size; the newest replace the oldest
+_KEPT = 64  # times of one size; the newest replace the oldest
 _FEW = 3  # times of a size before a larger one may be tried
 _RECENT = 8  # times of a size that are compared with the earlier ones
 _DOUBT = 1.15  # by which factor few times may be wrong
-_ENOUGH = 12  # times of a size before it is believed that larger ones gain nothing
+_ENOUGH = 12  # times of a size before it is believed that larger ones gain nothing; twice as many near the target
 _SIZES = 16  # about which times are kept
 _GAIN = 1.04  # a throughput higher by less than this is not worth a larger batch
 _PROBE_EVERY = 16  # batches
@@ -29,6 +29,7 @@ _STALE = 500  # batches after which times of a size that is not used are forgott
 _PATIENCE = 1000  # batches until a size that ran out of memory may be tried again; doubled each time
 _LONGEST_PATIENCE = 64_000
 _PLENTIFUL = 0.75  # of the size asked for: smaller batches say nothing about it
+_NEAR = 0.8  # of the target: from there on its times decide
 _WEIGHT = 0.1  # of the latest batch in the average time between two
 
 
@@ -106,17 +107,20 @@ class AutoBatchSize:
         """The smallest size whose throughput is close to the best of those within the target."""
         rising = _rising(self._times)
         smallest = next(iter(rising))
-        if rising[smallest] > self._target:
+        within = self._within(rising)
+        if smallest <= self._ceiling and (rising[smallest] > self._target or not within):
             return max(1, smallest // 2)
-        rates = {
-            n: self._rate(n, seconds)
-            for n, seconds in _filled_in(rising).items()
-            if seconds <= self._target and n <= self._ceiling
-        }
+        rates = {n: self._rate(n, seconds) for n, seconds in _filled_in(rising).items() if n in within}
         if not rates:
             return self._ceiling
         quickest = max(rates, key=lambda n: rates[n])
         return next(n for n, rate in rates.items() if rate * _price(quickest / n) >= rates[quickest])
+
+    def _within(self, rising: Mapping[int, float]) -> set[int]:
+        """The sizes that are expected to stay within the target."""
+        near = max(rising.values()) > _NEAR * self._target
+        expected = _smooth(self._times) if near else rising
+        return {n for n, seconds in _filled_in(expected).items() if seconds <= self._target and n <= self._ceiling}
 
     def _rate(self, size: int, seconds: float) -> float:
         return size / max(seconds + self._between, 1e-9)
@@ -124,7 +128,7 @@ class AutoBatchSize:
     def _larger(self) -> int | None:
         """A size that was not tried and promises a gain; the largest tried one, to know more about it; or None."""
         rising = _rising(self._times)
-        top = max((n for n, seconds in rising.items() if seconds <= self._target and n <= self._ceiling), default=0)
+        top = max(self._within(rising) & rising.keys(), default=0)
         if not top or top >= self._ceiling or any(n > top for n in rising):
             return None  # what lies between two tried sizes is known well enough
         larger = min(2 * top, self._most) if self._ceiling == self._most else (top + self._ceiling + 1) // 2
@@ -147,7 +151,8 @@ class AutoBatchSize:
         rate = self._rate(self._best, _filled_in(rising).get(self._best, 0.0))
         for size, seconds in rising.items():
             close = seconds <= _DOUBT * self._target and size <= self._ceiling
-            if size != self._best and close and len(self._times[size]) < _ENOUGH:
+            enough = 2 * _ENOUGH if seconds > _NEAR * self._target else _ENOUGH
+            if size != self._best and close and len(self._times[size]) < enough:
                 needed = rate / _price(self._best / size) if size < self._best else rate
                 if self._rate(size, seconds) * _DOUBT >= needed:
                     return size
@@ -191,8 +196,7 @@ class _Times:
         changed = False
         if len(self._seconds) >= 2 * _RECENT:
             newest = list(self._seconds)[-_RECENT:]
-            ratio = _middle(newest) / max(_middle(list(self._seconds)[:-_RECENT]), 1e-9)
-            if not 1 / _CHANGED < ratio < _CHANGED:
+            if _differ(newest, _middle(list(self._seconds)[:-_RECENT])):
                 changed = True
                 self._seconds = deque(newest, maxlen=_KEPT)
         self.typical = _middle(self._seconds)
@@ -202,6 +206,14 @@ class _Times:
 def _price(factor: float) -> float:
     """By which factor the throughput must be higher to make a batch larger by `factor`, in which jobs wait longer."""
     return 1.0 + min(0.08, 0.02 + 0.03 * log2(factor))
+
+
+def _differ(newest: Sequence[float], before: float) -> bool:
+    """Whether they are so much slower or quicker that noise does not explain it: nearly all of them, since a few
+    batches during which the machine did something else would look like a change.
+    """
+    ratio, ordered = _middle(newest) / max(before, 1e-9), sorted(newest)
+    return (ratio >= _CHANGED and ordered[1] >= before) or (ratio <= 1 / _CHANGED and ordered[-2] <= before)
 
 
 def _middle(values: Sequence[float] | deque[float]) -> float:
@@ -214,19 +226,38 @@ def _middle(values: Sequence[float] | deque[float]) -> float:
     return sum(inner) / len(inner)
 
 
-def _rising(times: Mapping[int, _Times]) -> dict[int, float]:
-    """The seconds of each size in order, so that no larger batch takes less time: where noise says so, the weighted
-    mean of both (pool adjacent violators).
+def _rising(times: Mapping[int, _Times], seconds: Mapping[int, float] | None = None) -> dict[int, float]:
+    """The typical seconds of each size, or these, in order, so that no larger batch takes less time: where noise says
+    so, the weighted mean of both (pool adjacent violators).
     """
     pools: list[tuple[float, int, list[int]]] = []  # seconds, how many times, sizes
     for size in sorted(times):
-        pool = (times[size].typical, len(times[size]), [size])
+        pool = (times[size].typical if seconds is None else seconds[size], len(times[size]), [size])
         while pools and pools[-1][0] >= pool[0]:
-            seconds, count, sizes = pools.pop()
+            before, count, sizes = pools.pop()
             together = count + pool[1]
-            pool = ((seconds * count + pool[0] * pool[1]) / together, together, sizes + pool[2])
+            pool = ((before * count + pool[0] * pool[1]) / together, together, sizes + pool[2])
         pools.append(pool)
-    return {size: seconds for seconds, _, sizes in pools for size in sizes}
+    return {size: typical for typical, _, sizes in pools for size in sizes}
+
+
+def _smooth(times: Mapping[int, _Times]) -> dict[int, float]:
+    """The same from a line through the times of each size and of those between half and double of it: where a call
+    alone takes most of the target, a little noise in the times of one size would stand for many jobs.
+    """
+    return _rising(times, {size: _on_line(times, size) for size in times})
+
+
+def _on_line(times: Mapping[int, _Times], size: int) -> float:
+    near = [
+        (n, one.typical, len(one) * (1.0 - abs(log2(n / size)))) for n, one in times.items() if size < 2 * n < 4 * size
+    ]
+    weight = sum(w for _, _, w in near)
+    middle = sum(n * w for n, _, w in near) / weight
+    seconds = sum(t * w for _, t, w in near) / weight
+    spread = sum((n - middle) ** 2 * w for n, _, w in near)
+    slope = sum((n - middle) * (t - seconds) * w for n, t, w in near) / spread if spread else 0.0
+    return seconds + max(0.0, slope) * (size - middle)
 
 
 def _filled_in(rising: Mapping[int, float]) -> dict[int, float]:
