@@ -9,11 +9,12 @@ from typing import Any
 from supervisor.config.settings import MachineSettings
 from supervisor.domain.arbiter import arbitrate
 from supervisor.domain.memory import MACHINE, Crew, Demand, Need, Patience, Template
+from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
 from supervisor.domain.staffing import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.pool import Pool, proves_itself, spares_wanted
+from supervisor.supervision.pool import Pool, is_typical, proves_itself, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
@@ -75,9 +76,12 @@ class MemoryArbiter:
     def look_around(self, now: float) -> None:
         """Once a tick."""
         running = self._pools.running()
-        for worker in self._meter.take(running):
-            pool = self._pools[worker.pool]
-            pool.largest_on_device = max(pool.largest_on_device or 0, worker.memory.on_device)
+        on_device: dict[str, list[int]] = {}
+        for worker in filter(is_typical, self._meter.take(running)):
+            on_device.setdefault(worker.pool, []).append(worker.memory.on_device)
+        for name, used in on_device.items():
+            pool = self._pools[name]
+            pool.size_on_device = (pool.size_on_device or RecentPeak()).seen(used, now)
             self._note(pool)
         self._meter.repeat(running, now, busy=any(p.busy and self._devices_of(p) for p in self._pools.values()))
         self._measure_templates()
@@ -96,17 +100,19 @@ class MemoryArbiter:
             self._sizes.learn(pool.settings, self._measured(pool))
 
     def _is_measured(self, pool: Pool) -> bool:
-        on_device = pool.largest_on_device is not None or not self._devices_of(pool) or self._meter.broken
-        return pool.largest_worker > 0 and on_device
+        on_device = pool.size_on_device is not None or not self._devices_of(pool) or self._meter.broken
+        return pool.size_of_worker.value > 0 and on_device
 
     def _devices_of(self, pool: Pool) -> set[str]:
         return self._machine.devices.keys() & set(pool.settings.gpus)
 
     def _measured(self, pool: Pool) -> Need:
         image = self._images[pool.name]
-        shared = max((t.memory for t in self._templates if self._image_of(t.spec.pools) == image), default=0)
+        current = [t for t in self._templates if not (t.superseded or t.retired)]  # one from before a reload may differ
+        shared = max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0)
         known = self._sizes.of(pool.settings)
-        return Need(pool.largest_worker, shared or (known.template if known else 0), pool.largest_on_device or 0)
+        on_device = pool.size_on_device.value if pool.size_on_device is not None else 0
+        return Need(pool.size_of_worker.value, shared or (known.template if known else 0), on_device)
 
     def _need(self, pool: Pool) -> Need | None:
         """Measured in this run, else before; None if neither and the budget is stated."""
@@ -115,7 +121,7 @@ class MemoryArbiter:
         known = self._sizes.of(pool.settings)
         if known is not None:
             return known
-        return None if self._machine.memory or self._devices_of(pool) else Need(pool.largest_worker)
+        return None if self._machine.memory or self._devices_of(pool) else Need(pool.size_of_worker.value)
 
     def _look_again(self) -> None:
         """Whether there may be too little for all pools at their largest."""
@@ -136,7 +142,7 @@ class MemoryArbiter:
         most[MACHINE] += sum(images.values())
         self._scarce = unknown or any(most[name] > budget for name, budget in self._budgets.items())
         for pool in self._pools.values():
-            pool.metered = self._scarce or not pool.largest_worker
+            pool.metered = self._scarce or not pool.size_of_worker.value
 
     def _feel_pressure(self, now: float) -> None:
         file = self._pressure_file

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.memory import Grant
+from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept, within
@@ -50,8 +51,8 @@ class Pool:
     reason: str = "starting"
     roof: int | None = None
     rate: DrainRate = field(default_factory=DrainRate)
-    largest_worker: int = 0  # bytes; the largest ever measured
-    largest_on_device: int | None = None  # None: not measured
+    size_of_worker: RecentPeak = field(default_factory=RecentPeak)  # bytes; 0: not measured
+    size_on_device: RecentPeak | None = None  # None: not measured
     metered: bool = False  # the memory of every worker is measured
     due: int = 0  # and not taken by a worker, as far as is known
     busy: int = 0
@@ -69,7 +70,7 @@ class Pool:
     def reconfigure(self, settings: PoolSettings) -> None:
         """Apply a reload: workers with new code or another model may differ in size, and old failures do not count."""
         self.settings = settings
-        self.largest_worker, self.largest_on_device = 0, None
+        self.size_of_worker, self.size_on_device = RecentPeak(), None
         self.failures.reloaded()
         self.untried, self.reloaded_at = True, time.monotonic()
 
@@ -197,7 +198,7 @@ class Pool:
                 shrunk_at=self._shrunk_at,
                 oldest_age=self.waiting.oldest_age,
                 drain_rate=self.rate.jobs,
-                worker_memory=self.largest_worker,
+                worker_memory=self.size_of_worker.value,
                 fixed=self.fixed,
             ),
             policy,
@@ -235,9 +236,11 @@ class Pool:
         """Measure the memory of a worker and the processes it has started."""
         unique = kernel.memory_of_family(worker.pid) or kernel.resident_of_family(worker.pid)  # some may not be read
         worker.memory.unique = unique or worker.memory.unique
-        # Before the end of its set-up it is smaller, and one from before a reload may differ.
-        if worker.is_ready and not (worker.template.retired or worker.template.superseded):
-            self.largest_worker = max(self.largest_worker, worker.memory.unique)
+        if is_typical(worker):
+            now = time.monotonic()
+            # Those without jobs are not measured again, but count.
+            measured = filter(is_typical, self.workers.living()) if self.size_of_worker.over(now) else [worker]
+            self.size_of_worker = self.size_of_worker.seen((one.memory.unique for one in measured), now)
 
     def problem(self, now: float) -> str:
         """The current problem; "" if there is none."""
@@ -249,6 +252,11 @@ class Pool:
 
     def close(self) -> None:
         os.close(self.wake)
+
+
+def is_typical(worker: WorkerProcess) -> bool:
+    """Before the end of its set-up it is smaller, and one from before a reload may differ."""
+    return worker.is_ready and not (worker.template.retired or worker.template.superseded)
 
 
 def proves_itself(pool: Pool) -> bool:
@@ -272,5 +280,5 @@ def spares_wanted(pool: Pool) -> int:
     settings = pool.settings
     if not settings.spares or (pool.fixed is not None and pool.fixed > settings.max_workers):
         return 0
-    measured = settings.memory_budget is None or pool.largest_worker > 0
+    measured = settings.memory_budget is None or pool.size_of_worker.value > 0
     return spares_kept(settings.spares, pool.target, pool.roof, measured=measured)

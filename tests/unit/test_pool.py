@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
+from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.pool import Pool, excess
 from supervisor.supervision.worker_process import Stage, WorkerProcess
@@ -291,7 +292,7 @@ def test_a_budget_counts_spares(crew: Crew) -> None:
     with_spares(crew, "0", target=1)
     crew.pool.settings = crew.pool.settings._replace(memory_budget=250 << 20)
     assert crew.pool.desired == 1  # none before the first one has been measured
-    crew.pool.largest_worker, crew.pool.roof = 100 << 20, 2
+    crew.pool.size_of_worker, crew.pool.roof = RecentPeak(100 << 20), 2
     assert crew.pool.desired == 2
     crew.pool.target = 2
     assert crew.pool.desired == 2
