@@ -163,6 +163,7 @@ class MemoryArbiter:
             self._give_way()
             return
         self._dividing = True
+        self._measure_templates()
         demands = [self._demand(pool, now) for pool in self._pools.values()]
         templates = self._loaded_templates()
         patience = Patience(self._machine.min_residency, self._machine.max_wait)

@@ -40,7 +40,8 @@ class Staffing:
     def staff(self, pool: Pool, settings: Settings) -> None:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
-        if pool.untried and pool.asleep and not proves_itself(pool):
+        in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
+        if pool.untried and pool.asleep and in_turn and not proves_itself(pool):
             self._try_out(pool, settings, now)
         before = self.templates.before(pool.name)
         missing = pool.missing(now, unproven=before is not None)

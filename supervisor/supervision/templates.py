@@ -83,6 +83,11 @@ class Templates:
         """Whether the new code of a sleeping pool is still being loaded."""
         return any(template.is_tried_out(pool) for template in self._templates)
 
+    @property
+    def loading(self) -> bool:
+        """Whether one has not loaded its code yet, so that nobody knows what it will use."""
+        return any(not (one.ready or one.retired or one.why_broken or one.gone) for one in self._templates)
+
     def supersede(self) -> None:
         """Supersede all templates after a reload. Those that never had a ready worker are retired."""
         for template in self._templates:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,7 +26,11 @@ class Model:
     def setup(self, ctx):
         with open("loads", "a") as file:
             file.write(f"{ctx.options.get('name')} {VERSION}\\n")
+        began = time.monotonic()
         self.model = b"m" * (ctx.options["mib"] << 20)
+        time.sleep(ctx.options.get("seconds", 0))
+        with open("set-ups", "a") as file:
+            file.write(f"{began} {time.monotonic()}\\n")
     def handle(self, payload, ctx):
         if ctx.job_id:
             record("start", ctx)
@@ -145,10 +150,31 @@ def test_with_memory_for_one_worker_the_old_code_serves_on_after_a_failed_canary
     assert site.done(site.queue.enqueue("tag", {})).result["version"] == 3
 
 
-def test_a_model_that_a_reload_loads_into_a_template_is_counted(make_site: MakeSite) -> None:
-    sleepy = 'min_workers = 0\nmax_workers = 1\npreload_setup = true\nscale_down_delay = "100ms"'
-    config = "".join(pool(name, sleepy) for name in ("caption", "embed", "tag")) + machine(170)
+SLEEPY = 'min_workers = 0\nmax_workers = 1\npreload_setup = true\nscale_down_delay = "100ms"'
+
+
+def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_after_another(
+    make_site: MakeSite,
+) -> None:
+    """Else there would be all of them at once for a moment, however many fit."""
+    names = ("caption", "embed", "tag", "tiny")
+    config = "".join(pool(name, SLEEPY).replace(" }", ", seconds = 0.4 }") for name in names) + machine(170)
     site = make_site(config, MODELS)
+    site.start()
+    for name in names:
+        site.done(site.queue.enqueue(name, {}))
+    wait_for(lambda: not any(workers(site, name) for name in names), "all to sleep")
+    (site.folder / "set-ups").unlink()
+
+    assert site.command("reload", "--wait", "--timeout", "30s").returncode == 0
+
+    times = sorted(tuple(map(float, line.split())) for line in (site.folder / "set-ups").read_text().splitlines())
+    assert len(times) == len(names)
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
+
+
+def test_a_model_that_a_reload_loads_into_a_template_is_counted(make_site: MakeSite) -> None:
+    site = make_site("".join(pool(name, SLEEPY) for name in ("caption", "embed", "tag")) + machine(170), MODELS)
     supervisor = site.start()
     for name in ("caption", "embed", "tag"):
         site.done(site.queue.enqueue(name, {}))
