@@ -132,7 +132,7 @@ def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite
 
 
 class TestWithinWhatTheKernelAllows:
-    """Three models of 100 MiB, in a control group with room for two of them and for the supervisor."""
+    """Three models of 100 MiB, in a control group with room for two of them and the supervisor, not for three."""
 
     @pytest.fixture
     def room(self) -> Iterator[Cgroup]:
