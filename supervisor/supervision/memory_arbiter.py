@@ -85,6 +85,8 @@ class MemoryArbiter:
             self._note(pool)
         self._meter.repeat(running, now, busy=any(p.busy and self._devices_of(p) for p in self._pools.values()))
         self._measure_templates()
+        for pool in self._pools.values():
+            self._note(pool)  # a model may be loaded with the first job
         self._sizes.save()
         self._look_again()
         self._feel_pressure(now)
@@ -112,7 +114,10 @@ class MemoryArbiter:
         shared = max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0)
         known = self._sizes.of(pool.settings)
         on_device = pool.size_on_device.value if pool.size_on_device is not None else 0
-        return Need(pool.size_of_worker.value, shared or (known.template if known else 0), on_device)
+        worker = pool.size_of_worker.value
+        if known is not None and not pool.size_has_settled:
+            worker = max(worker, known.worker)
+        return Need(worker, shared or (known.template if known else 0), on_device)
 
     def _need(self, pool: Pool) -> Need | None:
         """Measured in this run, else before; None if neither and the budget is stated."""
@@ -258,9 +263,14 @@ class MemoryArbiter:
 
 
 def _crew(device: str, living: list[WorkerProcess], need: Need) -> Crew:
-    """The workers on one device. What has not been measured yet counts as it is expected."""
+    """The workers on one device. What is still being loaded counts as it is expected."""
     there = [worker for worker in living if (worker.device or "") == device]
     leaving = sum(worker.leaving for worker in there)
-    used = sum(worker.memory.unique or need.worker for worker in there)
-    on_device = sum(worker.memory.on_device or need.device for worker in there) if device else 0
+    used = sum(_at_least(worker, worker.memory.unique, need.worker) for worker in there)
+    on_device = sum(_at_least(worker, worker.memory.on_device, need.device) for worker in there) if device else 0
     return Crew(len(there) - leaving, leaving, used, on_device)
+
+
+def _at_least(worker: WorkerProcess, measured: int, expected: int) -> int:
+    """Bytes. In its set-up, and if it loads its model with the first job, it may still grow to what is expected."""
+    return measured if measured and worker.memory.has_settled else max(measured, expected)

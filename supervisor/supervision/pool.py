@@ -52,6 +52,7 @@ class Pool:
     roof: int | None = None
     rate: DrainRate = field(default_factory=DrainRate)
     size_of_worker: RecentPeak = field(default_factory=RecentPeak)  # bytes; 0: not measured
+    size_has_settled: bool = False  # one was measured behind a job: before its first one, a worker may still grow
     size_on_device: RecentPeak | None = None  # None: not measured
     metered: bool = False  # the memory of every worker is measured
     due: int = 0  # and not taken by a worker, as far as is known
@@ -70,7 +71,7 @@ class Pool:
     def reconfigure(self, settings: PoolSettings) -> None:
         """Apply a reload: workers with new code or another model may differ in size, and old failures do not count."""
         self.settings = settings
-        self.size_of_worker, self.size_on_device = RecentPeak(), None
+        self.size_of_worker, self.size_has_settled, self.size_on_device = RecentPeak(), False, None
         self.failures.reloaded()
         self.untried, self.reloaded_at = True, time.monotonic()
 
@@ -238,6 +239,7 @@ class Pool:
         worker.memory.unique = unique or worker.memory.unique
         if is_typical(worker):
             now = time.monotonic()
+            self.size_has_settled = self.size_has_settled or worker.memory.has_settled
             # Those without jobs are not measured again, but count.
             measured = filter(is_typical, self.workers.living()) if self.size_of_worker.over(now) else [worker]
             self.size_of_worker = self.size_of_worker.seen((one.memory.unique for one in measured), now)

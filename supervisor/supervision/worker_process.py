@@ -39,8 +39,13 @@ class Memory:
     unique: int = 0
     on_device: int = 0
     resident: int = 0
-    done: int = -1
+    done: int = -1  # jobs, when it was measured
     measured_at: float = 0.0
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether it was measured behind a job: before its first one, the worker may still grow to its usual size."""
+        return self.done > 0
 
 
 @dataclass(eq=False, slots=True)

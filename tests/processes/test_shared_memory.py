@@ -31,12 +31,19 @@ class Model:
     def setup(self, ctx):
         with open("loads", "a") as file:
             file.write(f"{ctx.options['name']} {time.monotonic()}\\n")
-        self.model = b"m" * (ctx.options["mib"] << 20)
+        self.mib, self.model = ctx.options["mib"], None
+        time.sleep(ctx.options["slow"])
+        if not ctx.options["lazy"]:
+            self.load()
         if ctx.device is not None:
             with open(f"on-device/{os.getpid()}", "w") as file:
                 file.write(f"{os.getpid()}, {ctx.options['on_device']}, {ctx.device}\\n")
+    def load(self):
+        self.model = b"m" * (self.mib << 20)
     def handle(self, payload, ctx):
         record("start", ctx)
+        if self.model is None:
+            self.load()
         if payload.get("mib"):
             self.more = b"m" * (payload["mib"] << 20)
         time.sleep(payload.get("seconds", 0.02))
@@ -51,11 +58,11 @@ exit 0
 """
 
 
-def pools(mib: int = 60, low: int = 1, high: int = 1, **more: str) -> str:
+def pools(mib: int = 60, low: int = 1, high: int = 1, slow: float = 0.0, lazy: bool = False, **more: str) -> str:
     return "".join(
         f'[pools.{name}]\nhandler = "jobs:Model"\nmin_workers = {low}\nmax_workers = {high}\n'
-        f'options = {{ mib = {mib}, name = "{name}", on_device = 6000 }}\n'
-        + "".join(f"{key} = {value}\n" for key, value in more.items())
+        f'options = {{ mib = {mib}, name = "{name}", on_device = 6000, '
+        f"slow = {slow}, lazy = {str(lazy).lower()} }}\n" + "".join(f"{key} = {value}\n" for key, value in more.items())
         for name in POOLS
     )
 
@@ -79,6 +86,14 @@ def never_twice_within(site: Site, residency: float) -> bool:
 
 def sizes(site: Site) -> Path:
     return site.folder / "app.db-supervisor" / "sizes.json"
+
+
+def known(site: Site) -> dict[str, int]:
+    """The bytes that a worker of each pool needs, as they are remembered."""
+    if not sizes(site).exists():
+        return {}
+    pools = json.loads(sizes(site).read_text())["pools"]
+    return {name: found["worker"] for name, found in pools.items()}
 
 
 def settled(site: Site, jobs: list[int], patience: float = 60.0) -> None:
@@ -204,14 +219,37 @@ def test_sizes_are_remembered_so_that_the_next_start_measures_none(make_site: Ma
     supervisor = site.start()
     jobs, _ = in_bursts(site, rounds=1, each=2)
     settled(site, jobs)
-    wait_for(lambda: len(json.loads(sizes(site).read_text())["pools"]) == 3, "the sizes")
+    wait_for(lambda: len(known(site)) == 3, "the sizes")
     assert site.stop(supervisor) == 0
-    known = json.loads(sizes(site).read_text())["pools"]
-    assert all(60 * MIB <= one["worker"] < 80 * MIB for one in known.values())
+    assert all(60 * MIB <= size < 80 * MIB for size in known(site).values())
 
     site.start()
     settled(site, [job for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 4)])
     assert not any("measur" in e.get("why", "") for e in site.events() if e.get("event") == "pool_scaled")
+
+
+@pytest.mark.parametrize("how", [{"slow": 1.5}, {"lazy": True}], ids=["slowly", "with the first job"])
+def test_a_model_that_is_still_to_be_loaded_has_its_place_already(make_site: MakeSite, how: dict[str, Any]) -> None:
+    """Its worker was measured before, or in the middle of its set-up."""
+    site = make_site(pools(low=0, **how) + machine("100MiB", min_residency=4.0), MODELS)
+    supervisor = site.start()
+    for name in ("embed", "tag"):
+        settled(site, site.queue.enqueue_many(name, [{"seconds": 0.5}] * 4))
+        wait_for(lambda name=name: known(site).get(name, 0) > 60 * MIB, "its size")
+    assert site.stop(supervisor) == 0
+    supervisor = site.start()
+
+    peak = Peak(site)
+    jobs = [site.queue.enqueue("embed", {"seconds": 1.0})]
+    wait_for(lambda: site.workers(), "its worker")
+    time.sleep(0.7)  # it is measured meanwhile
+    jobs.append(site.queue.enqueue("tag"))
+
+    wait_for(lambda: peak.look() and site.job(jobs[-1]).status == "done", "the other one to have its turn", 60)
+    settled(site, jobs)
+    assert peak.most == 1
+    assert not [e for e in site.events() if "no memory is left" in e.get("why", "")]
+    assert site.stop(supervisor) == 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pools": {"tag": {"worker": -1}}}', '{"pools": 3}', "\\0" * 99])
