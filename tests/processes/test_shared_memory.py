@@ -21,6 +21,7 @@ from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
 MIB = 1 << 20
+LOADED = 64 * MIB  # a worker without its model has half of that
 POOLS = ("caption", "embed", "tag")
 # On a device, the worker writes what it uses there to a file, which the stand-in for nvidia-smi reads.
 MODELS = """
@@ -103,7 +104,9 @@ def settled(site: Site, jobs: list[int], patience: float = 60.0) -> None:
 
 
 class Peak:
-    """The most pools that had workers at the same time, and the most workers on one device, whenever it was looked."""
+    """The most pools that had a model in memory at the same time, and the most on one device, whenever it was looked. A
+    worker that leaves gives its model back before its process ends.
+    """
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -112,8 +115,8 @@ class Peak:
 
     def look(self) -> bool:
         slots = self.site.workers()  # that of a dead worker is freed a moment later
-        living = {slot.name.rpartition("-")[0] for slot in slots if kernel.resident_of_family(slot.pid)}
-        self.most = max(self.most, len(living))
+        loaded = [slot for slot in slots if kernel.resident_of_family(slot.pid) > LOADED]
+        self.most = max(self.most, len({slot.name.rpartition("-")[0] for slot in loaded}))
         models = [path for path in self.site.folder.glob("on-device/*") if kernel.resident_of_family(int(path.name))]
         for device, count in Counter(path.read_text().split()[-1] for path in models).items():
             self.on_device[device] = max(self.on_device.get(device, 0), count)
