@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
 import socket
 import struct
+import sys
+import termios
 from collections import Counter
+from contextlib import suppress
+from itertools import islice
 from typing import Any, cast
 
 import h11
@@ -16,7 +21,7 @@ from supervisor.telemetry import events
 
 MOST = 600  # connections at once
 MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
-YOUNG = 2.0  # seconds in which a new one is not closed for that: of hundreds at once, each needs its turn to be read
+YOUNG = 2.0  # seconds in which a new one is not closed for that
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body; of a file, each of its pieces
@@ -48,8 +53,10 @@ class Connection(H11Protocol):
         if len(self.connections) > MOST_STRANGERS:
             # A new connection usually sends its request at once: older ones that have not are closed to make room.
             mine = [other for other in self._strangers() if other.whose == self.whose]
-            if len(mine) >= MOST_STRANGERS and mine[0]._made < self._made - YOUNG:
-                mine[0].give_way()
+            if len(mine) >= MOST_STRANGERS:
+                old = (other for other in mine if other._made < self._made - YOUNG and not other._has_sent_more())
+                for oldest in islice(old, 1):
+                    oldest.give_way()
         if len(self.connections) > MOST and not self._made_room():
             transport.write(FULL)
             transport.close()
@@ -60,6 +67,13 @@ class Connection(H11Protocol):
         scope: Any = self.scope  # None before the first request, whatever its type says
         self._was_known = self._was_known or (scope is not None and bool(scope.get("state", {}).get("role")))
         return self._was_known
+
+    def _has_sent_more(self) -> bool:
+        """Whether it waits for us: something that it has sent was not read yet."""
+        with suppress(OSError):
+            raw = self.transport.get_extra_info("socket")
+            return bool(int.from_bytes(fcntl.ioctl(raw, termios.FIONREAD, bytes(4)), sys.byteorder))
+        return False
 
     def give_way(self) -> None:
         """Close it immediately and discard the data that the kernel still holds for it."""

@@ -43,7 +43,9 @@ class Served:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """/large answers 16 MiB, /stream never ends, /slow takes longer than any limit; others echo the body."""
+    """/large answers 16 MiB, /stream never ends, /slow takes longer than any limit, /busy holds up the whole server;
+    others echo the body.
+    """
     body = b""
     scope["state"]["role"] = "reader"  # as the gate says of those whom it lets in
     if scope["path"] in ("/early", "/stream"):
@@ -58,6 +60,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
             if scope["path"] == "/file":  # stored piece by piece, as `uploads.py` notes it
                 scope["state"]["pieces"] = len(body)
             more = message["more_body"]
+    if scope["path"] == "/busy":
+        time.sleep(0.5)  # the whole server
     if scope["path"] == "/slow":
         await asyncio.sleep(2.5)
     if scope["path"] == "/large":
@@ -127,6 +131,29 @@ def test_a_head_that_does_not_end_is_not_waited_for(served: Served, said: bytes)
     with served.connect() as client:
         client.sendall(said)
         assert LIMITS["head"] < ended_after(client, began) < LIMITS["head"] + PATIENCE
+
+
+def test_no_client_is_cut_off_while_its_request_waits_to_be_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(connection, "YOUNG", 0.0)
+    with ExitStack() as stack:
+        stack.enter_context(served.connect()).sendall(GET.replace(b"/ ", b"/busy "))
+        time.sleep(0.1)
+        clients = [stack.enter_context(served.connect()) for _ in range(12)]
+        for client in clients:
+            client.sendall(GET)
+        assert [client.recv(65536)[:12] for client in clients] == [b"HTTP/1.1 200"] * 12
+
+
+def test_of_those_that_send_nothing_the_oldest_give_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(connection, "YOUNG", 0.0)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(served.connect()) for _ in range(6)]
+        assert ended_after(silent[0], time.monotonic()) < LIMITS["head"] / 2
+        assert answer(stack.enter_context(served.connect()), GET).startswith(b"HTTP/1.1 200")
 
 
 def test_a_second_head_is_waited_for_as_long_as_a_first(served: Served) -> None:
