@@ -15,9 +15,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from handlers import picture
+from handlers import extras, picture, tag
 from handlers.extras import require
-from handlers.options import CaptionOptions, TagOptions, checked_by, read
+from handlers.options import CaptionOptions, OptionsError, TagOptions, checked_by, folder, read
 from handlers.tag import Tagger
 
 if TYPE_CHECKING:
@@ -32,7 +32,21 @@ class Method(Protocol):
     def describe(self, image: Image) -> dict[str, Any]: ...
 
 
-@checked_by(CaptionOptions)
+def needs(options: CaptionOptions) -> None:
+    """Raises MissingExtraError without the libraries, and ValueError without a model, or if its folder has none."""
+    if options.method == "template":
+        tag.needs(options)
+        return
+    if not options.model:
+        raise ValueError(
+            'the caption handler has no model: set options = { model = "…" } to a directory or a name on '
+            'the hub, or options = { method = "template" } for a sentence made of tags'
+        )
+    _source(options.model)
+    extras.check("PIL", "safetensors", "torch", "transformers", extra="caption")
+
+
+@checked_by(CaptionOptions, needs)
 class Captioner:
     """`{"path": "cat.jpg"}` → `{"caption": "a cat on a sofa", "method": "model", "model": …}`.
 
@@ -47,17 +61,10 @@ class Captioner:
         self.prepare(read(CaptionOptions, ctx.options))
 
     def prepare(self, options: CaptionOptions) -> None:
-        """Load what the method needs. Raises ValueError with neither a model nor method = "template"."""
+        """Load what the method needs. Raises what `needs` raises."""
+        needs(options)
         self._options = options
-        if self._options.method == "template":
-            self._method = TagTemplate(self._options)
-        elif self._options.model:
-            self._method = CaptionModel(self._options.model, self._options)
-        else:
-            raise ValueError(
-                'the caption handler has no model: set options = { model = "…" } to a directory or a name on '
-                'the hub, or options = { method = "template" } for a sentence made of tags'
-            )
+        self._method = TagTemplate(options) if options.method == "template" else CaptionModel(options)
 
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         image = picture.load(payload, self._options)
@@ -88,7 +95,8 @@ class CaptionModel:
     never causes network access, or a name on the hub.
     """
 
-    def __init__(self, model: str, options: CaptionOptions) -> None:
+    def __init__(self, options: CaptionOptions) -> None:
+        model = options.model or ""
         self._torch = require("torch", extra="caption")
         transformers = _transformers()
         self._torch.set_num_threads(1)  # pools scale by processes
@@ -128,11 +136,12 @@ def _transformers() -> Any:
 def _source(model: str) -> tuple[str, bool]:
     """The source for transformers, and whether it is a local directory."""
     path = Path(model).expanduser()
-    if path.is_dir():
-        return str(path.resolve()), True
-    if model.startswith(("/", "./", "../", "~")):
-        raise ValueError(f"the caption model's directory does not exist: {path.absolute()}")
-    return model, False
+    if not model.startswith(("/", "./", "../", "~")) and not path.is_dir():
+        return model, False
+    found = folder("model", path).resolve()
+    if not (found / "config.json").is_file():
+        raise OptionsError([(("model",), f"{found} has no config.json: it is no model of transformers")])
+    return str(found), True
 
 
 def sentence(labels: list[str]) -> str:

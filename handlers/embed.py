@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from handlers import inference
+from handlers import extras, inference
 from handlers.extras import bundled, require
 from handlers.options import EmbedOptions, checked_by, read
 from supervisor import Fail
@@ -33,7 +33,11 @@ _TOKENIZER = (
 )
 
 
-@checked_by(EmbedOptions)
+def _needs(options: EmbedOptions) -> None:
+    extras.check("numpy", "onnxruntime", "tokenizers", _TOKENIZER[0], _WEIGHTS[0], extra="embed")
+
+
+@checked_by(EmbedOptions, _needs)
 class Embedder:
     """`{"text": "a cat"}` → `{"embedding": [0.0312, …], "dimensions": 384, "truncated": false, "model": …}`.
 

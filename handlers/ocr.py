@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from handlers import inference, picture
+from handlers import extras, inference, picture
 from handlers.extras import bundled, require
 from handlers.options import OcrOptions, checked_by, read
 
@@ -27,7 +27,11 @@ _MODELS = {
 }
 
 
-@checked_by(OcrOptions)
+def _needs(options: OcrOptions) -> None:
+    extras.check("PIL", "cv2", "numpy", "onnxruntime", "rapidocr", extra="ocr")
+
+
+@checked_by(OcrOptions, _needs)
 class Reader:
     """`{"path": "scan.png"}` → `{"text": "Invoice 4711", "lines": [{"text", "score", "box"}], "model": …}`.
 

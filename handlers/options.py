@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -235,15 +236,32 @@ class OptionsError(ValueError):
         self.faults = faults
 
 
-def checked_by(model: type[BaseModel]) -> Callable[[Handler], Handler]:
-    """Give a handler a `check_options`: `supervisor check` calls it, and a worker before its set-up."""
+def checked_by(
+    model: type[Options], needs: Callable[[Options], None] = lambda options: None
+) -> Callable[[Handler], Handler]:
+    """Give a handler a `check_options`: `supervisor check` calls it, and a worker before its set-up.
+
+    `needs` raises an ImportError or a ValueError if a library or a file is missing that a set-up with these options
+    needs. It imports and loads nothing, so that a check is quick.
+    """
 
     def mark(handler: Handler) -> Handler:
         marked: Any = handler
-        marked.check_options = staticmethod(lambda table: read(model, table))
+        marked.check_options = staticmethod(lambda table: needs(read(model, table)))
         return handler
 
     return mark
+
+
+def folder(key: str, path: Path) -> Path:
+    """The folder that an option names. Raises OptionsError if there is none."""
+    try:
+        if path.is_dir():
+            return path
+        problem = "there is no folder"
+    except OSError as error:
+        problem = f"{error.strerror}:"
+    raise OptionsError([((key,), f"{problem} {path.absolute()}")])
 
 
 def read(model: type[Options], table: Mapping[str, Any]) -> Options:

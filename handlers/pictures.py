@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from handlers import caption, nsfw, tag
 from handlers.caption import Captioner
 from handlers.nsfw import NsfwClassifier
-from handlers.options import PicturesOptions, checked_by, read
+from handlers.options import OptionsError, PicturesOptions, checked_by, read
 from handlers.tag import Tagger
 from supervisor import Fail
 
@@ -23,7 +24,19 @@ if TYPE_CHECKING:
     from supervisor import Context
 
 
-@checked_by(PicturesOptions)
+def needs(options: PicturesOptions) -> None:
+    """What the three need."""
+    tag.needs(options.tag)
+    nsfw.needs(options.nsfw)
+    try:
+        caption.needs(options.caption)
+    except OptionsError as error:
+        raise OptionsError([(("caption", *key), text) for key, text in error.faults]) from None
+    except ValueError as error:
+        raise OptionsError([(("caption",), str(error))]) from None
+
+
+@checked_by(PicturesOptions, needs)
 class Pictures:
     """What `Tagger`, `Captioner` and `NsfwClassifier` do, for jobs of the types `tag`, `caption` and `nsfw`."""
 
@@ -38,11 +51,9 @@ class Pictures:
     def setup(self, ctx: Context) -> None:
         """Load all three. Raises ValueError if one of the tables in `options` cannot be used."""
         options = read(PicturesOptions, ctx.options)
+        needs(options)
         self._tagger.prepare(options.tag)
-        try:
-            self._captioner.prepare(options.caption)
-        except ValueError as error:
-            raise ValueError(f"in the table caption: {error}") from error
+        self._captioner.prepare(options.caption)
         self._classifier.prepare(options.nsfw)
 
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:

