@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, patience_of
 from supervisor.cli.output import note, result
+from supervisor.domain.duration import human
 from supervisor.domain.text import counted, is_number
 
 if TYPE_CHECKING:
@@ -143,10 +145,16 @@ def reload(
     patience = patience_of(wait, timeout)
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
+        began = time.monotonic()
         outcomes = commands.await_reload(operations, asked, patience if wait else _RELOAD_TOLD)
+        took = time.monotonic() - began
     names = _names(asked)
     told = {names[key]: outcome for key, outcome in outcomes.items()}
-    lines = [f"supervisor {names[record.id]} {_told(outcomes.get(record.id))} {record.config}" for record in asked]
+    lines = []
+    for record in asked:
+        outcome = outcomes.get(record.id)
+        lines.append(f"supervisor {names[record.id]} {_told(outcome)} {record.config}")
+        lines += _accepted(outcome, took)
     result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
@@ -161,6 +169,15 @@ def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
     known = list(records)
     several = len({record.host for record in known}) > 1
     return {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in known}
+
+
+def _accepted(outcome: dict[str, Any] | None, took: float) -> list[str]:
+    """Which pools have the new code."""
+    if outcome is None or outcome["state"] != "accepted":
+        return []
+    canaries = outcome["canaries"]
+    pools = [f"{name} (canary passed)" if name in canaries else name for name in outcome["pools"]]
+    return [f"after {human(took)}: new code in {', '.join(pools)}; workers of the old code leave one at a time"]
 
 
 def _told(outcome: dict[str, Any] | None) -> str:

@@ -47,7 +47,7 @@ def activity(worker: WorkerView) -> str:
     """What a worker does, beside its job."""
     if worker.progress is not None:
         return f"{percent(worker.progress)} {worker.text}".rstrip()
-    return worker.text or (f"to be replaced: {worker.leaving}" if worker.leaving else "")
+    return worker.text or worker.leaving_shown
 
 
 OF_SCHEDULES = ("schedule", "next", "last", "job>")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+OLD_VERSION = "old version"
+"""Begins why a worker with the code from before a reload is to be replaced."""
+
 
 class Counts(NamedTuple):
     """A pool's workers at one moment.

@@ -25,6 +25,7 @@ from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
+_UNREADABLE = "it has ended, or its scoreboard cannot be read"
 _LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
@@ -289,8 +290,8 @@ def await_reload(
     operations: Operations, asked: Iterable[SupervisorRecord], seconds: float | None = None
 ) -> dict[str, dict[str, Any]]:
     """The results of the last requested reload by the supervisor's id: `state` is accepted, refused,
-    failed or gone, `problems` says why. Waits for all results, or for some `seconds`; a set-up takes
-    startup_timeout at most.
+    failed or gone, `problems` says why, `canaries` are the pools whose canary has passed. Waits for all results, or for
+    some `seconds`; a set-up takes startup_timeout at most.
     """
     number = operations.controls.current().reloads
     outcomes: dict[str, dict[str, Any]] = {}
@@ -313,10 +314,12 @@ def await_reload(
 def _reload_outcome(one: Seen | None, number: int) -> dict[str, Any] | None:
     """None while the result is not known."""
     if one is None or one.status is None:
-        return {"state": "gone", "problems": ["it has ended, or its scoreboard cannot be read"], "pools": {}}
+        return {"state": "gone", "problems": [_UNREADABLE], "pools": {}, "canaries": []}
     news = one.status.get("reload") or {}
     told = (news.get("number") or 0) >= number and news["state"] != "running"
-    return {key: news[key] for key in ("state", "problems", "pools")} if told else None
+    if not told:
+        return None
+    return {key: news[key] for key in ("state", "problems", "pools")} | {"canaries": news.get("canaries", [])}
 
 
 def why_waiting(operations: Operations, job: Job, now: float) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from supervisor.domain.history import QUIET, Hour
+from supervisor.domain.staffing import OLD_VERSION
 from supervisor.domain.text import text_of
 from supervisor.store.base import ControlState, Planned, ServerState
 
@@ -54,6 +55,13 @@ class WorkerView:
     leaving: str | None
     device: str | None
     host: str = ""
+
+    @property
+    def leaving_shown(self) -> str:
+        """Why it is to be replaced, for people; "" if it is not."""
+        if not self.leaving or self.leaving.startswith(OLD_VERSION):
+            return self.leaving or ""
+        return f"to be replaced: {self.leaving}"
 
     @property
     def home(self) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from supervisor.domain.restart import Restarts
-from supervisor.domain.staffing import Missing
+from supervisor.domain.staffing import OLD_VERSION, Missing
 from supervisor.domain.suspicion import Suspicion
 from supervisor.domain.template_deaths import TemplateDeaths
 from supervisor.supervision import exit_reason
@@ -14,6 +14,7 @@ from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import RecycleReason
 
+RELOADED = "reload"
 OVER_MEMORY = "over max_memory"
 STALE = {
     RecycleReason.OLD: "near max_jobs_per_worker",
@@ -91,6 +92,13 @@ class Failures:
         """How many of the wanted workers may start now."""
         new = 0 if now < max(self.restarts.not_before, self.template_deaths.not_before) else wanted.new
         return Missing(new, 0 if now < self.old_restarts.not_before else wanted.old)
+
+    def old_version(self) -> str:
+        """Why a worker with the code from before a reload is still there, for people."""
+        if not self.restarts.failed_setups:
+            return f"{OLD_VERSION}, to be replaced"
+        failed = next((trial for trial in ("canary", "warmup") if f"{trial} failed: " in self.restarts.why), "set-up")
+        return f"{OLD_VERSION}; the new one failed its {failed}"
 
     @property
     def next_try(self) -> float | None:

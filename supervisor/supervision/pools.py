@@ -12,6 +12,7 @@ from supervisor.maintenance.maintainer import PoolInfo
 from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
+from supervisor.supervision.failures import RELOADED
 from supervisor.supervision.pool import Pool, Waiting, excess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
@@ -116,7 +117,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "max_workers": settings.max_workers,
         "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
         "devices": {w.name: w.device for w in living if w.device is not None},
-        "stale": {w.name: w.stale for w in living if w.stale},
+        "stale": {w.name: failures.old_version() if w.stale == RELOADED else w.stale for w in living if w.stale},
     }
 
 

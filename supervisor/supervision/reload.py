@@ -18,6 +18,7 @@ class ReloadOutcome:
 
     A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
     that needs no worker now is accepted when its code was loaded; with `preload = false`, without loading it.
+    `canaries` names the accepted ones whose canary has passed.
     """
 
     def __init__(self) -> None:
@@ -30,13 +31,13 @@ class ReloadOutcome:
         log = events(process="supervisor")
         log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
         told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
-        self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}}
+        self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}, "canaries": []}
         self._waiting = set()
 
     def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
         self._waiting = {name for name, pool in pools.items() if not pool.closing}
         states = dict.fromkeys(sorted(self._waiting), "waiting")
-        self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states}
+        self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
 
     def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
         """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is monotonic seconds;
@@ -49,10 +50,10 @@ class ReloadOutcome:
             elif pool.failures.restarts.failed_setups:
                 self._settle(name, "failed", f"{name}: {pool.problem(now)}")
             elif _is_proven(pool, trying):
-                self._settle(name, "accepted")
+                self._settle(name, "accepted", canary=pool.settings.canary is not None and pool.fixed != 0)
         return self._news or None
 
-    def _settle(self, name: str, state: str, problem: str = "") -> None:
+    def _settle(self, name: str, state: str, problem: str = "", *, canary: bool = False) -> None:
         self._waiting.discard(name)
         problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
         over = "failed" if problems else "accepted"
@@ -61,6 +62,7 @@ class ReloadOutcome:
             "state": "running" if self._waiting else over,
             "problems": problems[:_MOST_PROBLEMS],
             "pools": {**self._news["pools"], name: state},
+            "canaries": [*self._news["canaries"], *([name] if canary else ())],
         }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
+from supervisor.supervision.failures import RELOADED
 from supervisor.supervision.pool import Pool, proves_itself
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots
@@ -87,7 +88,7 @@ class Staffing:
         number, slot = self.slots.take(incarnation, name)
         settings, cautious = template.spec.pools[pool.name], pool.failures.suspicion.cautious
         worker = WorkerProcess(name, incarnation, number, slot, settings, template, now, device, cautious)
-        worker.stale = "reload" if template.superseded else ""
+        worker.stale = RELOADED if template.superseded else ""
         pool.workers[incarnation] = worker
         template.ask(pool.name, name, incarnation, number, device, now, cautious=cautious)
         return True
@@ -106,7 +107,7 @@ class Staffing:
                 self.templates.forget(pool.name)
         self.templates.supersede()
         for worker in self.pools.workers():
-            worker.stale = worker.stale or "reload"
+            worker.stale = worker.stale or RELOADED
 
     # What the templates say
 

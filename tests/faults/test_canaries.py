@@ -75,6 +75,8 @@ def test_a_version_that_fails_its_canary_never_takes_over(make_site: MakeSite) -
     told = reload(site)
     assert told.returncode == 1
     assert 'canary failed: result.label is "dog", not "cat"; the old code keeps running' in told.stderr
+    workers = json.loads(site.command("status", "--json").stdout)["workers"]
+    assert [worker["leaving"] for worker in workers] == ["old version; the new one failed its canary"] * 2
     for _ in range(4):
         for worker in site.workers("model-"):
             if worker.state in (2, 3):
@@ -83,7 +85,8 @@ def test_a_version_that_fails_its_canary_never_takes_over(make_site: MakeSite) -
         assert version(site) == 1
     assert "new code cannot be loaded: canary failed" in problem(site)
     code(site, "cat", 3)
-    assert reload(site).returncode == 0
+    told = reload(site)
+    assert (told.returncode, "new code in model (canary passed); " in told.stdout) == (0, True), told
     wait_for(lambda: version(site) == 3, "the good one")
     assert not problem(site)
     assert {site.job(job).result["version"] for job in site.queue.acknowledged} == {1, 3}

@@ -13,6 +13,7 @@ from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
+from supervisor.supervision.failures import Failures
 from supervisor.supervision.pool import Pool, excess
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
@@ -242,6 +243,22 @@ def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     new.end(1.0)
     new.swept = True
     assert serve(crew) == [old]
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        ("", "old version, to be replaced"),
+        ('canary failed: result is "dog", not "cat"', "old version; the new one failed its canary"),
+        ("warmup failed: KeyError: 'text'", "old version; the new one failed its warmup"),
+        ("set-up failed: OSError: no model", "old version; the new one failed its set-up"),
+    ],
+)
+def test_a_worker_of_the_old_version_is_called_that(why: str, shown: str) -> None:
+    failures = Failures()
+    if why:
+        failures.restarts = failures.restarts.broken(1.0, why)
+    assert failures.old_version() == shown
 
 
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
