@@ -14,6 +14,7 @@ import socketserver
 import ssl
 import subprocess
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_the_health_check_of_containers_tells_whether_a_supervisor_lives(make_si
 # Reverse proxies
 
 NAME, PASSWORD = "jobs.example.org", "correct horse"
+SLOW = 3.0  # seconds; in the samples, 60 s become one
 
 
 class Upstream(http.server.BaseHTTPRequestHandler):
@@ -147,14 +149,20 @@ class Upstream(http.server.BaseHTTPRequestHandler):
     go_on = threading.Event()
 
     def do_GET(self) -> None:
-        if self.path == "/api/admin/events":
+        if self.path.startswith("/run/"):
+            time.sleep(SLOW)
+        if self.path.endswith("/events"):
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(b"event: overview\ndata: {}\n\n")
             self.wfile.flush()
-            self.go_on.wait(30)
+            if self.path.startswith("/jobs/"):
+                time.sleep(SLOW)
+                self.wfile.write(b"event: end\ndata: {}\n\n")
+            else:
+                self.go_on.wait(30)
             self.close_connection = True
             return
         body = json.dumps({name.lower(): value for name, value in self.headers.items()}).encode()
@@ -224,7 +232,7 @@ def running(command: list[str | Path], port: int, folder: Path) -> Iterator[None
                 process.wait(20)
 
 
-def nginx(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
+def nginx(folder: Path, upstream: Path, patience: str = "60s") -> tuple[list[str | Path], int, bool]:
     """The sample with other ports, files and certificate, checked by `nginx -t`."""
     key, certificate, passwords = folder / "key.pem", folder / "cert.pem", folder / "passwords"
     ran("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
@@ -242,6 +250,7 @@ def nginx(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
         (f"/etc/letsencrypt/live/{NAME}/fullchain.pem", str(certificate)),
         (f"/etc/letsencrypt/live/{NAME}/privkey.pem", str(key)),
         ("/etc/nginx/job-supervisor.htpasswd;", f"{passwords};"),
+        ("proxy_read_timeout 60s;", f"proxy_read_timeout {patience};"),
     ]
     for ours, theirs in changes:
         assert ours in text, ours
@@ -260,7 +269,7 @@ def nginx(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
     return command, port, True
 
 
-def caddy(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
+def caddy(folder: Path, upstream: Path, patience: str = "60s") -> tuple[list[str | Path], int, bool]:
     """The sample with another port, without TLS, and a password."""
     hashed = ran("caddy", "hash-password", "--plaintext", PASSWORD).strip().splitlines()[-1]
     port = free_port()
@@ -268,6 +277,7 @@ def caddy(folder: Path, upstream: Path) -> tuple[list[str | Path], int, bool]:
     for ours, theirs in [
         (f"\n{NAME} {{", f"\n{{\n\tadmin off\n\tauto_https off\n}}\nhttp://{NAME}:{port} {{\n\tbind 127.0.0.1"),
         ("CHANGE-ME-caddy-hash-password", hashed), ("unix//run/job-supervisor/admin.sock", f"unix/{upstream}"),
+        ("response_header_timeout 60s", f"response_header_timeout {patience}"),
     ]:  # fmt: skip
         assert ours in text, ours
         text = text.replace(ours, theirs)
@@ -334,6 +344,19 @@ def test_a_proxy_by_the_sample_asks_for_a_password_and_passes_on_what_is_needed(
         assert not Upstream.go_on.is_set()
         Upstream.go_on.set()
         events.read()
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_a_proxy_by_the_sample_waits_for_requests_over_the_queue_and_takes_their_files(
+    proxy: Callable[..., tuple[list[str | Path], int, bool]], upstream: Path, tmp_path: Path
+) -> None:
+    command, port, tls = proxy(tmp_path, upstream, "1s")
+
+    with running(command, port, tmp_path), asking(port, tls) as ask:
+        picture = RIGHT | {"Content-Type": "image/jpeg"}
+        assert ask("/run/shop%2Fnsfw?wait=300", picture, b"x" * (3 << 20)).status == 200
+        assert ask("/run/nsfw", picture, b"x" * (65 << 20)).status == 413
+        assert b"event: end\n" in ask("/jobs/7/events", RIGHT).read()
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
