@@ -140,8 +140,15 @@ class JobEvent:
     token: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """A dictionary that `json.dumps` accepts."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """A dictionary that `json.dumps` accepts, with the names of the HTTP API (`GET /jobs/ID/events`)."""
+        about = {
+            "id": self.job_id,
+            "status": self.status,
+            "attempt": self.attempt,
+            "progress": self.progress,
+            "progress_text": self.text,
+        }
+        return about | {"result": self.result, "error": self.error} if self.status.finished else about
 
 
 class Progress(NamedTuple):

@@ -144,6 +144,17 @@ class FollowEvent:
     lost: int = 0
     elsewhere: bool = False
 
+    def as_json(self) -> dict[str, Any]:
+        """A dictionary that `json.dumps` accepts: what the HTTP API sends with an event of this name."""
+        match self.name:
+            case "attempt":
+                return {"attempt": self.attempt, "elsewhere": self.elsewhere}
+            case "chunk":
+                return {"attempt": self.attempt, "number": self.number, "chunk": self.chunk}
+            case "lost":
+                return {"attempt": self.attempt, "chunks": self.lost}
+        return self.job.as_json()
+
 
 def follow_event(event: StreamEvent, state: JobEvent) -> FollowEvent:
     """An event for a program, whose pieces are `raw_piece`s, with the latest state of the job."""
@@ -187,13 +198,7 @@ def _data(event: StreamEvent, show: bool) -> dict[str, Any]:
     state = event.job
     if state is None:
         return {"status": "deleted"}
-    about: dict[str, Any] = {
-        "id": state.job_id,
-        "status": state.status,
-        "attempt": state.attempt,
-        "progress": state.progress,
-        "progress_text": state.text,
-    }
+    about = state.as_json()
     if not state.status.finished:
         return about
-    return about | {"result": state.result if show else None, "redacted": not show, "error": state.error}
+    return about | {"result": state.result if show else None, "redacted": not show}

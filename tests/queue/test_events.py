@@ -69,7 +69,11 @@ def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqli
     last = reader.next()
     reader.join()
     assert last == JobEvent(job_id, Status.DONE, 1.0, None, {"n": 1}, None, token=last.token)
-    assert last.as_json()["status"] == "done"
+    about = {"id": job_id, "status": "done", "attempt": 0, "progress": 1.0, "progress_text": None}
+    assert last.as_json() == about | {"result": {"n": 1}, "error": None}
+    assert JobEvent(7, Status.RUNNING, 0.5, "half", attempt=2).as_json() == (
+        {"id": 7, "status": "running", "attempt": 2, "progress": 0.5, "progress_text": "half"}
+    )
     assert (reader.seen.empty(), reader.ended) == (True, None)
 
 

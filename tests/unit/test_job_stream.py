@@ -180,6 +180,11 @@ def test_a_program_gets_values_of_its_own() -> None:
         ("lost", 1, 0, None, 2),
         ("chunk", 1, 4, {"n": [1]}, 0),
     ]
+    told = [*Follower().news(now, there)]
+    assert [follow_event(event, now).as_json() for event in told if event.name != "chunk"] == [
+        json.loads(data_of(event, show=True)) for event in told if event.name != "chunk"
+    ]
+    assert follow_event(told[-1], now).as_json() == {"attempt": 1, "number": 4, "chunk": {"n": [1]}}
     found[2][3]["n"].append(2)
     assert read()[2][3] == {"n": [1]}
 
