@@ -16,6 +16,11 @@ from supervisor.domain.duration import human_size
 if TYPE_CHECKING:
     from supervisor.ops.views import MemoryView, Overview, SupervisorView
 
+_OF_POOLS = (
+    "size: workers, of those wanted; due: jobs that could start; oldest: its wait",
+    "rate: runs that end, a second; why: what the supervisor saw up to 1s before",
+)
+_OF_WORKERS = ("beat: since its last heartbeat; runs: since it was started",)
 _COUNTED = (
     "done, failed (with quarantined): jobs in the table",
     "done/h, errors/h, wait: runs of the last hour",
@@ -110,9 +115,19 @@ def _findings(overview: Overview) -> None:
         line(f"→ {finding.advice}")
 
 
-def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, wrap: bool = False) -> None:
-    if rows:
-        show(heading(title), table(columns, rows, wrap=wrap))
+def _section(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    wrap: bool = False,
+    legend: Sequence[str] = (),
+) -> None:
+    if not rows:
+        return
+    show(heading(title), table(columns, rows, wrap=wrap))
+    for explained in legend:
+        line(explained)
 
 
 def _pools(overview: Overview) -> None:
@@ -124,7 +139,7 @@ def _pools(overview: Overview) -> None:
         host = (pool.host,) if several else ()
         rows.append((pool.name, *host, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     host = ("host",) if several else ()
-    _section("Pools", ("pool", *host, "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True)
+    _section("Pools", ("pool", *host, "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True, legend=_OF_POOLS)
 
 
 def _workers(overview: Overview) -> None:
@@ -139,7 +154,8 @@ def _workers(overview: Overview) -> None:
         who = (worker.name, *((worker.host,) if several else ()), worker.pid)
         rows.append((*who, worker.state, *device, memory, span(worker.beat_age), worker.done, doing))
     device, host = ("device",) if devices else (), ("host",) if several else ()
-    _section("Workers", ("worker", *host, "pid>", "state", *device, "memory>", "beat>", "runs>", "doing"), rows)
+    columns = ("worker", *host, "pid>", "state", *device, "memory>", "beat>", "runs>", "doing")
+    _section("Workers", columns, rows, legend=_OF_WORKERS)
 
 
 def _types(overview: Overview) -> None:
@@ -162,9 +178,7 @@ def _types(overview: Overview) -> None:
             )
         )
     columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
-    _section("Types, slowest first", columns, rows)
-    for counted in _COUNTED if rows else ():
-        line(counted)
+    _section("Types, slowest first", columns, rows, legend=_COUNTED)
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

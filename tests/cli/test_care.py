@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -392,6 +393,14 @@ def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[
     assert "2 of 1 (1 leaving)" in rows[0]
     assert "1 of 2" in rows[1]
     assert "leaving" not in rows[1]
+
+
+def test_status_explains_its_columns_where_there_are_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    status_command._print(overview(pools=[pool("tag")], workers=[]))
+    shown = capsys.readouterr().out
+    for column in ("size", "due", "oldest", "rate", "why"):
+        assert re.search(rf"(^|; ){column}: ", shown, re.MULTILINE), column
+    assert "beat: " not in shown
 
 
 @pytest.mark.parametrize(
