@@ -206,7 +206,7 @@ def warn_if_nobody_runs(operations: Operations) -> None:
 
 def warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
-    from supervisor.domain.text import like
+    from supervisor.domain.text import untaken
     from supervisor.ops.posted import types_taken
 
     settings = target.settings_if_any()
@@ -218,4 +218,4 @@ def warn_of_type(target: Target, type_: str) -> None:
     with target.operations() as operations:
         known.update(types_taken(operations))
     if type_ not in known:
-        note(f"warning: no pool takes the type {type_}{like(type_, sorted(known))}")
+        note(f"warning: {untaken(type_, known)}")

@@ -35,6 +35,11 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
+def untaken(type_: str, known: Iterable[str]) -> str:
+    """That no pool takes a type, with the one of these that is probably meant."""
+    return f"no pool takes the type {type_}{like(type_, sorted(known))}"
+
+
 def like(name: str, known: Iterable[str]) -> str:
     """`; did you mean tag?`, for the end of a sentence, if one of these is nearly the same; otherwise empty."""
     import difflib  # imported here: only needed for misspelt names

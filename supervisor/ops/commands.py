@@ -16,7 +16,7 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.priority import high_enough
-from supervisor.domain.text import like, text_of
+from supervisor.domain.text import text_of, untaken
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
@@ -339,7 +339,7 @@ def why_waiting(operations: Operations, job: Job, now: float) -> str:
     taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
     if not taking:
         known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
-        return f"no pool takes the type {job.type}{like(job.type, sorted(known))}"
+        return untaken(job.type, known)
     able = [(name, pool) for name, pool in taking if _takes(pool, job)]
     if not able:
         return _why_none(job, [pool for _, pool in taking])

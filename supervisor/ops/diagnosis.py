@@ -26,7 +26,8 @@ _LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
 _MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
 _MOST_NAMED = 20  # types in one finding
 _QUEUE_FULL = 0.25  # part of the queue of notifications
-_LATELY = 3600.0  # seconds
+LATELY = 3600.0  # seconds
+_FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
 _LATE = 60.0  # seconds after which a schedule counts as late
 
 
@@ -127,7 +128,7 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
 def _of_gone(seen: Overview) -> Iterator[Finding]:
     """What an operator has just missed: an hour later, `status` lists it alone."""
     for one in seen.gone:
-        if not one.stopped and seen.time - one.at < _LATELY:
+        if not one.stopped and seen.time - one.at < LATELY:
             ago = human(max(0.0, seen.time - one.at))
             fact = f"supervisor {one.pid} on {one.host} ended unexpectedly, {ago} ago, and none runs there now"
             advice = "look at that host and start it again; its jobs have returned to the queue"
@@ -173,9 +174,28 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
         advice = "look at its log, and at its connection to the server"
         yield Finding("fault", "supervisors", fact, advice, "no_lease", blocks=True, supervisor=one.id)
     if one.drained:
-        fact = f"{who} claims no jobs: its host is drained"
-        advice = f"`supervisor undrain {one.host}` lets it claim jobs again"
-        yield Finding("note", "supervisors", fact, advice, "drained", blocks=True, supervisor=one.id)
+        yield host_drained(who, one.host, one.id)
+
+
+def host_drained(who: str, host: str, supervisor: str) -> Finding:
+    fact = f"{who} claims no jobs: its host is drained"
+    advice = f"`supervisor undrain {host}` lets it claim jobs again"
+    return Finding("note", "supervisors", fact, advice, "drained", blocks=True, supervisor=supervisor)
+
+
+def pool_broken(who: str, problem: str) -> Finding:
+    fact = f"{who} cannot start its workers: {problem}"
+    return Finding("fault", "pools", fact, _FIX_IT, "pool_broken", blocks=True)
+
+
+def type_paused(type_: str, hosts: Sequence[str] = ()) -> Finding:
+    """Everywhere, or on these hosts."""
+    if not hosts:
+        fact, only, name = f"the type {type_} is paused", "", "paused"
+    else:
+        fact, name = f"the type {type_} is paused on {', '.join(hosts)}", "paused_on_host"
+        only = f" --host '{hosts[0]}'" if len(hosts) == 1 else ""
+    return Finding("note", "jobs", fact, f"`supervisor resume {type_}{only}` resumes it", name, type=type_)
 
 
 def _of_pools(seen: Overview) -> Iterator[Finding]:
@@ -183,12 +203,10 @@ def _of_pools(seen: Overview) -> Iterator[Finding]:
         who = f"the pool {pool.name} of supervisor {pool.supervisor}" + (
             f" on {pool.host}" if seen.several_hosts else ""
         )
-        advice = "fix it, then run `supervisor reload`; it is also tried again automatically"
         if pool.problem and pool.broken:
-            fact = f"{who} cannot start its workers: {pool.problem}"
-            yield Finding("fault", "pools", fact, advice, "pool_broken", blocks=True)
+            yield pool_broken(who, pool.problem)
         elif pool.problem:
-            yield Finding("warning", "pools", f"{who} works, but: {pool.problem}", advice, "pool_problem")
+            yield Finding("warning", "pools", f"{who} works, but: {pool.problem}", _FIX_IT, "pool_problem")
         elif pool.why == "starting":
             fact = f"{who} has not been started yet: recovery is not complete"
             yield Finding("note", "pools", fact, "no action needed", "pool_starting", blocks=True)
@@ -222,13 +240,11 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
         yield Finding("warning", "jobs", fact, advice, "quarantined")
-    for type_ in seen.paused:
-        yield about(type_, "note", f"the type {type_} is paused", f"`supervisor resume {type_}` resumes it", "paused")
-    for type_, hosts in seen.paused_on_hosts.items():
-        where = ", ".join(hosts)
-        only = f" --host '{hosts[0]}'" if len(hosts) == 1 else ""
-        advice = f"`supervisor resume {type_}{only}` resumes it"
-        yield about(type_, "note", f"the type {type_} is paused on {where}", advice, "paused_on_host")
+    for found in (
+        *map(type_paused, seen.paused),
+        *(type_paused(type_, hosts) for type_, hosts in seen.paused_on_hosts.items()),
+    ):
+        yield about(found.type, found.level, found.fact, found.advice, found.name)
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:
