@@ -46,7 +46,7 @@ def become(
         return 1
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
-    requests = Requests(queue, settings.max_waiting)
+    requests = Requests(queue, executor, settings.types, settings.max_waiting)
     streams = JobStreams(queue, executor, show=settings.admin.show_payloads)
     uploads = _uploads(settings, engine)
     state = AppState(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
+from supervisor.admin.availability import Availability
+from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Received
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, result_of_job
@@ -23,12 +25,20 @@ class ClientGone(Exception):
 class Requests:
     """Those of one admin process. Threads and connections are made for the first one.
 
-    `max_waiting` says for which types requests are refused while how many jobs wait.
+    `types` are those of the configured pools; `max_waiting` says for which of them requests are refused while how many
+    jobs wait.
     """
 
-    def __init__(self, queue: AsyncQueue, max_waiting: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        queue: AsyncQueue,
+        executor: StoreExecutor,
+        types: Collection[str] = (),
+        max_waiting: Mapping[str, int] | None = None,
+    ) -> None:
+        self.availability = Availability(executor, types)
         self._queue = queue
-        self._max_waiting = max_waiting
+        self._max_waiting = max_waiting or {}
         self._results: set[asyncio.Task[Any]] = set()
         self._leaving = False
 

@@ -182,6 +182,11 @@ class Settings(NamedTuple):
     spool: SpoolSettings = SpoolSettings()
 
     @property
+    def types(self) -> set[str]:
+        """Those that its pools take."""
+        return {type_ for pool in self.pools.values() for type_ in pool.types}
+
+    @property
     def max_waiting(self) -> dict[str, int]:
         """By type; of several pools that take it, the largest counts."""
         limits: dict[str, int] = {}

@@ -117,7 +117,7 @@ def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_re
     make_site: MakeSite, figures: list[tuple[str, object]]
 ) -> None:
     site = make_site(FEW + ADMIN)
-    site.queue.pause("work", force=True)
+    site.command("scale", "work", "0")
     admin = admin_of(site, site.start())
 
     async def ask() -> list[httpx.Response]:
@@ -130,7 +130,7 @@ def test_of_500_clients_at_once_as_many_are_served_as_may_wait_and_the_others_re
             assert {answer.status_code for answer in refused} == {429}
             assert {answer.headers["Retry-After"] for answer in refused} == {str(RETRY_AFTER)}
             figures.append(("seconds of one more", round(await refused_in(client), 4)))
-            await asyncio.to_thread(site.queue.resume, "work")
+            await asyncio.to_thread(site.command, "scale", "work", "auto")
             return await asyncio.gather(*asking)
 
     answers = asyncio.run(ask())

@@ -92,7 +92,7 @@ class Door:
         desk = StoreExecutor(open_engine(url))
         queue = AsyncQueue(url)
         streams = JobStreams(queue, desk, show=False)
-        requests = Requests(queue, {})
+        requests = Requests(queue, desk)
         state = AppState(self.settings, self.keys, desk, Watch(desk), (), requests=requests, streams=streams)
         self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)
 

@@ -49,7 +49,7 @@ class Reader:
         self.desk = StoreExecutor(engine)
         queue = AsyncQueue(url)
         streams = JobStreams(queue, self.desk, show=settings.show_payloads)
-        requests = Requests(queue, {})
+        requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
         self.app = Application(AppState(settings, KEYS, self.desk, watch, ("tag",), requests=requests, streams=streams))
         gate = AccessMiddleware(self.app, KEYS, settings)

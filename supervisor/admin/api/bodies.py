@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from supervisor.admin.uploads import NoSpool, Received, Uploads, is_file, media_type
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import new_request, once_key, payload_of
+from supervisor.domain.intake import once_key, payload_of
 from supervisor.domain.job import NewJob
 from supervisor.domain.spool import payload_of_file
 
@@ -41,19 +41,12 @@ DOCUMENT: dict[str, Any] = {
 
 
 async def requested(
-    request: Request,
-    uploads: Uploads | None,
-    type: str,
-    *,
-    idempotency_key: str | None,
-    fields: str | None,
-    **options: Any,
+    request: Request, uploads: Uploads | None, job: NewJob, fields: str | None
 ) -> tuple[NewJob, Received | None]:
-    """The job that a request asks for, and the file that its payload names.
+    """The job that a request asks for, with its payload, and the file that this names.
 
     Raises InvalidJob, and for a file what `Uploads.receive` does. With an error, nothing is left of the file.
     """
-    job = new_request(type, idempotency_key=idempotency_key, **options)
     if not is_file(request.method, request.url.path, request.headers):
         if fields is not None:
             raise InvalidJob("fields", "it is for a body that is a file; put them into the payload")
@@ -62,7 +55,7 @@ async def requested(
         raise NoSpool
     # Before a byte is read: what is refused afterwards has been uploaded in vain.
     _payload(request, "", fields)
-    file = await uploads.receive(request, type, partial(_unique_key, job.unique_key))
+    file = await uploads.receive(request, job.type, partial(_unique_key, job.unique_key))
     return job._replace(payload=_payload(request, file.path, fields), unique_key=file.unique_key), file
 
 

@@ -32,6 +32,7 @@ from supervisor.domain.errors import (
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
+from supervisor.ops.serving import NotServed
 from supervisor.system.spool import FileTooLarge, SpoolFull
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
@@ -57,10 +58,12 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (JobFailed, 500),
     (QueueFull, 429),
     (Conflict, 409),
+    (NotServed, 503),
     (StoreError, 503),
     (TooManyListeners, 503),
     (QueueError, 409),
 )
+_PASSING = (StoreBusy, TooManyListeners, QueueFull, NotServed)  # another try may succeed
 
 
 class Problem(BaseModel):
@@ -90,7 +93,8 @@ _MEANINGS = {
     422: "The request is invalid.",
     429: "`max_waiting` jobs of the type are waiting already.",
     500: "The job has ended without a result: it has failed, was cancelled, or is quarantined.",
-    503: "The database cannot be used at the moment, or there are too many requests.",
+    503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
+    "jobs of the type.",
     507: "The spool has no room for the file.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
@@ -161,7 +165,7 @@ def tell_problems(app: FastAPI) -> None:
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, (StoreBusy, TooManyListeners, QueueFull)) else {}
+    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, _PASSING) else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
     ended = {"job": error.job.id, "status": error.job.status} if isinstance(error, JobFailed) else {}
     told = {name: getattr(error, name, None) for name in ("field", "hint")}

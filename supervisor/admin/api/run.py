@@ -15,6 +15,7 @@ from supervisor.admin.api.problems import changing, each_once
 from supervisor.admin.requests import ClientGone
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import WaitTimeout
+from supervisor.domain.intake import new_request
 
 router = APIRouter(tags=["jobs"])
 
@@ -83,16 +84,16 @@ async def run(
 ) -> Response:
     """Enqueue a job and answer with its result. The body is the payload, or a file, which the payload names."""
     try:
-        job, file = await bodies.requested(
-            request,
-            state.uploads,
+        job = new_request(
             type,
             idempotency_key=idempotency_key,
-            fields=query.fields,
             priority=query.priority,
             requires=query.requires,
             max_attempts=query.max_attempts,
         )
+        # Before the body is read: a file would be uploaded in vain.
+        await state.requests.availability.require(type, job.unique_key)
+        job, file = await bodies.requested(request, state.uploads, job, query.fields)
         job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel, file=file)
     except WaitTimeout as error:
         return answer({"id": error.job_id}, 202, _location(error.job_id))

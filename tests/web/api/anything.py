@@ -22,7 +22,7 @@ from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import Keys
 from supervisor.domain.job import Status
-from tests.web.api.conftest import Site
+from tests.web.api.conftest import BULLETIN, Site, supervise
 from tests.web.api.test_api_jobs import ODD_ROWS
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
@@ -56,6 +56,9 @@ def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Sit
     """An application behind its gate, with jobs of every state and the oddest rows."""
     monkeypatch.setattr(access, "WRONG_TOKEN_PAUSE", 0.0)
     site = make_site(hosts=("testserver",), show_payloads=True)
+    supervise(
+        site.engine, site.desk, site.path.parent, BULLETIN, name="s2"
+    ).path.unlink()  # its pools may take anything
     site.state.requests.leave()  # no worker is there: whoever waits for a result is told that it will come later
     for status in (Status.DONE, Status.FAILED, Status.QUARANTINED):
         site.desk.finish(site.desk.put("tag"), status)

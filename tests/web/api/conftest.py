@@ -52,6 +52,7 @@ POOL: dict[str, Any] = {
     "devices": {},
     "stale": {},
 }
+TYPES = ("tag", "caption", "mail", "few", "other", "nsfw", "App/Jobs:Send")  # of the configuration
 LIMITS = {"few": 2}  # max_waiting, by type
 LARGEST_FILE, LARGEST_SPOOL = 3 << 20, 4 << 20
 BULLETIN: dict[str, Any] = {
@@ -156,7 +157,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             chosen = SETTINGS._replace(**settings)
             queue = Queue(engine.url)
             stack.callback(queue.close)
-            requests = Requests(AsyncQueue.of(queue), LIMITS)
+            requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS)
             uploads = Uploads(Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL), engine.url)
             stack.callback(uploads.close)
             state = AppState(
