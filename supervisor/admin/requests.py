@@ -12,10 +12,27 @@ from supervisor.admin.uploads import Received
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, result_of_job
 from supervisor.client.lanes import Put
-from supervisor.domain.errors import InvalidJob, QueueFull, StoreBusy, WaitTimeout, WriteFailed
-from supervisor.domain.job import NewJob
+from supervisor.domain.errors import (
+    InvalidJob,
+    JobFailed,
+    QueueError,
+    QueueFull,
+    StoreBusy,
+    WaitTimeout,
+    WriteFailed,
+)
+from supervisor.domain.job import NewJob, Status
 
 _NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
+
+
+class NoResult(QueueError):
+    """The job has ended without a result. `kind` says why: that of its last row in job_errors, or else its state."""
+
+    def __init__(self, error: JobFailed, kind: str) -> None:
+        super().__init__(str(error))
+        self.job = error.job
+        self.kind = kind
 
 
 class ClientGone(Exception):
@@ -38,6 +55,7 @@ class Requests:
     ) -> None:
         self.availability = Availability(executor, types)
         self._queue = queue
+        self._executor = executor
         self._max_waiting = max_waiting or {}
         self._results: set[asyncio.Task[Any]] = set()
         self._leaving = False
@@ -54,36 +72,49 @@ class Requests:
         """The id of the job, and its result. `wait` is seconds, `gone` ends when the client goes away. The `file` that
         its payload names is removed if no new job is inserted.
 
-        Raises JobFailed; WaitTimeout when the time is up or this process is about to end; QueueFull; InvalidJob for an
+        Raises NoResult; WaitTimeout when the time is up or this process is about to end; QueueFull; InvalidJob for an
         idempotency key of another request; ClientGone, and with `cancel` the job is cancelled if it is a new one.
         """
         deadline = asyncio.get_running_loop().time() + wait
         left = asyncio.ensure_future(gone)
         try:
             job_id, new = await self._enqueue(job, file)
-            result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline))
-            self._results.add(result)
-            if self._leaving:
-                result.cancel()
             try:
-                await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
-                if result.done():
-                    return job_id, await self._answer(result, job_id, wait)
-            finally:
-                self._results.discard(result)
-                result.cancel()
-            if cancel and new:
-                await cancel_job(self._queue, job_id)
-            raise ClientGone
+                return job_id, await self._result(job_id, deadline, wait, left)
+            except ClientGone:
+                if cancel and new:
+                    await cancel_job(self._queue, job_id)
+                raise
+            except Exception:
+                await make_durable(self._queue)
+                raise
         finally:
             left.cancel()
 
-    async def _answer(self, result: asyncio.Task[Any], job_id: int, wait: float) -> Any:
-        error = TimeoutError() if result.cancelled() else result.exception()
-        if error is None:
+    async def _result(self, job_id: int, deadline: float, wait: float, left: asyncio.Future[object]) -> Any:
+        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline))
+        self._results.add(result)
+        if self._leaving:
+            result.cancel()
+        try:
+            await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                raise ClientGone
+        finally:
+            self._results.discard(result)
+            result.cancel()
+        if result.cancelled() or isinstance(result.exception(), TimeoutError):
+            raise WaitTimeout(job_id, wait)
+        try:
             return result.result()
-        await make_durable(self._queue)
-        raise WaitTimeout(job_id, wait) if isinstance(error, TimeoutError) else error
+        except JobFailed as error:
+            raise await self._without_result(error) from None
+
+    async def _without_result(self, error: JobFailed) -> NoResult:
+        if error.job.status is Status.CANCELLED:
+            return NoResult(error, error.job.status)
+        attempts = await self._executor.ask(lambda operations: operations.jobs.attempts(error.job.id))
+        return NoResult(error, attempts[-1].kind if attempts else error.job.status)
 
     async def _enqueue(self, job: NewJob, file: Received | None) -> Put:
         wanted = job._replace(max_waiting=self._max_waiting.get(job.type))

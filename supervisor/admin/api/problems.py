@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from supervisor.admin.requests import NoResult
 from supervisor.admin.uploads import NoSpool
 from supervisor.admin.watch import TooManyListeners
 from supervisor.config import values
@@ -22,13 +23,13 @@ from supervisor.domain.errors import (
     ConfigError,
     Conflict,
     InvalidJob,
-    JobFailed,
     JobNotFound,
     QueueError,
     QueueFull,
     StoreBusy,
     StoreError,
 )
+from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
@@ -55,7 +56,6 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownHost, 404),
     (ConfigError, 422),
     (JobNotFound, 404),
-    (JobFailed, 500),
     (QueueFull, 429),
     (Conflict, 409),
     (NotServed, 503),
@@ -63,6 +63,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (TooManyListeners, 503),
     (QueueError, 409),
 )
+_REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed
 _PASSING = (StoreBusy, TooManyListeners, QueueFull, NotServed)  # another try may succeed
 
 
@@ -74,6 +75,10 @@ class Problem(BaseModel):
     field: str | None = Field(default=None, description="The invalid field of the request.")
     job: int | None = Field(default=None, description="The id of the job that has ended without a result.")
     status: str | None = Field(default=None, description="The state in which that job has ended.")
+    kind: str | None = Field(
+        default=None,
+        description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
+    )
     matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
         default=None, description="For a change of many jobs: the snapshot of those that match now."
@@ -86,13 +91,13 @@ _MEANINGS = {
     403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
     "searches in payloads, which are hidden.",
     404: "Not found.",
-    409: "The current state does not allow it.",
+    409: "The current state does not allow it; for `/run`, the job was cancelled.",
     413: "The body is too large.",
     415: "The body must be `application/json`, or for `POST /run` a file.",
     421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
-    422: "The request is invalid.",
+    422: "The request is invalid; for `/run`, or its handler has refused the payload for good.",
     429: "`max_waiting` jobs of the type are waiting already.",
-    500: "The job has ended without a result: it has failed, was cancelled, or is quarantined.",
+    500: "The job has ended without a result: it has failed, or is quarantined.",
     503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
     "jobs of the type.",
     507: "The spool has no room for the file.",
@@ -164,12 +169,21 @@ def tell_problems(app: FastAPI) -> None:
 
 
 async def _of_queue(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, NoResult):
+        job = error.job
+        return problem(_code_of_end(job.status, error.kind), str(error), job=job.id, status=job.status, kind=error.kind)
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, _PASSING) else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
-    ended = {"job": error.job.id, "status": error.job.status} if isinstance(error, JobFailed) else {}
     told = {name: getattr(error, name, None) for name in ("field", "hint")}
-    return problem(code, sentence, headers=headers, **told, **ended)
+    return problem(code, sentence, headers=headers, **told)
+
+
+def _code_of_end(status: Status, kind: str) -> int:
+    """Of a job without a result: whether the client, somebody else, or the service is the cause."""
+    if status is Status.CANCELLED:
+        return 409
+    return 422 if status is Status.FAILED and kind in _REFUSED else 500
 
 
 async def of_http(request: Request, error: Exception) -> JSONResponse:

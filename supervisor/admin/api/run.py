@@ -70,7 +70,7 @@ class RunLater(BaseModel):
     response_model=RunAnswer,
     responses={
         202: {"model": RunLater, "description": "The time is up; the job continues."},
-        **changing(404, 429, 500, 507),
+        **changing(404, 409, 429, 500, 507),
     },
     dependencies=[each_once("requires")],
     openapi_extra=bodies.DOCUMENT,

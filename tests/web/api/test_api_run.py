@@ -16,6 +16,7 @@ from tests.web.api.conftest import Site, checked
 
 END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
 CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
+ERROR = "INSERT INTO job_errors (job_id, attempt, kind, message, created_at) VALUES"
 ENDS: dict[str, tuple[str | None, str | None]] = {"done": ('{"n": 1}', None)}
 
 
@@ -64,11 +65,30 @@ def test_the_result_is_shown_although_payloads_are_hidden(site: Site, work: Call
     assert site.get("/api/admin/jobs/1")["redacted"]
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled", "quarantined"])
-def test_a_job_without_a_result_is_a_problem_that_names_it(site: Site, work: Callable[..., None], status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "kinds", "code", "kind"),
+    [
+        ("failed", ["exception", "permanent"], 422, "permanent"),  # the handler has raised Fail
+        ("failed", ["payload"], 422, "payload"),
+        ("failed", ["permanent", "exception"], 500, "exception"),
+        ("failed", ["timeout"], 500, "timeout"),
+        ("failed", ["exit"], 500, "exit"),
+        ("failed", [], 500, "failed"),
+        ("cancelled", ["exception"], 409, "cancelled"),
+        ("quarantined", ["crash"], 500, "crash"),
+        ("quarantined", ["payload"], 500, "payload"),
+        ("quarantined", [], 500, "quarantined"),
+    ],
+)
+def test_a_job_without_a_result_is_a_problem_that_names_it_and_whose_fault_it_is(
+    site: Site, work: Callable[..., None], status: str, kinds: list[str], code: int, kind: str
+) -> None:
+    rows = ", ".join(f"(new.id, {number}, '{one}', 'no', {number})" for number, one in enumerate(kinds, 1))
+    if kinds:
+        site.rows(f"CREATE TRIGGER had_errors AFTER INSERT ON jobs BEGIN {ERROR} {rows}; END")
     work(status)
-    problem = checked(asked(site), 500)
-    assert (problem["job"], problem["status"]) == (1, status)
+    problem = checked(asked(site), code)
+    assert (problem["job"], problem["status"], problem["kind"]) == (1, status, kind)
     assert problem["error"].startswith("job 1 ")
     assert problem["error"].endswith(": no")
 
