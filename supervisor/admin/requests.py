@@ -15,6 +15,7 @@ from supervisor.client.lanes import Put
 from supervisor.domain.errors import (
     InvalidJob,
     JobFailed,
+    JobNotFound,
     QueueError,
     QueueFull,
     StoreBusy,
@@ -88,6 +89,20 @@ class Requests:
             except Exception:
                 await make_durable(self._queue)
                 raise
+        finally:
+            left.cancel()
+
+    async def wait(self, type: str, job_id: int, wait: float, gone: Coroutine[Any, Any, object]) -> Any:
+        """The result of a job that is there. `wait` and `gone` as for `run`.
+
+        Raises what `run` does; JobNotFound also for a job of another type.
+        """
+        deadline = asyncio.get_running_loop().time() + wait
+        left = asyncio.ensure_future(gone)
+        try:
+            if (await self._queue.job(job_id)).type != type:
+                raise JobNotFound(job_id)
+            return await self._result(job_id, deadline, wait, left)
         finally:
             left.cancel()
 

@@ -1,7 +1,7 @@
 """The JSON API, one file per subject.
 
 jobs.py       list, enqueue, show, retry, cancel, delete
-run.py        enqueue a job and wait for its result
+run.py        enqueue a job and wait for its result, or for that of an earlier one
 bodies.py     its body: JSON, or a file
 job_events.py one job as server-sent events
 bulk.py       the same for all jobs that match a filter

@@ -40,7 +40,7 @@ RETRY_AFTER = 2  # seconds after which a retry may succeed
 
 
 class Hidden(QueueError):
-    """The request asks about payloads, which are not shown."""
+    """The request asks about payloads or results, which are not shown to it."""
 
 
 # The first match counts.
@@ -89,7 +89,7 @@ _MEANINGS = {
     400: "The body is not valid JSON.",
     401: "No token, or a wrong one.",
     403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
-    "searches in payloads, which are hidden.",
+    "asks for payloads or results, which are hidden from it.",
     404: "Not found.",
     409: "The current state does not allow it; for `/run`, the job was cancelled.",
     413: "The body is too large.",

@@ -1,8 +1,9 @@
-"""A request over the queue: enqueue a job and wait for its result."""
+"""A request over the queue: enqueue a job and wait for its result; wait for it again."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,9 +12,9 @@ from starlette.responses import Response
 
 from supervisor.admin.api import bodies, models
 from supervisor.admin.api.documents import answer
-from supervisor.admin.api.problems import changing, each_once
+from supervisor.admin.api.problems import Hidden, changing, each_once, reading
 from supervisor.admin.requests import ClientGone
-from supervisor.admin.state import TheState
+from supervisor.admin.state import TheState, may_change
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import new_request
 
@@ -22,14 +23,19 @@ router = APIRouter(tags=["jobs"])
 LONGEST_WAIT = 300.0  # seconds
 
 
-class RunQuery(models.Request):
-    """How a job is enqueued whose result is waited for."""
+class WaitQuery(models.Request):
+    """How long a result is waited for."""
 
     model_config = ConfigDict(extra="forbid", strict=False)
 
     wait: float = Field(
         default=30.0, ge=0, le=LONGEST_WAIT, description="The seconds after which the answer is 202, at most."
     )
+
+
+class RunQuery(WaitQuery):
+    """How a job is enqueued whose result is waited for."""
+
     cancel: bool = Field(default=False, description="Cancel the job if the client goes away before the answer.")
     priority: models.Priority = Field(default=0, description="Higher ones run first.")
     requires: list[models.Capability] = Field(
@@ -96,10 +102,38 @@ async def run(
         job, file = await bodies.requested(request, state.uploads, job, query.fields)
         job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel, file=file)
     except WaitTimeout as error:
-        return answer({"id": error.job_id}, 202, _location(error.job_id))
+        return answer({"id": error.job_id}, 202, _location(type, error.job_id))
     except (ClientGone, ClientDisconnect):
         return Response()  # nobody reads it
-    return answer({"id": job_id, "result": result}, headers=_location(job_id))
+    return answer({"id": job_id, "result": result}, headers=_location(type, job_id))
+
+
+@router.get(
+    "/run/{type:path}/{job_id}",
+    response_model=RunAnswer,
+    responses={
+        202: {"model": RunLater, "description": "The time is up; the job continues."},
+        **reading(403, 404, 409, 422, 500),
+    },
+    dependencies=[each_once()],
+)
+async def result(
+    state: TheState,
+    request: Request,
+    type: Annotated[models.JobType, Path()],
+    job_id: Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")],
+    query: Annotated[WaitQuery, Query()],
+) -> Response:
+    """The result of a job of that type, as `POST /run` answers with it. It needs the full token."""
+    if not may_change(request):
+        raise Hidden("this token does not show results: the full token is needed, as for the request itself")
+    try:
+        found = await state.requests.wait(type, job_id, query.wait, _gone(request))
+    except WaitTimeout:
+        return answer({"id": job_id}, 202, _location(type, job_id))
+    except ClientGone:
+        return Response()  # nobody reads it
+    return answer({"id": job_id, "result": found})
 
 
 async def _gone(request: Request) -> None:
@@ -107,5 +141,6 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _location(job_id: int) -> dict[str, str]:
-    return {"Location": f"/api/admin/jobs/{job_id}"}
+def _location(type: str, job_id: int) -> dict[str, str]:
+    """Where the same client gets the result."""
+    return {"Location": f"/run/{quote(type, safe='')}/{job_id}"}

@@ -59,7 +59,7 @@ def request(dice: random.Random, key: str) -> None:
             note(wrong, f"the key {key} stands for several jobs: {sorted(ids)}")
         if status == 200 and body["result"] != EXPECTED[kind]:
             note(wrong, f"{kind} answered {body['result']}")
-        if status not in (200, 202, 429, 500, 503):
+        if status not in (200, 202, 409, 429, 500, 503):
             note(wrong, f"{kind} answered {status}: {body['error'][:200]}")
         if status == 200:
             return

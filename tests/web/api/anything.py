@@ -35,6 +35,9 @@ BEYOND |= {f"filter.{name}" for name in ("finished_after", "finished_before", "s
 load_all_checks()
 EVERY_CHECK = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]
 
+# POST of such an address is a request for a type with a slash.
+EXCEPT = {"unsupported_method": ["/run/{type}/{job_id}"]}
+
 
 class Stage:
     """The application that is asked: its routes are known at once, its database with each test."""
@@ -82,6 +85,8 @@ def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Sit
 def test_whatever_is_asked_is_answered_as_the_document_says(case: schemathesis.Case) -> None:
     answer = case.call(headers={"Authorization": f"Bearer {TOKEN}"})
 
-    case.validate_response(answer, checks=EVERY_CHECK)
+    case.validate_response(
+        answer, checks=[check for check in EVERY_CHECK if case.path not in EXCEPT.get(check.__name__, ())]
+    )
     if case.meta and case.meta.generation.mode.is_positive and answer.status_code == 422:
         assert answer.json()["field"] in BEYOND, answer.text

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.store.kit import until
-from tests.web.api.conftest import Site, checked
+from tests.web.api.conftest import Client, Site, checked
 
 END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
 CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
@@ -54,7 +54,8 @@ def test_the_answer_is_the_result(site: Site, work: Callable[..., None]) -> None
     answer = asked(site, payload={"path": "cat.jpg"}, priority=7, requires=["cpu", "gpu"], max_attempts=2)
 
     assert checked(answer, 200) == {"id": 1, "result": {"n": 1}}
-    assert answer.headers["location"] == "/api/admin/jobs/1"
+    assert answer.headers["location"] == "/run/tag/1"
+    assert site.get(answer.headers["location"]) == {"id": 1, "result": {"n": 1}}
     columns = "type, payload, priority, requires, max_attempts, unique_key"
     assert site.rows(f"SELECT {columns} FROM jobs") == [(b"tag", b'{"path":"cat.jpg"}', 7, b"cpu gpu", 2, None)]
 
@@ -96,7 +97,7 @@ def test_a_job_without_a_result_is_a_problem_that_names_it_and_whose_fault_it_is
 def test_when_the_time_is_up_the_answer_says_where_to_look(site: Site) -> None:
     answer = asked(site, wait=0.05, cancel=True)
     assert checked(answer, 202) == {"id": 1}
-    assert site.get(answer.headers["location"])["status"] == "pending"
+    assert answer.headers["location"] == "/run/tag/1"
 
 
 def test_the_same_key_again_is_answered_with_the_same_job(site: Site, work: Callable[..., None]) -> None:
@@ -112,6 +113,60 @@ def test_the_key_of_another_request_is_refused(site: Site) -> None:
     asked(site, payload={"n": 1}, key="k", wait=0)
     problem = checked(asked(site, payload={"n": 2}, key="k"), 422)
     assert problem == {"error": "idempotency_key: job 1 has it, with another payload", "field": "idempotency_key"}
+
+
+class TestTheResultLater:
+    """At the `Location` that a 202 names."""
+
+    @pytest.fixture
+    def location(self, site: Site) -> str:
+        return asked(site, wait=0).headers["location"]
+
+    def test_is_waited_for_as_by_the_request(self, site: Site, location: str, work: Callable[..., None]) -> None:
+        answer = site.client.ask("GET", location, params={"wait": 0})
+        assert checked(answer, 202) == {"id": 1}
+        assert answer.headers["location"] == location
+        work()
+        for wait in (20, 0):
+            assert site.get(location, wait=wait) == {"id": 1, "result": {"n": 1}}
+        assert site.get("/api/admin/jobs/1")["redacted"]
+
+    @pytest.mark.parametrize(("status", "code"), [("failed", 500), ("cancelled", 409), ("quarantined", 500)])
+    def test_that_never_comes_is_the_same_problem(
+        self, site: Site, location: str, work: Callable[..., None], status: str, code: int
+    ) -> None:
+        work(status)
+        problem = site.get(location, code)
+        assert (problem["job"], problem["status"], problem["kind"]) == (1, status, status)
+
+    def test_of_a_type_with_slashes_has_an_address_too(self, site: Site) -> None:
+        location = asked(site, "/run/App%2FJobs:Send", wait=0).headers["location"]
+        assert location == "/run/App%2FJobs%3ASend/1"
+        assert site.get(location, 202, wait=0) == {"id": 1}
+
+    @pytest.mark.parametrize("path", ["/run/caption/1", "/run/tag/2", "/run/tag%2F1/1"])
+    def test_is_that_of_a_job_of_the_type(self, site: Site, location: str, path: str) -> None:
+        assert site.get(path, 404)["error"] == f"no job has the id {path[-1]}"
+
+    def test_of_a_job_that_is_deleted_meanwhile_does_not_come(self, site: Site, location: str) -> None:
+        deleting = threading.Timer(0.2, site.rows, ["DELETE FROM jobs"])
+        deleting.start()
+        assert site.get(location, 404, wait=20)["error"] == "job 1 was deleted before it had finished"
+        deleting.join()
+
+    @pytest.mark.parametrize("wait", ["-1", "301", "nan", "inf", "", "1&wait=2"])
+    def test_wants_a_time_to_wait_that_is_one(self, site: Site, location: str, wait: str) -> None:
+        for method, path in (("GET", location), ("POST", "/run/tag")):
+            assert checked(site.client.ask(method, f"{path}?wait={wait}"), 422)["field"] == "wait"
+        assert states(site) == ["pending"]
+
+    def test_is_not_for_who_may_only_read(self, site: Site, location: str) -> None:
+        def reader(scope: Any, receive: Any, send: Any) -> Any:
+            return site.client.app(scope | {"state": {"role": "read"}}, receive, send)
+
+        client = Client(reader)
+        assert "the full token is needed" in checked(client.ask("GET", location), 403)["error"]
+        client.close()
 
 
 def test_a_full_queue_answers_at_once(site: Site) -> None:
