@@ -47,7 +47,7 @@ def become(
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
     requests = Requests(queue, executor, settings.types, settings.max_waiting)
-    streams = JobStreams(queue, executor, show=settings.admin.show_payloads)
+    streams = JobStreams(queue, executor)
     uploads = _uploads(settings, engine)
     state = AppState(
         settings.admin,

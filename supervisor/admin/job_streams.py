@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator
 
 from supervisor.admin.store_executor import StoreExecutor
@@ -20,24 +19,24 @@ _REST = 0.1  # seconds until then
 
 
 class JobStreams:
-    """All streams of one admin process. `show` says whether results and chunks may be seen."""
+    """All streams of one admin process."""
 
-    def __init__(self, queue: AsyncQueue, executor: StoreExecutor, *, show: bool) -> None:
-        self._streams = job_streams.JobStreams(queue, executor, functools.partial(text_piece, show=show))
-        self._show = show
+    def __init__(self, queue: AsyncQueue, executor: StoreExecutor) -> None:
+        self._streams = job_streams.JobStreams(queue, executor, text_piece)
 
     @property
     def listeners(self) -> int:
         return self._streams.listeners
 
-    async def join(self, job_id: int, at: Position | None = None) -> JobListener:
+    async def join(self, job_id: int, at: Position | None = None, *, show: bool) -> JobListener:
         """Follow a job, behind a position or from the start of its run, until `leave` is called on the listener.
+        `show` says whether it may see the chunks and the result.
 
         Raises JobNotFound, StoreError and TooManyListeners.
         """
         if self.listeners >= LISTENERS:
             raise TooManyListeners(f"{LISTENERS} clients already follow jobs, which is the maximum")
-        return JobListener(await self._streams.join(job_id, at), show=self._show)
+        return JobListener(await self._streams.join(job_id, at), show=show)
 
     def end(self) -> None:
         """The process is about to end: so do all streams. Clients come again."""

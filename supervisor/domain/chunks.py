@@ -30,11 +30,10 @@ def encoded(value: object) -> bytes:
     return data
 
 
-def as_text(chunk: Chunk, *, show: bool) -> str | None:
-    """A chunk as its readers get it; None if it is not JSON. `show` says whether its value may be seen."""
+def as_text(chunk: Chunk) -> str | None:
+    """A chunk as its readers get it; None if it is not JSON."""
     try:
-        value = json_safe(json.loads(chunk.data)) if show else None
-        return dumped({"attempt": chunk.attempt, "number": chunk.number, "chunk": value})
+        return dumped({"attempt": chunk.attempt, "number": chunk.number, "chunk": json_safe(json.loads(chunk.data))})
     except (ValueError, RecursionError):
         return None
 

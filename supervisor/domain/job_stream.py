@@ -173,18 +173,22 @@ def raw_piece(chunk: Chunk) -> Piece | None:
     return Piece(Position(chunk.token, chunk.number), chunk.attempt, chunk.data)
 
 
-def text_piece(chunk: Chunk, *, show: bool) -> Piece | None:
-    """A chunk as JSON that is ready to be sent; None if it is none. `show` says whether its value may be seen."""
-    text = as_text(chunk, show=show)
+def text_piece(chunk: Chunk) -> Piece | None:
+    """A chunk as JSON that is ready to be sent; None if it is none."""
+    text = as_text(chunk)
     return None if text is None else Piece(Position(chunk.token, chunk.number), chunk.attempt, text)
 
 
 def data_of(event: StreamEvent, *, show: bool) -> str:
-    """The JSON of an event for who follows a job over HTTP. `show` says whether the result may be seen."""
+    """The JSON of an event for who follows a job over HTTP. `show` says whether chunks and the result may be seen."""
     if event.piece is not None:
         text: str = event.piece.chunk
-        return text
+        return text if show else _hidden(event.piece)
     return dumped(_data(event, show))
+
+
+def _hidden(piece: Piece) -> str:
+    return dumped({"attempt": piece.attempt, "number": piece.at.number, "chunk": None, "redacted": True})
 
 
 def _data(event: StreamEvent, show: bool) -> dict[str, Any]:

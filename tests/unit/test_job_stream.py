@@ -28,7 +28,7 @@ def state(status: Status = Status.RUNNING, token: int = 1, attempt: int = 1, **m
 
 
 def pieces(*numbers: int, token: int = 1, attempt: int = 1) -> list[Piece]:
-    found = (text_piece(Chunk(7, token, attempt, number, b'"x"'), show=True) for number in numbers)
+    found = (text_piece(Chunk(7, token, attempt, number, b'"x"')) for number in numbers)
     return [piece for piece in found if piece is not None]
 
 
@@ -151,11 +151,9 @@ def test_what_may_not_be_seen_is_not_sent() -> None:
     end = Follower().news(state(Status.DONE, result="secret"), [])[-1]
     assert json.loads(data_of(end, show=False))["result"] is None
     assert json.loads(data_of(end, show=False))["redacted"] is True
-    assert json.loads(as_text(Chunk(7, 1, 1, 4, b'"secret"'), show=False) or "") == {
-        "attempt": 1,
-        "number": 4,
-        "chunk": None,
-    }
+    chunk = StreamEvent(Position(1, 4), "chunk", 1, piece=text_piece(Chunk(7, 1, 1, 4, b'"secret"')))
+    assert json.loads(data_of(chunk, show=True)) == {"attempt": 1, "number": 4, "chunk": "secret"}
+    assert json.loads(data_of(chunk, show=False)) == {"attempt": 1, "number": 4, "chunk": None, "redacted": True}
 
 
 def test_a_run_that_cannot_be_read_here_says_so() -> None:
@@ -205,7 +203,7 @@ def test_a_deleted_job_ends_the_stream() -> None:
 
 
 def test_each_event_is_one_line_whatever_is_in_it() -> None:
-    text = as_text(Chunk(7, 1, 1, 1, encoded("a\nb\r\u2028 \u00e9")), show=True)
+    text = as_text(Chunk(7, 1, 1, 1, encoded("a\nb\r\u2028 \u00e9")))
     assert text is not None
     assert "\n" not in text
     assert "\r" not in text
@@ -214,7 +212,7 @@ def test_each_event_is_one_line_whatever_is_in_it() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"", b"[" * 5000, b"NaN1"])
 def test_what_is_not_json_is_no_chunk(data: bytes) -> None:
-    assert text_piece(Chunk(7, 1, 1, 1, data), show=True) is None
+    assert text_piece(Chunk(7, 1, 1, 1, data)) is None
     assert raw_piece(Chunk(7, 1, 1, 1, data)) is None
 
 

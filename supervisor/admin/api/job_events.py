@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path
+from fastapi import APIRouter, Header, Path, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from supervisor.admin.api import models
 from supervisor.admin.api.problems import reading
 from supervisor.admin.job_streams import JobListener
-from supervisor.admin.state import TheState
+from supervisor.admin.state import TheState, may_change
 from supervisor.domain.job_stream import position_of
 
 router = APIRouter(tags=["jobs"])
@@ -66,8 +66,14 @@ class JobEventStream(StreamingResponse):
 )
 async def events(
     state: TheState,
+    request: Request,
     job_id: Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")],
     last_event_id: LastEventId = "",
 ) -> Response:
-    """What becomes of a job, and what it emits, from the start of its run."""
-    return JobEventStream(await state.streams.join(job_id, position_of(last_event_id)))
+    """What becomes of a job, and what it emits, from the start of its run.
+
+    Chunks and the result are for the full token, which could have made the job. For the read token, they are null and
+    `redacted` is true, unless `show_payloads` is set.
+    """
+    show = state.settings.show_payloads or may_change(request)
+    return JobEventStream(await state.streams.join(job_id, position_of(last_event_id), show=show))

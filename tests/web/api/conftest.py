@@ -65,6 +65,15 @@ BULLETIN: dict[str, Any] = {
 }
 
 
+def as_reader(app: ASGIApp) -> ASGIApp:
+    """The application for who has the read token."""
+
+    async def asked(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "state": {"role": "read"}}, receive, send)
+
+    return asked
+
+
 class Client:
     """Asks an application in this process, one request after another on a loop of its own."""
 
@@ -168,7 +177,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 ("tag", "mail"),
                 own,
                 requests=requests,
-                streams=JobStreams(AsyncQueue.of(queue), asking, show=chosen.show_payloads),
+                streams=JobStreams(AsyncQueue.of(queue), asking),
                 uploads=uploads,
             )
             client = Client(Application(state))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from supervisor.domain.settlement import Failure, done, failed
 from supervisor.ops import job_chunks
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.scoreboard import chunks_of
-from tests.web.api.conftest import Site
+from tests.web.api.conftest import Site, as_reader
 from tests.web.api.test_api_events import PATIENCE, Visitor
+from tests.web.client import SETTINGS
 
 Story = Callable[[Site, Any], Awaitable[None]]
 
@@ -262,16 +264,30 @@ def test_streams_end_with_the_process_without_an_end_of_the_job(tell: Callable[[
     tell(story)
 
 
-def test_what_may_not_be_seen_is_counted_but_not_shown(make_site: Callable[..., Site]) -> None:
-    site = make_site()
-    job = site.desk.put()
-    claim = site.desk.one()
-    Emitting(site, claim).emit("secret")
-    site.desk.settle(done(claim, '"secret"', started_at=1.0))
-    text = site.client.ask("GET", f"/jobs/{job}/events").text
-    assert "secret" not in text
-    assert '"chunk": null' in text
-    assert '"redacted": true' in text
+@pytest.mark.parametrize(("reader", "show", "seen"), [(True, False, 0), (True, True, 2), (False, False, 2)])
+def test_chunks_and_the_result_are_for_the_full_token_and_otherwise_for_whom_payloads_are_shown(
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, reader: bool, show: bool, seen: int
+) -> None:
+    async def story(site: Site, app: Any) -> None:
+        monkeypatch.setattr(
+            site.client.app, "state", replace(site.state, settings=SETTINGS._replace(show_payloads=show))
+        )
+        job = site.desk.put()
+        claim = site.desk.one()
+        full, follower = Follower(app, job), Follower(as_reader(app) if reader else app, job)
+        Emitting(site, claim).emit("secret")
+        site.desk.settle(done(claim, '"secret"', started_at=1.0))
+        await full.start()
+        await follower.start()
+        assert chunks_in(await full.until("end")) == ["secret"]  # whoever else follows it
+        found = await follower.until("end")
+        assert json.dumps(found).count("secret") == seen
+        [chunk] = [event.data for event in found if event.name == "chunk"]
+        hidden = {"chunk": None, "redacted": True} if not seen else {"chunk": "secret"}
+        assert chunk == {"attempt": 1, "number": 1} | hidden
+        assert found[-1].data["redacted"] == (not seen)
+
+    tell(story)
 
 
 def test_an_unknown_job_and_an_invalid_last_id_are_refused_in_one_sentence(make_site: Callable[..., Site]) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.store.kit import until
-from tests.web.api.conftest import Client, Site, checked
+from tests.web.api.conftest import Client, Site, as_reader, checked
 
 END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
 CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
@@ -161,10 +161,7 @@ class TestTheResultLater:
         assert states(site) == ["pending"]
 
     def test_is_not_for_who_may_only_read(self, site: Site, location: str) -> None:
-        def reader(scope: Any, receive: Any, send: Any) -> Any:
-            return site.client.app(scope | {"state": {"role": "read"}}, receive, send)
-
-        client = Client(reader)
+        client = Client(as_reader(site.client.app))
         assert "the full token is needed" in checked(client.ask("GET", location), 403)["error"]
         client.close()
 
