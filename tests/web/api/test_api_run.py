@@ -217,8 +217,8 @@ def test_who_waits_when_the_process_ends_is_told_where_to_look(site: Site) -> No
 
 
 class TestTheClientGoesAway:
-    def go(self, site: Site, **params: str) -> None:
-        """Ask, and go away once the job is there."""
+    def go(self, site: Site, *, early: bool = False, **params: str) -> None:
+        """Ask, and go away once the job is there, or `early`, before it is inserted."""
 
         async def ask() -> None:
             body = [{"type": "http.request", "body": b"{}", "more_body": False}]
@@ -226,7 +226,7 @@ class TestTheClientGoesAway:
             async def receive() -> dict[str, Any]:
                 if body:
                     return body.pop()
-                while not states(site):
+                while not (early or states(site)):
                     await asyncio.sleep(0.005)
                 return {"type": "http.disconnect"}
 
@@ -249,6 +249,7 @@ class TestTheClientGoesAway:
         self.go(site)
         assert states(site) == ["pending"]
 
-    def test_its_job_is_cancelled_if_it_asked_for_that(self, site: Site) -> None:
-        self.go(site, cancel="true")
+    @pytest.mark.parametrize("early", [False, True])
+    def test_its_job_is_cancelled_if_it_asked_for_that(self, site: Site, early: bool) -> None:
+        self.go(site, cancel="true", early=early)
         assert states(site) == ["cancelled"]
