@@ -144,6 +144,33 @@ class TestAPausedType:
         assert hint == f"`supervisor resume tag --host '{host}'` resumes it"
 
 
+class TestSeveralHosts:
+    @pytest.fixture
+    def site(self, make_site: Callable[..., Site]) -> Site:
+        site = make_site(supervised=False)
+        for number, host in enumerate(("alpha", "beta")):
+            supervise(site.engine, site.desk, site.path.parent, status(tag=POOL), name=f"s{number}", host=host)
+        return site
+
+    def test_a_pool_is_in_no_ones_way_while_that_of_another_host_may_serve(self, site: Site) -> None:
+        site.put("/api/admin/types/tag", {"paused": True, "host": "beta"})
+        assert asked(site).status_code == 202
+        drain(site, "alpha")
+        assert unavailable(asked(site)) == (
+            "supervisor 1 on alpha claims no jobs: its host is drained",
+            "`supervisor undrain alpha` lets it claim jobs again",
+        )
+
+    def test_a_host_that_is_drained_alone_takes_no_type_away(self, site: Site) -> None:
+        drain(site, "alpha")
+        assert asked(site).status_code == 202
+
+
+def drain(site: Site, host: str) -> None:
+    site.rows("INSERT INTO job_meta (key, value) VALUES (?, '1')", f"drained:{host}")
+    site.state.requests.availability._at = 0.0  # as if a second had passed
+
+
 class TestALook:
     @pytest.fixture
     def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[object]:
