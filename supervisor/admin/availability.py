@@ -13,7 +13,7 @@ from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
 from supervisor.store.base import Filter, Operations
 
 FRESH = 1.0  # seconds for which a look is reused
-PATIENCE = 0.2  # seconds that a request for a known type waits for a look
+PATIENCE = 1.0  # seconds that a request for a known type waits for a look
 
 
 class Availability:
