@@ -48,15 +48,15 @@ def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, iso
     """What to start now.
 
     Replacements start one at a time, before their predecessors exit. After a set-up that `failed`, a single
-    worker tries. New code that is `unproven` is tried by one worker, too, while the old code keeps up the numbers. An
-    `isolated` pool has one worker at a time.
+    worker tries. New code that is `unproven` is tried by one worker, too, while the old code keeps up the numbers:
+    also in an `isolated` pool, which has one worker at a time otherwise.
     """
     nobody_tries = counts.starting == 0 and counts.unexplained == 0
-    if isolated:
-        return Missing(1 if counts.target and counts.living == 0 and counts.unexplained == 0 else 0)
     if unproven:
         old = counts.target - counts.stale - counts.unexplained
         return Missing(1 if counts.target and counts.staying == 0 and nobody_tries else 0, max(0, old))
+    if isolated:
+        return Missing(1 if counts.target and counts.living == 0 and counts.unexplained == 0 else 0)
     wanted = counts.target - counts.staying - counts.stale - counts.unexplained
     if wanted > 0:
         return Missing((1 if nobody_tries else 0) if failed else wanted)

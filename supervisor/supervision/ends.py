@@ -20,6 +20,7 @@ from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import child, ending, kernel
 from supervisor.system.oom import OomCounter
 from supervisor.system.reactor import Reactor
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 
 _ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
@@ -152,7 +153,7 @@ class Ends:
 
     def lose_template(self, template: TemplateProcess) -> None:
         """Its workers die with it. No job is charged, unless the pool is isolated because this happens repeatedly,
-        and only one job was running.
+        and only one job was running. If none of a pool's workers had ever been ready, the cause may be their set-up.
         """
         now = time.monotonic()
         self.templates.lose(template)
@@ -164,17 +165,19 @@ class Ends:
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)
-        if template.ready and not template.retired:
+        if template.ready and not (template.superseded or template.retired or _died_of_set_up(template, orphaned)):
             self._note_death(template, now)
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
+                proven = worker.pool in template.needed_by
+                other = exit_reason.TEMPLATE if proven else exit_reason.TEMPLATE_UNPROVEN
+                worker.kill(exit_reason.ALONE if worker is accused else other)
             if worker.pid == 0:
                 worker.end(now)
 
     def _note_death(self, template: TemplateProcess, now: float) -> None:
-        """A ready template died unexpectedly: a job of one of its pools may have killed it."""
+        """A ready template died unexpectedly: a job of one of its pools may have killed it, or the set-up of one."""
         for pool in [self.pools[name] for name in template.spec.pools if name in self.pools]:
             deaths = pool.failures.template_deaths = pool.failures.template_deaths.died(now)
             if deaths.isolated(now):
@@ -197,3 +200,9 @@ class Ends:
         ours.update(self.templates.pids())
         for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
             ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
+
+
+def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:
+    """Whether no job can have killed it, and there is no other pool to protect from the one whose set-up did."""
+    alone = len(template.spec.pools) == 1 and not template.needed_by
+    return alone and all(worker.slot.read().state is State.STARTING for worker in workers)

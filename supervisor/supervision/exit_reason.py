@@ -24,6 +24,7 @@ SHUTDOWN = "shutdown"
 PARTITION = "partition"  # the supervisor could not renew its lease
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
+TEMPLATE_UNPROVEN = "template_died_unproven"  # so did its template, from which no worker of the pool had been ready
 ALONE = "template_died_alone"  # its template died while only its job was running there
 UNWATCHED = "unwatched"
 HELD_DATABASE = "held_database"  # it left a transaction open
@@ -41,6 +42,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
     PARTITION: ("nothing", "the supervisor could not renew its lease, and on_partition is stop; the worker was killed"),
     STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
     TEMPLATE: ("nothing", "the template it was forked from died"),
+    TEMPLATE_UNPROVEN: ("nothing", "the template it was forked from died"),
     ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
     UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
     HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
@@ -50,6 +52,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
 """What is charged for each kill, and the sentence for people."""
 
 _KINDS = {TIME_LIMIT: "timeout", ALONE: "crash"}  # of the failure, where it is not the reason
+_NOT_ITS_SET_UP = (SHUTDOWN, PARTITION, TEMPLATE, ALONE, UNWATCHED)  # deaths that say nothing about the set-up
 _LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
 
 
@@ -86,7 +89,7 @@ class ExitReport:
     `run` is the run that was active, or one that is charged although it had ended; `batch` is its number of jobs.
     `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
     charged because another run may be the cause is included as the last. `early` says that nothing was ever
-    committed.
+    committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready.
     """
 
     reason: str
@@ -112,6 +115,8 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     if slot.state is State.LEFT and slot.job == 0:
         return ExitReport("left", "it left as requested", "nothing", expected=True)
     cause, message, kind, number, code = _cause(slot, known)
+    if slot.state is State.STARTING and cause not in _NOT_ITS_SET_UP:
+        return _set_up_ended(slot, cause, message)
     charge, _ = _KILLS.get(cause, ("crash", ""))
     run, accused = _run(slot, known, charge)
     side_by_side = charge == "crash" and slot.places > 1 and slot.together > 1  # it is not known which one it was
@@ -149,6 +154,13 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
             "duration": known.ran,
         },
     )
+
+
+def _set_up_ended(slot: Snapshot, cause: str, message: str) -> ExitReport:
+    """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
+    if cause == STARTUP:
+        return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
+    return ExitReport("setup_failed", f"{slot.phase.label} failed: {message}", "nothing", early=True, broken=True)
 
 
 def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
@@ -204,6 +216,7 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
     if code == RUINED:
         return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
     if code is not None:
-        message = f"the worker's process ended with exit code {code} in the middle of its work"
+        when = "" if slot.state is State.STARTING else " in the middle of its work"
+        message = f"the worker's process ended with exit code {code}{when}"
         return "exit", message, "crash", number, code
     return "unknown", "the worker died of an unknown cause", "crash", number, code

@@ -28,12 +28,14 @@ _REASONS = {
     STALE[RecycleReason.LEAKY]: "open_files",
     STALE[RecycleReason.CHANGED]: "process_changed",
 }
-_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
+_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
 
 
 @dataclass(slots=True)
 class Failures:
-    """Times are monotonic seconds. Workers with the code from before a reload have a back-off of their own."""
+    """Times are monotonic seconds. Workers with the code from before a reload have a back-off of their own; those whose
+    template forks no more have none.
+    """
 
     restarts: Restarts = field(default_factory=Restarts)
     old_restarts: Restarts = field(default_factory=Restarts)
@@ -51,7 +53,7 @@ class Failures:
     def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
         """A worker has ended."""
         restarts, born = self._restarts_of(worker), worker.asked_at
-        if end.broken or end.reason == exit_reason.STARTUP:
+        if end.broken:
             restarts = restarts.broken(now, end.message, born=born)
         elif not end.expected and end.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
@@ -69,17 +71,16 @@ class Failures:
     def unstarted(self, why: str, now: float, worker: WorkerProcess | None) -> bool:
         """A worker could not be started. Returns False for further failures in the same back-off."""
         restarts = self.restarts if worker is None else self._restarts_of(worker)
-        if now < restarts.not_before:
+        if now < restarts.not_before or (worker is not None and worker.template.retired):
             return False
         self._set_restarts(worker, restarts.broken(now, why))
         return True
 
     def ready(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
-        if worker.template.superseded:
-            self.old_restarts = self.old_restarts.ready()
-        else:
-            self.restarts, self.old_restarts = self.restarts.ready(), Restarts()
+        self._set_restarts(worker, self._restarts_of(worker).ready())
+        if not worker.template.superseded:
+            self.old_restarts = Restarts()
 
     def committed(self, worker: WorkerProcess, jobs: int, *, lost: bool) -> None:
         """A worker has committed this many jobs. One of them does not count if its program was `lost`."""
@@ -109,7 +110,7 @@ class Failures:
         return self.old_restarts if worker.template.superseded else self.restarts
 
     def _set_restarts(self, worker: WorkerProcess | None, restarts: Restarts) -> None:
-        if worker is not None and worker.template.superseded:
-            self.old_restarts = restarts
-        else:
+        if worker is None or not worker.template.superseded:
             self.restarts = restarts
+        elif not worker.template.retired:
+            self.old_restarts = restarts

@@ -59,6 +59,7 @@ class Pool:
     busy: int = 0
     residency: Residency = field(default_factory=Residency)
     grant: Grant | None = None  # of the memory that all pools share; None: there is enough for all
+    held_back: bool = False  # it needs more workers than there is memory for
 
     def __post_init__(self) -> None:
         self._places: Counter[str] = Counter()  # where more workers may start, by device
@@ -128,8 +129,7 @@ class Pool:
         found: Leaving = leaving(counts, self.roof, fixed=self.fixed is not None or self.closing)
         if self.grant is not None and (evicted := self._evicted(self.grant)):
             return evicted
-        # Spares first: nobody has to wait for them.
-        stale = sorted(self.workers.stale(), key=lambda worker: worker.serving)
+        stale = self.workers.stale()
         if not stale and not any(found):
             return []
         limit = self.settings.max_memory
@@ -158,6 +158,7 @@ class Pool:
         """Keep to the memory that it has been given; None: there is enough for all."""
         self.grant = grant
         self._places = Counter() if grant is None else Counter(grant.start)
+        self.held_back = grant is not None and self.target > grant.most
         if grant is not None and (self.target > grant.most or (proves_itself(self) and not grant.most)):
             self.target, self.reason = min(self.target, grant.most), grant.reason
 

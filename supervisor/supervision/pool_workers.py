@@ -41,8 +41,11 @@ class PoolWorkers(dict[str, WorkerProcess]):
         return [worker for worker in self.living() if not worker.leaving and not worker.stale]
 
     def stale(self) -> list[WorkerProcess]:
-        """The workers that are to be replaced and have not been asked to leave."""
-        return [worker for worker in self.living() if worker.stale and not worker.leaving]
+        """The workers that are to be replaced and have not been asked to leave. First those that are still being set
+        up, which may never be ready; then spares: nobody has to wait for them.
+        """
+        found = [worker for worker in self.living() if worker.stale and not worker.leaving]
+        return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
 
     def old_serve(self) -> bool:
         """Whether workers with the code from before a reload are ready."""

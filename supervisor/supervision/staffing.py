@@ -42,9 +42,11 @@ class Staffing:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
         in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
-        if pool.untried and pool.asleep and in_turn and not proves_itself(pool):
-            self._try_out(pool, settings, now)
         before = self.templates.before(pool.name)
+        waits = before is not None and pool.held_back  # for memory, in which the old code may have to serve on
+        if pool.untried and pool.asleep and in_turn and not (proves_itself(pool) or waits):
+            self._try_out(pool, settings, now)
+            before = None
         missing = pool.missing(now, unproven=before is not None)
         for _ in range(missing.new):
             template = self._template(pool, settings, now)
@@ -173,7 +175,7 @@ class Staffing:
 
     def look_around(self, now: float) -> None:
         """End templates that are not needed or do not answer."""
-        self.templates.spare_memory(self.pools.workers(), self.pools, now)
+        self.templates.spare_memory(self.pools.workers(), now)
         for template in self.templates.stuck(now):
             self.broken(template, template.why_broken)
 

@@ -38,8 +38,9 @@ class Listener(Protocol):
 class TemplateProcess:
     """One template process. A retired one forks no more workers, and ends after its last worker.
 
-    A `superseded` one is from before a reload: it forks replacements until the pools in `needed_by` have a worker
-    with the new code. The constructor raises OSError if no process or descriptor is available.
+    A `superseded` one is from before a reload: until it is retired, it forks replacements for the pools in
+    `needed_by`, which have no ready worker with the new code. The constructor raises OSError if no process or
+    descriptor is available.
     """
 
     def __init__(self, spec: TemplateSpec, engine: Engine, board: Scoreboard, *, alone: bool = False) -> None:
@@ -103,11 +104,11 @@ class TemplateProcess:
 
     def is_tried_out(self, pool: str) -> bool:
         """Whether that check is still pending."""
-        return pool in self._tried_out
+        return pool in self._tried_out and not self.superseded
 
     def take_tried_out(self) -> list[str]:
-        """End the check and return the pools that waited for it."""
-        found, self._tried_out = list(self._tried_out), {}
+        """End the check and return the pools that waited for it: none, if a reload has superseded it."""
+        found, self._tried_out = [] if self.superseded else list(self._tried_out), {}
         return found
 
     def flush(self) -> None:

@@ -75,7 +75,7 @@ class Templates:
     def before(self, pool: str) -> TemplateProcess | None:
         """The template from before a reload, until a worker with newer code was ready."""
         for template in self._templates:
-            if template.superseded and pool in template.needed_by and not template.retired and not template.gone:
+            if template.superseded and pool in template.needed_by and not (template.retired or template.gone):
                 return template
         return None
 
@@ -91,18 +91,18 @@ class Templates:
     def supersede(self) -> None:
         """Supersede all templates after a reload. Those that never had a ready worker are retired."""
         for template in self._templates:
-            if template.ready and template.needed_by and not template.retired:
-                template.superseded = True
-            else:
+            template.superseded = True
+            if not (template.ready and template.needed_by):
                 template.retired = True
 
     def prove(self, worker: WorkerProcess) -> None:
-        """A worker is ready: its pool no longer needs older templates."""
+        """A worker is ready: its pool no longer needs older templates, if its own is not one of them."""
+        if worker.template.superseded:
+            return
         worker.template.needed_by.add(worker.pool)
-        if not worker.template.superseded:
-            for template in self._templates:
-                if template is not worker.template:
-                    self._release(template, worker.pool)
+        for template in self._templates:
+            if template is not worker.template:
+                self._release(template, worker.pool)
 
     def forget(self, pool: str) -> None:
         """The pool no longer needs any existing template: it is not in the configuration any more, or it sleeps."""
@@ -117,16 +117,17 @@ class Templates:
 
     # How they end
 
-    def spare_memory(self, workers: Iterable[WorkerProcess], pools: Mapping[str, Pool], now: float) -> None:
-        """End templates that are not needed: retired ones without workers, and those idle for long."""
+    def spare_memory(self, workers: Iterable[WorkerProcess], now: float) -> None:
+        """End templates that are not needed: retired ones without workers, and those idle for long. Not those that
+        still replace workers: there may be none for so long because the new code fails.
+        """
         used = {worker.template for worker in workers}
         for template in self._templates:
             template.idle_since = None if template in used else template.idle_since or now
-            wanted = any(name in pools and pools[name].failures.restarts.failed_setups for name in template.needed_by)
             patience = max(pool.idle_timeout for pool in template.spec.pools.values())
             if template.idle_since is None:
                 continue
-            if template.retired or (now - template.idle_since > patience and not (template.superseded and wanted)):
+            if template.retired or (now - template.idle_since > patience and not template.superseded):
                 template.dismiss()
 
     def unload(self, pools: Container[str], workers: Iterable[WorkerProcess]) -> None:

@@ -12,6 +12,7 @@ import time
 from typing import NamedTuple
 
 from supervisor.system.slot_values import Cancel as Cancel
+from supervisor.system.slot_values import Phase as Phase
 from supervisor.system.slot_values import RecycleReason as RecycleReason
 from supervisor.system.slot_values import State as State
 
@@ -34,6 +35,7 @@ _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
 _EARLIER_OUTPUT = 120  # behind the cancel requests
 _SERVE = 121  # it may take jobs
+_PHASE = 122  # of its start
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
@@ -42,6 +44,7 @@ CANCELS = 16  # requests that can exist at the same time; beyond that, the oldes
 
 _BUSY = State.BUSY.value
 _STATES = {state.value: state for state in State}  # native code may have written any other number
+_PHASES = {phase.value: phase for phase in Phase}
 _RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
 
 
@@ -69,6 +72,7 @@ class Snapshot(NamedTuple):
     texts: bytes
     running: int = 0  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
     places: int = 1  # its concurrency
+    phase: Phase = Phase.SET_UP  # while it is starting
 
     @property
     def together(self) -> int:
@@ -318,6 +322,10 @@ class Slot(_Part):
             self._floats[_BUSY_SINCE] = time.monotonic()
         ints[_STATE] = state
 
+    def enter(self, phase: Phase) -> None:
+        """What it does next to become ready. If that ends the process, the supervisor knows what did."""
+        self._ints[_PHASE] = phase
+
     def request_recycle(self, why: RecycleReason) -> bool:
         """Ask for a successor. False if that was done before."""
         before, self._ints[_RECYCLE] = self._ints[_RECYCLE], why
@@ -375,6 +383,7 @@ class Slot(_Part):
             bytes(self._bytes[_TEXTS]),
             ints[_RUNNING],
             max(1, ints[_PLACES]),
+            _PHASES.get(ints[_PHASE], Phase.SET_UP),
         )
 
 

@@ -16,6 +16,22 @@ class State(IntEnum):
     SPARE = 7  # set up; it takes no job until the supervisor lets it
 
 
+class Phase(IntEnum):
+    """What a worker that is starting does."""
+
+    SET_UP = 0
+    WARM_UP = 1
+    CANARY = 2
+
+    @property
+    def label(self) -> str:
+        """As in the sentences for people."""
+        return _PHASE_LABELS[self]
+
+
+_PHASE_LABELS = {Phase.SET_UP: "set-up", Phase.WARM_UP: "warmup", Phase.CANARY: "canary"}
+
+
 class RecycleReason(IntEnum):
     """Why a worker asks for a successor."""
 

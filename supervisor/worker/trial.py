@@ -9,6 +9,7 @@ from supervisor.domain.intake import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.trial import Trial
 from supervisor.system.forkmark import Mark
+from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.executor import Executor, decoded
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 
-def try_out(executor: Executor, pool: PoolSettings, mark: Mark, *, unproven: bool) -> None:
+def try_out(executor: Executor, pool: PoolSettings, slot: Slot, mark: Mark, *, unproven: bool) -> None:
     """The pool's warm-up and, of code that is `unproven`, its canary. Raises HandlerError if the handler fails, or
     returns what is not expected.
     """
     if pool.warmup is not None:
-        _try(executor, pool.warmup, "warmup", mark)
+        slot.enter(Phase.WARM_UP)
+        _try(executor, pool.warmup, Phase.WARM_UP.label, mark)
     if pool.canary is not None and unproven:
-        _try(executor, pool.canary, "canary", mark)
+        slot.enter(Phase.CANARY)
+        _try(executor, pool.canary, Phase.CANARY.label, mark)
 
 
 def _try(executor: Executor, trial: Trial, name: str, mark: Mark) -> None:

@@ -339,7 +339,7 @@ class Worker:
         handler.setup(ctx)
         self._end_fork()
         ctx.close()
-        try_out(self._executor, self.pool, self._mark, unproven=self.unproven)
+        try_out(self._executor, self.pool, self.slot, self._mark, unproven=self.unproven)
         failpoints.reach("set_up")
         check_memory(self.pool.max_memory)
         self._fitness.set_up(handler, self._wakeups.handlers, self._wakeups.descriptor)

@@ -12,7 +12,7 @@ from supervisor.domain.template_deaths import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
 from supervisor.supervision.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
-from supervisor.system.slot import SLOT_BYTES, Cancel, Slot, State
+from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
 KILLED = int(signal.SIGKILL)
 EXIT_3 = 3 << 8
@@ -139,3 +139,37 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
     assert not TemplateDeaths().died(100.0).died(5000.0).isolated(5000.0)
     assert twice.charge(7, 3).charge(8, 3).charge(7, 3).isolated(102.0)
     assert not twice.charge(7, 3).charge(7, 3).charge(7, 3).isolated(102.0)
+
+
+@pytest.mark.fault(110)
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (Circumstances(EXIT_3), "the worker's process ended with exit code 3"),
+        (Circumstances(0), "the worker's process ended with exit code 0"),
+        (Circumstances(KILLED), "the worker was killed by SIGKILL"),
+        (
+            Circumstances(KILLED, out_of_memory=lambda: True),
+            "the kernel killed the worker because it was out of memory",
+        ),
+        (Circumstances(None, kill=Kill(exit_reason.TEMPLATE_UNPROVEN)), "the template it was forked from died"),
+    ],
+)
+def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
+    slot: Slot, phase: Phase, known: Circumstances, why: str
+) -> None:
+    slot.state(State.STARTING)
+    slot.enter(phase)
+    ended = explain(slot.read(), known)
+    assert (ended.broken, ended.charge, ended.reason) == (True, "nothing", "setup_failed")
+    assert ended.message == f"{phase.label} failed: {why}"
+
+
+@pytest.mark.fault(111)
+@pytest.mark.parametrize(
+    "reason", [exit_reason.TEMPLATE, exit_reason.SHUTDOWN, exit_reason.PARTITION, exit_reason.UNWATCHED]
+)
+def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: str) -> None:
+    slot.state(State.STARTING)
+    assert not explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).broken

@@ -105,6 +105,7 @@ def test_a_worker_s_life_goes_forward_only(crew: Crew) -> None:
         (Counts(target=2, stale=1, staying=1, starting=1), {"unproven": True, "failed": True}, Missing(0, 1)),
         (Counts(target=2, stale=2), {"unproven": True}, Missing(1, 0)),
         (Counts(target=0), {"unproven": True}, Missing(0, 0)),
+        (Counts(target=2, stale=1), {"unproven": True, "isolated": True}, Missing(1, 1)),
         (Counts(target=4), {"isolated": True}, Missing(1)),
         (Counts(target=4, staying=1), {"isolated": True}, Missing(0)),
         (Counts(target=4, unexplained=1), {"isolated": True}, Missing(0)),

@@ -1,0 +1,244 @@
+"""New code that ends its process before it is ready is code that cannot be loaded, as if it had raised an error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+JOBS = """
+import ctypes, os, signal, time
+from ledger import record
+
+def at_import(): pass
+def at_set_up(): pass
+def at_canary(): pass
+
+def give_up(*args): raise ValueError("bad")
+def leave(*args): os._exit(3)
+def segfault(*args): ctypes.string_at(0)
+def kill_itself(*args): os.kill(os.getpid(), signal.SIGKILL)
+def kill_template(*args): os.kill(os.getppid(), signal.SIGKILL); time.sleep(5)
+def hang(*args): time.sleep(60)
+
+class Model:
+    def setup(self, ctx):
+        self.weights = bytearray(os.urandom(1 << 20) * SIZE)
+        at_set_up()
+    def handle(self, payload, ctx):
+        if not ctx.job_id:
+            at_canary()
+        else:
+            record("start", ctx); record("end", ctx)
+        return VERSION
+
+SIZE, VERSION = 1, 1
+"""
+POOL = """
+[pools.model]
+handler = "jobs:Model"
+workers = 2
+canary = { payload = {} }
+startup_timeout = "20s"
+"""
+
+
+def code(site: Site, version: int, more: str = "", size: int = 1) -> None:
+    text = JOBS.replace("SIZE, VERSION = 1, 1", f"SIZE, VERSION = {size}, {version}")
+    (site.folder / "jobs.py").write_text(f"{text}\n{more}\nat_import()\n")
+    # Python takes compiled code for current while the source has the same size and was written in the same second.
+    shutil.rmtree(site.folder / "__pycache__", ignore_errors=True)
+
+
+def reload(site: Site, *more: str) -> subprocess.CompletedProcess[str]:
+    return site.command("reload", *more, code=None)
+
+
+def version(site: Site) -> Any:
+    return site.done(site.queue.enqueue("model", {})).result
+
+
+def pool(site: Site, name: str = "model") -> dict[str, Any]:
+    return next(pool for pool in json.loads(site.command("status", "--json").stdout)["pools"] if pool["name"] == name)
+
+
+def serving(site: Site) -> set[int]:
+    return {worker.pid for worker in site.workers("model-") if worker.state in (2, 3)}
+
+
+def kill_those_that_serve(site: Site) -> None:
+    """And wait until as many others serve."""
+    before = wait_for(lambda: len(found := serving(site)) == 2 and found, "both workers")
+    for pid in before:
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid)
+    wait_for(lambda: len(serving(site) - before) == 2, "replacements with the old code")
+
+
+@pytest.mark.fault(110)
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("at_import = leave", "the template ended while it was loading the handler (exit code 3)"),
+        ("at_set_up = leave", "set-up failed: the worker's process ended with exit code 3"),
+        ("at_set_up = segfault", "set-up failed: the worker was killed by SIGSEGV"),
+        ("at_canary = leave", "canary failed: the worker's process ended with exit code 3"),
+        ("at_canary = kill_itself", "canary failed: the worker was killed by SIGKILL"),
+    ],
+)
+def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site: MakeSite, end: str, why: str) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, end)
+    told = reload(site, "--wait")
+    assert told.returncode == 1
+    assert f"new code cannot be loaded: {why}" in told.stderr
+    assert "the old code keeps running" in told.stderr
+    kill_those_that_serve(site)
+    found = pool(site)
+    assert (found["broken"], f"new code cannot be loaded: {why}" in found["problem"]) == (False, True)
+    assert version(site) == 1
+    code(site, 3)
+    assert reload(site, "--wait").returncode == 0
+    wait_for(lambda: version(site) == 3, "the good one")
+    assert not pool(site)["problem"]
+    site.verdict(hit=site.queue.acknowledged)
+
+
+@pytest.mark.fault(110)
+@pytest.mark.parametrize("start", ['start = "spawn"', "preload = false"])
+def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> None:
+    site = make_site(f"{POOL}{start}\n", JOBS)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, "at_canary = leave")
+    told = reload(site, "--wait")
+    assert (told.returncode, "failed: the worker's process ended with exit code 3" in told.stderr) == (1, True)
+    assert version(site) == 1
+
+
+@pytest.mark.fault(110)
+@pytest.mark.parametrize("end", ["give_up", "leave", "kill_template"])
+def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, end: str) -> None:
+    one = POOL.replace("workers = 2", "workers = 1").replace("canary = { payload = {} }\n", "")
+    site = make_site('[machine]\nmemory = "100MiB"\n' + one, JOBS.replace("SIZE, VERSION = 1", "SIZE, VERSION = 50"))
+    site.start()
+    assert version(site) == 1
+    code(site, 2, f"at_set_up = {end}", size=50)
+    told = reload(site, "--wait")
+    assert (told.returncode, "set-up failed" in told.stderr) == (1, True)
+    wait_for(lambda: len(serving(site)) == 1, "the old code")
+    [worker] = serving(site)
+    for _ in range(8):
+        assert version(site) == 1
+        time.sleep(0.5)
+    assert serving(site) == {worker}
+    assert "new code cannot be loaded: set-up failed" in pool(site)["problem"]
+    code(site, 3, size=50)
+    assert reload(site, "--wait").returncode == 0
+    wait_for(lambda: version(site) == 3, "the good one")
+
+
+@pytest.mark.fault(111)
+def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: MakeSite) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, "at_canary = kill_template")
+    told = reload(site, "--wait")
+    why = "new code cannot be loaded: canary failed: the template it was forked from died"
+    assert (told.returncode, why in told.stderr) == (1, True)
+    wait_for(lambda: len([e for e in site.events() if e["event"] == "template_died"]) >= 3, "some more tries")
+    kill_those_that_serve(site)
+    assert version(site) == 1
+    code(site, 3, "at_canary = leave")  # and the next one fails differently
+    assert reload(site, "--wait").returncode == 1
+    kill_those_that_serve(site)
+    assert version(site) == 1
+    assert "canary failed: the worker's process ended with exit code 3" in pool(site)["problem"]
+    code(site, 4)
+    assert reload(site, "--wait").returncode == 0
+    wait_for(lambda: version(site) == 4, "the good one")
+    wait_for(lambda: len(serving(site)) == 2, "its second worker")
+    assert not pool(site)["problem"]
+
+
+@pytest.mark.fault(111)
+def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_module(make_site: MakeSite) -> None:
+    other = '[pools.other]\nhandler = "jobs:other"\nworkers = 1\ncanary = { payload = {} }\n'
+    more = "\ndef other(payload, ctx):\n    time.sleep(0.3 if not ctx.job_id else 0)\n    return VERSION\n"
+    site = make_site(POOL + other, JOBS + more)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, "at_canary = kill_template" + more)
+    told = reload(site, "--wait", "--timeout", "20s")
+    assert (told.returncode, "model: new code cannot be loaded: canary failed" in told.stderr) == (1, True)
+    wait_for(lambda: site.done(site.queue.enqueue("other", {})).result == 2, "the other pool's new code")
+    assert version(site) == 1
+    assert not pool(site, "other")["problem"]
+
+
+@pytest.mark.fault(112)
+@pytest.mark.parametrize("hanging", ["at_canary = hang", "at_import = hang"])
+def test_a_failure_of_a_superseded_version_does_not_count_for_the_current_one(
+    make_site: MakeSite, hanging: str
+) -> None:
+    site = make_site(POOL.replace("20s", "3s"), JOBS)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, hanging)
+    reload(site)
+    if "canary" in hanging:
+        stuck = wait_for(lambda: [w.pid for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
+    code(site, 3)
+    assert reload(site, "--wait").returncode == 0
+    if "canary" in hanging:
+        ended = wait_for(lambda: site.event("worker_died", reason="startup_timeout"), "the end of the hanging one")
+        assert ended["pid"] in stuck
+    else:
+        time.sleep(4)
+    found = pool(site)
+    assert (found["problem"], found["broken"]) == (None, False)
+    wait_for(lambda: version(site) == 3, "the good one")
+
+
+@pytest.mark.fault(112)
+def test_a_reload_during_a_hanging_canary_costs_no_worker_of_the_old_code(make_site: MakeSite) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    assert version(site) == 1
+    before = wait_for(lambda: len(found := serving(site)) == 2 and found, "both workers")
+    code(site, 2, "at_canary = hang")
+    reload(site)
+    wait_for(lambda: [w for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
+    code(site, 3, "at_canary = leave")
+    told = reload(site, "--wait")
+    assert (told.returncode, "canary failed: the worker's process ended" in told.stderr) == (1, True)
+    assert serving(site) == before
+
+
+@pytest.mark.fault(112)
+def test_a_superseded_version_that_is_ready_later_does_not_end_the_old_code(make_site: MakeSite) -> None:
+    site = make_site(POOL, JOBS)
+    site.start()
+    assert version(site) == 1
+    code(site, 2, "def at_canary(): time.sleep(3)")
+    reload(site)
+    [late] = wait_for(lambda: [w.pid for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
+    code(site, 3, "at_canary = leave")
+    assert reload(site, "--wait").returncode == 1
+    wait_for(lambda: late not in {w.pid for w in site.workers("model-") if w.state == 1}, "the end of its canary")
+    for _ in range(3):
+        kill_those_that_serve(site)
+    assert version(site) in (1, 2)
+    wait_for(lambda: "new code cannot be loaded: canary failed" in pool(site)["problem"], "the state in status")
